@@ -1,0 +1,1 @@
+"""What a program is: types, expressions, statements, graphs, kernels; printing, parsing, verifying."""

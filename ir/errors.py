@@ -1,0 +1,89 @@
+"""The errors a user can cause. Each says where, what was expected, what was found and what to do.
+
+`assert` stays for our own bugs. The command line maps `exit_code` to the process's exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .source import Span
+
+
+class CutsError(Exception):
+    """Base of every error that `cuts` raises on purpose."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, span: Span | None = None, hint: str = "") -> None:
+        super().__init__(message, span, hint)
+        self.message = message
+        self.span = span
+        self.hint = hint
+
+    def __str__(self) -> str:
+        if self.span is not None:
+            return self.span.render(self.message, self.hint)
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UsageError(CutsError):
+    """The command line or an API call is not one we understand."""
+
+    exit_code = 2
+
+
+class ParseError(CutsError):
+    """A text does not follow its grammar."""
+
+
+class SpecError(CutsError):
+    """A declaration parses but does not mean anything consistent."""
+
+
+class GraphError(CutsError):
+    """A graph is invalid, unsupported, or does not fit the declarations of its operations."""
+
+
+class VerifyError(CutsError):
+    """An IR breaks one of its named invariants."""
+
+
+class PassError(CutsError):
+    """A pass could not do its work; carries the pass name once."""
+
+
+class PlanError(CutsError):
+    """A plan folder is missing, incomplete, foreign or damaged."""
+
+
+class BackendError(CutsError):
+    """A device or a toolchain is missing or refused its work."""
+
+    exit_code = 4
+
+
+class NumericsError(CutsError):
+    """A kernel computed numbers outside the derived tolerance."""
+
+    exit_code = 5
+
+
+class ErrorList(CutsError):
+    """Several errors found in one go, reported together."""
+
+    def __init__(self, errors: Sequence[CutsError]) -> None:
+        super().__init__("\n".join(str(error) for error in errors))
+        self.errors = tuple(errors)
+        self.exit_code = max((error.exit_code for error in errors), default=3)
+
+    def __reduce__(self) -> tuple[type[ErrorList], tuple[tuple[CutsError, ...]]]:
+        return ErrorList, (self.errors,)
+
+
+def raise_all(errors: Sequence[CutsError]) -> None:
+    """Raise nothing for no errors, the error itself for one, an `ErrorList` for several."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ErrorList(errors)

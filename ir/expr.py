@@ -1,0 +1,178 @@
+"""Scalar expressions: the bodies of statements.
+
+Expressions are trees of frozen nodes. `Read` is the only access to tensors; its guards say where it is in range and
+`fill` what it yields elsewhere ("outside reads as 0"), and no element is touched where a guard fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias, Union
+
+from attrs import evolve, frozen
+
+from .functions import FUNCTIONS
+from .index import Index, IndexLike, Var, substitute, variables
+from .types import DType, TensorType
+
+
+@frozen(cache_hash=True)
+class Guard:
+    """The condition `low <= index < high`."""
+
+    index: Index
+    low: int
+    high: int
+
+    @property
+    def always(self) -> bool:
+        """Whether the ranges of the variables prove it."""
+        first, last = self.index.bounds()
+        return self.low <= first and last < self.high
+
+    @property
+    def text(self) -> str:
+        """The printed form."""
+        return f"{self.low} <= {self.index.text} < {self.high}"
+
+
+@frozen(cache_hash=True)
+class Const:
+    """A literal."""
+
+    value: float | int | bool
+    dtype: DType
+
+
+@frozen(cache_hash=True)
+class Read:
+    """An element of a tensor, or `fill` where a guard fails."""
+
+    tensor: str
+    indices: tuple[Index, ...]
+    guards: tuple[Guard, ...] = ()
+    fill: float = 0.0
+
+
+@frozen(cache_hash=True)
+class IndexValue:
+    """The value of an index expression as a number of type `dtype`."""
+
+    index: Index
+    dtype: DType = DType.I64
+
+
+@frozen(cache_hash=True)
+class InRange:
+    """Whether all guards hold; a bool."""
+
+    guards: tuple[Guard, ...]
+
+
+@frozen(cache_hash=True)
+class Call:
+    """A scalar function of the fixed table in `functions`."""
+
+    fn: str
+    args: tuple[Expr, ...]
+
+
+@frozen(cache_hash=True)
+class Cast:
+    """Conversion to another element type; float to int truncates towards zero, anything to bool tests for non-zero."""
+
+    dtype: DType
+    arg: Expr
+
+
+Expr: TypeAlias = Union[Const, Read, IndexValue, InRange, Call, Cast]
+
+
+def call(fn: str, *args: Expr) -> Call:
+    """Build a function call, checking the name and the arity."""
+    assert FUNCTIONS[fn].arity == len(args), f"{fn} takes {FUNCTIONS[fn].arity} operands, got {len(args)}"
+    return Call(fn, args)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the direct operands."""
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Cast):
+        return (expr.arg,)
+    return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Yield the expression and everything below it, operands first."""
+    for child in children(expr):
+        yield from walk(child)
+    yield expr
+
+
+def reads(expr: Expr) -> tuple[Read, ...]:
+    """Return the distinct reads in order of first occurrence."""
+    return tuple(dict.fromkeys(e for e in walk(expr) if isinstance(e, Read)))
+
+
+def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """Rebuild bottom-up, applying `leaf` to every node without operands."""
+    if isinstance(expr, Call):
+        args = tuple(rebuild(a, leaf) for a in expr.args)
+        return expr if args == expr.args else Call(expr.fn, args)
+    if isinstance(expr, Cast):
+        arg = rebuild(expr.arg, leaf)
+        return expr if arg == expr.arg else Cast(expr.dtype, arg)
+    return leaf(expr)
+
+
+def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]) -> tuple[Guard, ...]:
+    """Replace variables in guards and drop those that became always true."""
+    moved = (Guard(substitute(g.index, values), g.low, g.high) for g in guards)
+    return tuple(dict.fromkeys(g for g in moved if not g.always))
+
+
+def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
+    """Replace index variables everywhere in an expression."""
+
+    def leaf(node: Expr) -> Expr:
+        if isinstance(node, Read):
+            indices = tuple(substitute(i, values) for i in node.indices)
+            return Read(node.tensor, indices, substitute_guards(node.guards, values), node.fill)
+        if isinstance(node, IndexValue):
+            return evolve(node, index=substitute(node.index, values))
+        if isinstance(node, InRange):
+            guards = substitute_guards(node.guards, values)
+            return InRange(guards) if guards else Const(True, DType.BOOL)
+        return node
+
+    return rebuild(expr, leaf)
+
+
+def expr_variables(expr: Expr) -> frozenset[Var]:
+    """Return every index variable that occurs in the expression."""
+    found: set[Var] = set()
+    for node in walk(expr):
+        if isinstance(node, Read):
+            for index in node.indices:
+                found |= variables(index)
+        if isinstance(node, (Read, InRange)):
+            for guard in node.guards:
+                found |= variables(guard.index)
+        if isinstance(node, IndexValue):
+            found |= variables(node.index)
+    return frozenset(found)
+
+
+def dtype_of(expr: Expr, tensors: Mapping[str, TensorType]) -> DType:
+    """Return the element type an expression has, given the types of the tensors it reads."""
+    if isinstance(expr, (Const, Cast, IndexValue)):
+        return expr.dtype
+    if isinstance(expr, Read):
+        return tensors[expr.tensor].dtype
+    if isinstance(expr, InRange):
+        return DType.BOOL
+    function = FUNCTIONS[expr.fn]
+    if function.result == "bool":
+        return DType.BOOL
+    return dtype_of(expr.args[1 if expr.fn == "select" else 0], tensors)

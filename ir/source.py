@@ -1,0 +1,47 @@
+"""Source text and spans, and how a message points into the text."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+
+@frozen
+class Source:
+    """A named text: a `.cuts` file, an IR dump, a JSON document."""
+
+    name: str
+    text: str = field(repr=False)
+
+    def line_column(self, offset: int) -> tuple[int, int]:
+        """Return the 1-based line and column of a character offset."""
+        before = self.text[:offset]
+        return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+    def line(self, number: int) -> str:
+        """Return the text of a 1-based line, without its newline."""
+        lines = self.text.split("\n")
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+@frozen
+class Span:
+    """A half-open range of characters in a source."""
+
+    source: Source
+    start: int
+    end: int
+
+    @property
+    def position(self) -> str:
+        """`file:line:column` of the first character."""
+        line, column = self.source.line_column(self.start)
+        return f"{self.source.name}:{line}:{column}"
+
+    def render(self, message: str, hint: str = "", severity: str = "error") -> str:
+        """Return the message with its position, the source line and a caret under the span."""
+        line, column = self.source.line_column(self.start)
+        text = self.source.line(line)
+        width = max(1, min(self.end - self.start, len(text) - column + 1))
+        margin = f"{line:4} | "
+        caret = " " * (len(margin) - 2) + "| " + " " * (column - 1) + "^" * width
+        return f"{self.position}: {severity}: {message}\n{margin}{text}\n{caret}{' ' + hint if hint else ''}"

@@ -1,0 +1,44 @@
+"""What the compiler knows of a machine, as numbers and capabilities. Passes ask these; no pass knows a target's name."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Target:
+    """A device: Table 5 of DeepCuts and what the `bound` model needs besides.
+
+    Rates are per second, sizes in bytes, times in seconds unless a name says otherwise.
+    """
+
+    name: str
+    dialect: str  #: source language: "cuda" or "opencl"
+    arch: str  #: what the toolchain calls it ("sm_90"), "" where it needs none
+    NUM_SM: int
+    PERF_peak: float  #: fp32 FLOP/s
+    BW_global: float  #: bytes/s
+    TRANS_global: int  #: elements of 4 bytes in one global memory transaction
+    LAT_shared: float  #: clocks
+    MAX_shared: int  #: bytes one block may allocate
+    MAX_thread: int  #: threads of one block
+    clock: float  #: highest clock, Hz
+    shared_per_sm: int
+    shared_reserved: int  #: bytes the system keeps of each block's allocation
+    registers_per_sm: int
+    max_registers: int  #: of one thread
+    blocks_per_sm: int
+    warps_per_sm: int
+    warp_size: int
+    issue_per_clock: int  #: warp instructions an SM issues per clock
+    shared_bandwidth: float  #: bytes per clock and SM
+    banks: int  #: shared-memory banks of 4 bytes
+    l2_bandwidth: float
+    l2_bytes: int
+    launch_time: float
+    dram_latency: float
+    barrier_clocks: float  #: what one block-wide barrier costs at least
+    vector_bytes: int  #: widest load or store of one thread
+    async_copy: bool  #: whether global-to-shared copies run behind the thread's back
+    sector_bytes: int = 32
+    is_cpu: bool = False
