@@ -1,0 +1,73 @@
+"""What the passes hand to the front door: a compiled graph, and the options that steer them.
+
+The passes produce a `CompiledGraph`, the runtime turns it into a plan; both know only these classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from attrs import field, frozen
+
+from .graph import Graph
+from .launch import KernelFunction, Storage
+
+Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
+
+
+@frozen
+class Step:
+    """One launch: kernel number `kernel` with graph tensor `tensors[i]` bound to its argument `i`.
+
+    A table argument is bound to the table's own name, `KernelFunction.arguments[i].tensor`. Equal groups share a kernel.
+    """
+
+    kernel: int
+    tensors: tuple[str, ...]
+
+
+@frozen
+class CompiledGraph:
+    """Kernels and the order to launch them in, for one canonical graph.
+
+    `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its name).
+    `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`, `level`, `why` and
+    whatever else a report should show; values are JSON values.
+    """
+
+    graph: Graph
+    kernels: tuple[KernelFunction, ...]
+    steps: tuple[Step, ...]
+    storages: Mapping[str, Storage] = field(factory=dict)
+    groups: tuple[Mapping[str, object], ...] = ()
+
+
+def _ignore(name: str, text: str) -> None:
+    """Show nothing after a pass."""
+
+
+@frozen
+class CompileOptions:
+    """How to compile: fusion mode, time budget in seconds, and what to show on the way.
+
+    A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in `print_after` and
+    `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a `UsageError` that lists its passes for others.
+    """
+
+    mode: Mode = "mixed"
+    budget: float | None = None
+    print_after: tuple[str, ...] = ()
+    stop_after: str | None = None
+    dump: Path | None = None
+    callback: Callable[[str, str], None] = _ignore
+
+    def after(self, name: str, show: Callable[[], str]) -> None:
+        """Hand the printed IR to the callback, which prints or dumps it, where somebody asked for it."""
+        if self.dump is not None or name in self.print_after or "all" in self.print_after:
+            self.callback(name, show())
+
+    def stops_after(self, name: str) -> bool:
+        """Whether nothing is to run behind the pass `name`."""
+        return self.stop_after == name
