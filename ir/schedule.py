@@ -1,0 +1,133 @@
+"""Schedules: one point of the parameter space of a fused group (DeepCuts Tables 3 and 4, generalised per axis).
+
+Every kernel has one shape: a grid over block tiles of the output axes; per block, for each reduction, a loop over chunks with a
+*fetch* and a *compute* phase; an epilogue; stores. A schedule says how axes are flattened and tiled, which operands are staged in
+shared memory and how, how many lanes share a reduction, how many stages the loop has, and how the grid is walked.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from attrs import frozen
+
+from .index import Var
+
+
+@frozen(cache_hash=True)
+class TileDim:
+    """Output axes flattened row-major into one linear axis, its block tile and its thread tile (elements).
+
+    Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`:
+    `u = (j // vector) * (block // thread * vector) + t * vector + j % vector`.
+    `block` is a multiple of `thread`, `thread` a multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs.
+    """
+
+    axes: tuple[Var, ...]
+    block: int
+    thread: int
+    vector: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Elements of the linear axis."""
+        return prod(a.extent for a in self.axes)
+
+    @property
+    def blocks(self) -> int:
+        """Block tiles along it."""
+        return -(-self.extent // self.block)
+
+    @property
+    def threads(self) -> int:
+        """Threads along it in a block."""
+        return self.block // self.thread
+
+
+@frozen(cache_hash=True)
+class ReduceDim:
+    """Reduced axes flattened row-major into one linear axis, and how much of it one iteration handles (`C_input`)."""
+
+    axes: tuple[Var, ...]
+    chunk: int
+
+    @property
+    def extent(self) -> int:
+        """Elements of the linear axis."""
+        return prod(a.extent for a in self.axes)
+
+    @property
+    def trips(self) -> int:
+        """Iterations of the loop over it."""
+        return -(-self.extent // self.chunk)
+
+
+@frozen(cache_hash=True)
+class Staging:
+    """How one operand of a reduction (by position in `segment.operands`) is staged in shared memory.
+
+    `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.staging` lists them), outermost
+    first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost coordinate against bank conflicts.
+    """
+
+    operand: int
+    order: tuple[int, ...] = ()
+    pad: int = 0
+
+
+@frozen(cache_hash=True)
+class ReductionSchedule:
+    """Loop structure of one reduction: its dims, the staged operands, and how many buffers the loop cycles through.
+
+    `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a ring of buffers.
+    """
+
+    dims: tuple[ReduceDim, ...]
+    staging: tuple[Staging, ...] = ()
+    stages: int = 1
+
+
+@frozen(cache_hash=True)
+class SegmentSchedule:
+    """How a segment is spread over blocks and threads.
+
+    `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of all.
+    `lanes` threads share each instance's reductions. `row_vector` is how many neighbouring row elements a lane takes at once.
+    `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
+    """
+
+    dims: tuple[TileDim, ...]
+    reductions: tuple[ReductionSchedule, ...] = ()
+    lanes: int = 1
+    row_vector: int = 1
+    warp: tuple[int, ...] = ()
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block that the segment uses."""
+        return prod(d.threads for d in self.dims) * self.lanes
+
+
+@frozen(cache_hash=True)
+class Schedule:
+    """A point: one segment schedule per segment; the last one's dims make the grid.
+
+    In a segment that writes shared memory, `dims` are the dims of the tensor it writes, one each, with `block` at least the box that
+    the later segment reads. `index` is "computed" or "table" (section 6.2 of the paper). `raster` groups that many blocks of the
+    outermost dim before moving along the others. `min_blocks` is the second argument of launch bounds, 0 for none.
+    """
+
+    segments: tuple[SegmentSchedule, ...]
+    index: str = "computed"
+    raster: int = 1
+    min_blocks: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return max(s.threads for s in self.segments)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return prod(d.blocks for d in self.segments[-1].dims)

@@ -1,0 +1,118 @@
+"""Index IR of a fused group in normal form: what one kernel computes.
+
+A *segment* is a register-level group. Every instance of its parallel `axes` is computed by one thread, or by the lanes that share
+a reduction: first the reductions in order, then the outputs. A *fused group* is a list of segments; a later one reads tensors
+of an earlier one through shared memory (DeepCuts section 4.4, the two fusion levels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import field, frozen
+
+from .expr import Call, Expr, Read, expr_variables, reads
+from .index import Index, Var
+from .types import TensorType
+
+
+@frozen(cache_hash=True)
+class Reduction:
+    """`name[axes] = combine over reduce of body(axes, reduce)`, a value that each lane of an instance holds afterwards.
+
+    Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min.
+    """
+
+    name: str
+    reduce: tuple[Var, ...]
+    combine: str
+    body: Expr
+
+
+@frozen(cache_hash=True)
+class Output:
+    """`tensor[write(axes, extra)] = body(axes, extra)`; the `extra` axes are spread over the lanes of an instance."""
+
+    tensor: str
+    write: tuple[Index, ...]
+    body: Expr
+    extra: tuple[Var, ...] = ()
+
+
+@frozen(cache_hash=True)
+class Segment:
+    """A register-level group over common parallel axes.
+
+    Row spaces (the `reduce` of a reduction, the `extra` of an output) of equal extents use the same variables, so that what two of
+    them compute from the same elements is one node of the data-flow graph.
+    """
+
+    axes: tuple[Var, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """All bodies, reductions first."""
+        return tuple(r.body for r in self.reductions) + tuple(o.body for o in self.outputs)
+
+    @property
+    def tensors_read(self) -> tuple[str, ...]:
+        """Tensors read from memory, in order of first use."""
+        own = {r.name for r in self.reductions}
+        found = (r.tensor for body in self.expressions for r in reads(body))
+        return tuple(dict.fromkeys(t for t in found if t not in own))
+
+
+@frozen
+class FusedGroup:
+    """The normal form of a group of graph nodes: one kernel.
+
+    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that only live in
+    shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global memory.
+    `constants` holds small tables that lowering folds, row-major.
+    """
+
+    segments: tuple[Segment, ...]
+    tensors: Mapping[str, TensorType]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+    constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
+
+
+def factors(expr: Expr) -> tuple[Expr, ...]:
+    """Return the factors of a product, itself where it is none."""
+    if isinstance(expr, Call) and expr.fn == "mul":
+        return factors(expr.args[0]) + factors(expr.args[1])
+    return (expr,)
+
+
+def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
+    """Return the parts of a reduction's body that may be staged, in order and without repeats.
+
+    For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as `relu(x * a + b)`
+    is staged as its value); for anything else the reads. `own` names values of earlier reductions, which live in registers.
+    """
+    held = set(own)
+    parts = factors(reduction.body) if reduction.combine == "sum" else (reduction.body,)
+    if len(parts) == 1:
+        parts = reads(reduction.body)
+    found = []
+    for part in parts:
+        inner = reads(part)
+        if inner and expr_variables(part) and not any(r.tensor in held for r in inner):
+            found.append(part)
+    return tuple(dict.fromkeys(found))
+
+
+def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
+    """Whether a reduced axis touches two or more operands, and each operand misses an axis (DeepCuts Table 2, `complex`)."""
+    parts = operands(reduction, own)
+    touched = [r for r in reduction.reduce if sum(r in expr_variables(p) for p in parts) >= 2]
+    return bool(touched) and isinstance(reduction.body, Call) and reduction.combine == "sum"
+
+
+def read_variables(read: Read) -> frozenset[Var]:
+    """Return the variables a read depends on."""
+    return expr_variables(read)

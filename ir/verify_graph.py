@@ -1,0 +1,216 @@
+"""The verifier of graph IR: a list of named checks, each stating one invariant.
+
+A check yields every violation it finds; `verify_graph` runs all of them and reports everything at once. Types are compared with the
+declarations through an inference function that the caller gives, so that this module knows no vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from .errors import CutsError, ErrorList, VerifyError, raise_all
+from .graph import Graph, Node
+from .types import TensorType, dtype_of_numpy
+
+MAX_NODES = 1 << 17
+MAX_VALUES = 1 << 18
+MAX_RANK = 8
+MAX_ELEMENTS = (1 << 31) - 1
+
+#: Returns the types of a node's outputs, given those of its inputs (None where one is absent), or raises a `CutsError`.
+Infer: TypeAlias = Callable[[Node, Sequence[TensorType | None]], Sequence[TensorType]]
+
+
+def quote(name: str) -> str:
+    """Return a user's name in quotes, with control characters escaped and long names cut, for use in messages."""
+    text = name if len(name) <= 80 else name[:77] + "..."
+    return "'" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "'"
+
+
+def check_limits(graph: Graph) -> Iterator[VerifyError]:
+    """The graph has a bounded number of nodes and values."""
+    for what, found, most in (("nodes", len(graph.nodes), MAX_NODES), ("values", len(graph.types), MAX_VALUES)):
+        if found > most:
+            yield VerifyError(f"graph {quote(graph.name)}: expected at most {most} {what}, found {found}", hint="split the graph")
+
+
+def type_problem(type_: TensorType) -> str:
+    """Return what makes a type illegal (rank, an extent below 1, too many elements), or an empty text."""
+    if len(type_.shape) > MAX_RANK:
+        return f"expected at most {MAX_RANK} axes, found {len(type_.shape)}"
+    if any(extent < 1 for extent in type_.shape):
+        return f"expected extents of at least 1, found {list(type_.shape)}"
+    if type_.size > MAX_ELEMENTS:
+        return f"expected fewer than 2^31 elements, found {type_.size}"
+    return ""
+
+
+def check_types_legal(graph: Graph) -> Iterator[VerifyError]:
+    """Every type has at most 8 axes, extents of at least 1 and fewer than 2^31 elements."""
+    for value, type_ in graph.types.items():
+        if problem := type_problem(type_):
+            yield VerifyError(f"value {quote(value)}: {problem}")
+
+
+def check_node_names_unique(graph: Graph) -> Iterator[VerifyError]:
+    """Every node has a name of its own."""
+    for name, count in Counter(node.name for node in graph.nodes).items():
+        if count > 1:
+            yield VerifyError(f"{count} nodes are named {quote(name)}", hint="give every node a name of its own")
+
+
+def check_values_defined_once(graph: Graph) -> Iterator[VerifyError]:
+    """Every value has one definition: an input, a constant or an output of one node."""
+    sources: dict[str, list[str]] = {}
+    for value in graph.inputs:
+        sources.setdefault(value, []).append("the graph's inputs")
+    for value in graph.constants:
+        sources.setdefault(value, []).append("the constants")
+    for node in graph.nodes:
+        for value in node.outputs:
+            sources.setdefault(value, []).append(f"node {quote(node.name)}")
+    for value, places in sources.items():
+        if len(places) > 1:
+            yield VerifyError(f"value {quote(value)} is defined {len(places)} times: by {' and by '.join(places)}")
+
+
+def check_nodes_have_outputs(graph: Graph) -> Iterator[VerifyError]:
+    """Every node defines at least one value."""
+    for node in graph.nodes:
+        if not node.outputs:
+            yield VerifyError(f"node {quote(node.name)} ({node.op}) defines no value")
+
+
+def find_cycle(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return the nodes of one cycle in the order of data flow, or nothing where there is none."""
+    producer = {value: node for node in nodes for value in node.outputs}
+    done: set[int] = set()
+    for root in nodes:
+        path: list[tuple[Node, Iterator[str]]] = [(root, iter(root.operands))]
+        on_path = {id(root): 0}
+        while path and id(root) not in done:
+            node, operands = path[-1]
+            value = next(operands, None)
+            if value is None:
+                done.add(id(node))
+                del on_path[id(node)]
+                path.pop()
+            elif (before := producer.get(value)) is not None and id(before) not in done:
+                if id(before) in on_path:
+                    return tuple(n for n, _ in reversed(path[on_path[id(before)] :]))
+                on_path[id(before)] = len(path)
+                path.append((before, iter(before.operands)))
+    return ()
+
+
+def check_no_cycles(graph: Graph) -> Iterator[VerifyError]:
+    """No value depends on itself."""
+    if cycle := find_cycle(graph.nodes):
+        names = [quote(node.name) for node in cycle]
+        yield VerifyError(f"nodes form a cycle: {' -> '.join([*names, names[0]])}", hint="break the loop at one of these nodes")
+
+
+def check_values_defined_before_use(graph: Graph) -> Iterator[VerifyError]:
+    """A node reads only inputs, constants and values of nodes before it."""
+    later = {value for node in graph.nodes for value in node.outputs}
+    known = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for value in dict.fromkeys(node.operands):
+            if value not in known:
+                why = "before its definition" if value in later else "that nothing defines"
+                yield VerifyError(f"node {quote(node.name)} ({node.op}) reads value {quote(value)} {why}")
+        known.update(node.outputs)
+
+
+def check_outputs_defined(graph: Graph) -> Iterator[VerifyError]:
+    """The graph has outputs, without repeats, and each is a defined value."""
+    if not graph.outputs:
+        yield VerifyError(f"graph {quote(graph.name)} has no outputs", hint="name at least one value to compute")
+    known = {*graph.inputs, *graph.constants, *(value for node in graph.nodes for value in node.outputs)}
+    for value, count in Counter(graph.outputs).items():
+        if value not in known:
+            yield VerifyError(f"output {quote(value)} of the graph is a value that nothing defines")
+        if count > 1:
+            yield VerifyError(f"output {quote(value)} of the graph is listed {count} times")
+
+
+def check_values_typed(graph: Graph) -> Iterator[VerifyError]:
+    """Every defined value has a type, and every typed value is defined."""
+    defined = dict.fromkeys((*graph.inputs, *graph.constants, *(value for node in graph.nodes for value in node.outputs)))
+    for value in defined:
+        if value not in graph.types:
+            yield VerifyError(f"value {quote(value)} has no type")
+    for value in graph.types:
+        if value not in defined:
+            yield VerifyError(f"value {quote(value)} has a type but nothing defines it")
+
+
+def check_constants_typed(graph: Graph) -> Iterator[VerifyError]:
+    """The array of a constant has the element type and shape of the constant's type."""
+    for value, array in graph.constants.items():
+        type_ = graph.types.get(value)
+        if type_ is not None and (dtype_of_numpy(array.dtype) != type_.dtype or array.shape != type_.shape):
+            found = f"{array.dtype}{list(array.shape)}"
+            yield VerifyError(f"constant {quote(value)}: expected an array of {type_}, found {found}")
+
+
+def check_types_follow_declarations(graph: Graph, infer: Infer) -> Iterator[VerifyError]:
+    """Every node's outputs have the types that the declaration of its operation derives from the inputs."""
+    for node in graph.nodes:
+        operands = [None if v is None else graph.types.get(v) for v in node.inputs]
+        if any(v is not None and t is None for v, t in zip(node.inputs, operands, strict=True)):
+            continue  # another check reports the missing type
+        try:
+            expected = infer(node, operands)
+        except CutsError as error:
+            yield from _at_node(node, error)
+            continue
+        yield from compare_types(node, expected, graph.types)
+
+
+def compare_types(node: Node, expected: Sequence[TensorType], types: Mapping[str, TensorType]) -> Iterator[VerifyError]:
+    """Yield the disagreements between the derived types of a node's outputs and the recorded ones."""
+    where = f"node {quote(node.name)} ({node.op})"
+    if len(expected) != len(node.outputs):
+        yield VerifyError(f"{where}: expected {len(expected)} outputs, found {len(node.outputs)}")
+        return
+    for value, type_ in zip(node.outputs, expected, strict=True):
+        found = types.get(value)
+        if found is not None and found != type_:
+            yield VerifyError(f"{where}: expected {type_} for output {quote(value)}, found {found}")
+
+
+def _at_node(node: Node, error: CutsError) -> Iterator[VerifyError]:
+    parts = error.errors if isinstance(error, ErrorList) else (error,)
+    for part in parts:
+        yield VerifyError(f"node {quote(node.name)} ({node.op}): {part.message}", hint=part.hint)
+
+
+CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
+    check_limits,
+    check_types_legal,
+    check_node_names_unique,
+    check_values_defined_once,
+    check_nodes_have_outputs,
+    check_no_cycles,
+    check_values_defined_before_use,
+    check_outputs_defined,
+    check_values_typed,
+    check_constants_typed,
+)
+
+
+def violations(graph: Graph, infer: Infer | None = None) -> Iterable[VerifyError]:
+    """Yield every broken invariant of a graph; types are compared with the declarations where `infer` is given."""
+    for check in CHECKS:
+        yield from check(graph)
+    if infer is not None:
+        yield from check_types_follow_declarations(graph, infer)
+
+
+def verify_graph(graph: Graph, infer: Infer | None = None) -> Graph:
+    """Return the graph if every invariant holds, else raise all violations at once."""
+    raise_all(list(violations(graph, infer)))
+    return graph
