@@ -1,0 +1,129 @@
+"""What every device can do: memory, kernels, time. OpenCL and CUDA each fill the same small contract."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen
+
+from ..ir.launch import KernelFunction
+from ..ir.target import Target
+
+Array: TypeAlias = npt.NDArray[Any]
+Launch: TypeAlias = Callable[[], None]
+
+
+@frozen(eq=False)
+class Buffer:
+    """Device memory: the backend's handle and its size in bytes; freed when nothing refers to it any more."""
+
+    handle: Any = field(repr=False)
+    nbytes: int
+
+
+@frozen(eq=False)
+class Pointer:
+    """A place inside a buffer, `offset` bytes from its start."""
+
+    buffer: Buffer
+    offset: int = 0
+
+
+@frozen
+class Timing:
+    """Seconds of repeated runs: all samples in order, and what a report shows of them."""
+
+    samples: tuple[float, ...]
+
+    def percentile(self, percent: float) -> float:
+        """Return a percentile of the samples, in seconds."""
+        return float(np.percentile(self.samples, percent))
+
+    @property
+    def median(self) -> float:
+        """The middle sample."""
+        return self.percentile(50)
+
+    @property
+    def spread(self) -> float:
+        """The distance from the first to the third quartile, as a fraction of the median."""
+        middle = self.median
+        return (self.percentile(75) - self.percentile(25)) / middle if middle else 0.0
+
+    @property
+    def best(self) -> float:
+        """The least sample."""
+        return min(self.samples)
+
+
+class Device(ABC):
+    """A device that runs kernels of one dialect, in order, on one queue."""
+
+    name: str
+    target: Target
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Buffer:
+        """Allocate `nbytes` (at least one) of device memory, uninitialised."""
+
+    @abstractmethod
+    def upload(self, destination: Pointer, source: Array) -> None:
+        """Copy a contiguous host array to the device; the array may be reused on return."""
+
+    @abstractmethod
+    def download(self, destination: Array, source: Pointer) -> None:
+        """Fill a contiguous host array from the device after everything launched so far."""
+
+    @abstractmethod
+    def copy(self, destination: Pointer, source: Pointer, nbytes: int) -> None:
+        """Copy between two places of device memory, in launch order."""
+
+    @abstractmethod
+    def adopt(self, value: object) -> tuple[Pointer, Any] | None:
+        """Return where a device array of another library lives, and its description, or None where it is no array of this device."""
+
+    @abstractmethod
+    def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
+        """Compile and load kernels (or load `binaries` where given); all errors name the kernel and show its numbered source."""
+
+    @abstractmethod
+    def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
+        """Fix the arguments of a loaded kernel and return what launches it."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything launched so far has finished."""
+
+    @abstractmethod
+    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
+        """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each."""
+
+    def describe(self) -> dict[str, object]:
+        """Return what `cuts device` shows."""
+        return {"name": self.name, "target": self.target.name, "dialect": self.target.dialect, "arch": self.target.arch}
+
+
+def time_kernel(device: Device, kernel: KernelFunction, pointers: Sequence[Pointer], *, repeats: int = 20, cold: bool = False) -> Timing:
+    """Build one kernel and time it on the given arguments."""
+    (loaded,) = device.build([kernel])
+    return device.time(device.bind(loaded, kernel, pointers), repeats=repeats, cold=cold)
+
+
+def numbered(source: str) -> str:
+    """Return source text with line numbers, as build errors show it."""
+    return "\n".join(f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1))
+
+
+def open_device(target: Target) -> Device:
+    """Open the device that runs kernels for a target."""
+    if target.dialect == "cuda":
+        from .cuda import CudaDevice
+
+        return CudaDevice(target)
+    from .opencl import OpenCLDevice
+
+    return OpenCLDevice(target)

@@ -1,0 +1,90 @@
+"""The machines we know, described by data (`targets/*.toml`), and how a name on the command line finds one."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+
+import cattrs
+from attrs import evolve, frozen
+
+from ..ir.errors import BackendError, UsageError
+from ..ir.target import Target
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+
+@frozen
+class Description:
+    """A described machine and the short names it answers to besides its architecture."""
+
+    target: Target
+    aliases: tuple[str, ...]
+
+
+@cache
+def descriptions() -> tuple[Description, ...]:
+    """Read every description once, in file order."""
+    folder = files(__package__) / "targets"
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(".toml"):
+            data = tomllib.loads(entry.read_text(encoding="utf-8"))
+            aliases = tuple(data.pop("aliases"))
+            found.append(Description(_CONVERTER.structure(data, Target), aliases))
+    return tuple(found)
+
+
+def known_targets() -> tuple[str, ...]:
+    """List the names that `find_target` accepts, the generic ones first."""
+    names = ["opencl", "cuda", "reference"]
+    for item in descriptions():
+        prefix = item.target.dialect
+        keys = ((item.target.arch,) if item.target.arch else ()) + item.aliases
+        names += [f"{prefix}:{key}" for key in keys if key != prefix]
+    return tuple(names)
+
+
+def find_target(name: str) -> Target:
+    """Return the target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
+
+    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" insists on the device. An
+    "opencl" target takes its number of compute units from the OpenCL device when one is found and nothing narrower was asked.
+    """
+    dialect, _, key = name.strip().lower().partition(":")
+    if dialect == "cuda" and key in ("", "device"):
+        return _cuda_device(required=key == "device")
+    matching = [item for item in descriptions() if item.target.dialect == dialect]
+    for item in matching:
+        if key in ("", item.target.arch, *item.aliases):
+            return item.target
+    if dialect == "cuda" and (relative := _same_generation(key)) is not None:
+        return relative
+    raise UsageError(f"unknown target '{name}'", hint=f"targets are: {', '.join(known_targets())}")
+
+
+def _cuda_device(required: bool) -> Target:
+    from .cuda_device import query_target
+
+    try:
+        return query_target()
+    except BackendError:
+        if required:
+            raise
+        return find_target("cuda:h200")
+
+
+def _same_generation(key: str) -> Target | None:
+    """Return the description for another `sm_NN` of a described major architecture, under the name asked for.
+
+    The numbers of a relative steer the choice of parameters; limits of one major architecture differ too little to make code illegal
+    beyond what compilation reports.
+    """
+    digits = key.removeprefix("sm_").rstrip("af")
+    if not key.startswith("sm_") or not digits.isdigit():
+        return None
+    for item in descriptions():
+        if item.target.arch.removeprefix("sm_")[:-1] == digits[:-1]:
+            return evolve(item.target, name=f"{key} (numbers of {item.target.name})", arch=key)
+    return None
