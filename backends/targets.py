@@ -38,19 +38,18 @@ def descriptions() -> tuple[Description, ...]:
 
 def known_targets() -> tuple[str, ...]:
     """List the names that `find_target` accepts, the generic ones first."""
-    names = ["opencl", "cuda", "reference"]
+    names = ["opencl", "cuda", "cuda:device", "reference"]
     for item in descriptions():
         prefix = item.target.dialect
         keys = ((item.target.arch,) if item.target.arch else ()) + item.aliases
-        names += [f"{prefix}:{key}" for key in keys if key != prefix]
+        names += [f"{prefix}:{key}" for key in keys]
     return tuple(names)
 
 
 def find_target(name: str) -> Target:
     """Return the target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
 
-    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" insists on the device. An
-    "opencl" target takes its number of compute units from the OpenCL device when one is found and nothing narrower was asked.
+    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" insists on the device.
     """
     dialect, _, key = name.strip().lower().partition(":")
     if dialect == "cuda" and key in ("", "device"):
