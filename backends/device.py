@@ -102,6 +102,10 @@ class Device(ABC):
     def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
         """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each."""
 
+    def capture(self, run: Launch) -> Launch:
+        """Return something that launches what `run` does, recorded where the device can replay a recording more cheaply."""
+        return run
+
     def describe(self) -> dict[str, object]:
         """Return what `cuts device` shows."""
         return {"name": self.name, "target": self.target.name, "dialect": self.target.dialect, "arch": self.target.arch}

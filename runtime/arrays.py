@@ -1,0 +1,109 @@
+"""What comes in and goes out: checking the caller's arrays, and outputs that stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ..backends.device import Array, Device, Pointer
+from ..ir.errors import ErrorList, UsageError, raise_all
+from ..ir.types import TensorType
+
+_DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
+
+
+@frozen(eq=False)
+class DeviceArray:
+    """An output that stays on the device: a view of the plan's memory, valid until its next run."""
+
+    type: TensorType
+    pointer: Pointer
+    device: Device
+    strides: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy element type."""
+        return self.type.dtype.numpy
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """The exchange form that PyTorch, CuPy, JAX and Numba accept without copying (version 3)."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (int(self.pointer.buffer.handle) + self.pointer.offset, False),
+            "strides": tuple(stride * self.dtype.itemsize for stride in self.strides),
+            "stream": None,
+            "version": 3,
+        }
+
+
+def host_array(name: str, value: object) -> Array:
+    """Return a NumPy array of anything that has one on the host: NumPy, DLPack, sequences of numbers."""
+    try:
+        if isinstance(value, np.ndarray):
+            return value
+        kind = getattr(value, "__dlpack_device__", None)
+        if kind is not None and hasattr(value, "__dlpack__"):
+            if int(kind()[0]) in _DLPACK_HOST:
+                return np.from_dlpack(value)  # type: ignore[arg-type]
+            raise UsageError(f"input '{name}' lies on a device this plan does not run on", hint="copy it to the host first")
+        return np.asarray(value)
+    except (ValueError, TypeError, BufferError, RuntimeError) as error:
+        raise UsageError(f"input '{name}' is no array: {error}") from error
+
+
+def check_names(expected: tuple[str, ...], given: Mapping[str, object]) -> None:
+    """Check that exactly the plan's inputs are given."""
+    wants = ", ".join(f"'{name}'" for name in expected) or "none"
+    errors = [UsageError(f"input '{name}' is missing") for name in expected if name not in given]
+    errors += [UsageError(f"there is no input '{name}'", hint=f"inputs are: {wants}") for name in given if name not in expected]
+    raise_all(errors)
+
+
+def check_type(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected: TensorType) -> None:
+    """Check an input's element type and shape."""
+    if dtype != expected.dtype.numpy or tuple(shape) != expected.shape:
+        raise UsageError(f"input '{name}': expected {expected}, found {dtype}{list(shape)}")
+
+
+def checked_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object]) -> dict[str, Array]:
+    """Return the inputs as host arrays of the right type, or raise everything that is wrong with them at once."""
+    check_names(names, given)
+    errors: list[UsageError] = []
+    arrays = {}
+    for name in names:
+        try:
+            array = host_array(name, given[name])
+            if not hasattr(given[name], "dtype"):  # lists and numbers have no element type of their own
+                array = array.astype(types[name].dtype.numpy)
+            check_type(name, array.dtype, array.shape, types[name])
+            arrays[name] = array
+        except ErrorList:
+            raise
+        except UsageError as error:
+            errors.append(error)
+    raise_all(errors)
+    return arrays
+
+
+def random_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], seed: int) -> dict[str, Array]:
+    """Return random inputs, the same for the same seed: floats from a normal distribution, integers 0 or 1, which index anything."""
+    generator = np.random.default_rng(seed)
+    arrays: dict[str, Array] = {}
+    for name in names:
+        type_ = types[name]
+        if type_.dtype.is_float:
+            arrays[name] = generator.standard_normal(type_.shape).astype(type_.dtype.numpy)
+        else:
+            arrays[name] = generator.integers(0, 2, type_.shape).astype(type_.dtype.numpy)
+    return arrays

@@ -1,0 +1,165 @@
+"""Running a plan: one arena, constants uploaded once, steps launched in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ..backends.device import Array, Buffer, Device, Launch, Pointer, Timing, open_device
+from ..ir.errors import PlanError
+from .arrays import DeviceArray, check_names, check_type, checked_inputs
+from .plan import Plan, extent_bytes
+
+
+@frozen
+class Split:
+    """Where the seconds of one run went; `wall` is all of it, as the caller sees it."""
+
+    copy_in: float
+    compute: float
+    copy_out: float
+    wall: float
+
+
+class Session:
+    """A plan opened on a device, ready to run many times. Not for several threads at once: runs share the arena."""
+
+    def __init__(self, plan: Plan, device: Device | None = None) -> None:
+        if plan.target.dialect not in ("opencl", "cuda"):
+            raise PlanError(f"plan '{plan.name}' is for target '{plan.target.name}', which launches no kernels")
+        self.plan = plan
+        self.device = device or open_device(plan.target)
+        loaded = self.device.build(plan.kernels, plan.binaries)
+        self._arena = self.device.allocate(plan.arena)
+        self._upload_constants()
+        self._launches = tuple(self._bind(index, loaded) for index in range(len(plan.steps)))
+        self._replay: Launch | None = None
+
+    def _place(self, tensor: str) -> Pointer:
+        storage = self.plan.storages[tensor]
+        start = self.plan.buffers[storage.buffer].offset
+        return Pointer(self._arena, start + storage.offset * self.plan.types[tensor].dtype.size)
+
+    def _bind(self, index: int, loaded: tuple[object, ...]) -> Launch:
+        step = self.plan.steps[index]
+        kernel = self.plan.kernels[step.kernel]
+        tables = self.plan.tables[step.kernel]
+        pointers = [
+            Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor)
+            for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
+        ]
+        return self.device.bind(loaded[step.kernel], kernel, pointers)
+
+    def _upload_constants(self) -> None:
+        self._write(self.plan.constants)
+        for kernel, places in zip(self.plan.kernels, self.plan.tables, strict=True):
+            for name, values in kernel.tables.items():
+                self.device.upload(Pointer(self._arena, places[name].offset), np.array(values, np.int32))
+
+    def _is_dense(self, tensor: str) -> bool:
+        storage, type_ = self.plan.storages[tensor], self.plan.types[tensor]
+        return all(a == b for a, b, n in zip(storage.strides, type_.strides, type_.shape, strict=True) if n != 1)
+
+    def _write(self, arrays: Mapping[str, Array]) -> None:
+        """Upload host arrays; those that live strided inside a buffer go through a host image of it, shared by all its parts."""
+        images: dict[str, Array] = {}
+        for tensor, array in arrays.items():
+            if self._is_dense(tensor):
+                self.device.upload(self._place(tensor), np.ascontiguousarray(array))
+                continue
+            buffer = self.plan.storages[tensor].buffer
+            if buffer not in images:
+                images[buffer] = np.empty(self.plan.buffers[buffer].nbytes, np.uint8)
+                self.device.download(images[buffer], Pointer(self._arena, self.plan.buffers[buffer].offset))
+            self._view(tensor, images[buffer])[...] = array
+        for buffer, image in images.items():
+            self.device.upload(Pointer(self._arena, self.plan.buffers[buffer].offset), image)
+
+    def _view(self, tensor: str, image: Array) -> Array:
+        """Return a tensor as a strided view of the bytes of its buffer."""
+        storage, type_ = self.plan.storages[tensor], self.plan.types[tensor]
+        elements = image[: image.nbytes // type_.dtype.size * type_.dtype.size].view(type_.dtype.numpy)[storage.offset :]
+        strides = tuple(stride * type_.dtype.size for stride in storage.strides)
+        return np.lib.stride_tricks.as_strided(elements, type_.shape, strides)
+
+    def read(self, tensor: str) -> Array:
+        """Download one tensor as it is now; memory is shared over time, so it holds its value only until a later step reuses it."""
+        type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
+        if self._is_dense(tensor):
+            array = np.empty(type_.shape, type_.dtype.numpy)
+            self.device.download(array, self._place(tensor))
+            return array
+        image = np.empty(extent_bytes(type_, storage), np.uint8)
+        self.device.download(image, Pointer(self._arena, self.plan.buffers[storage.buffer].offset))
+        return np.ascontiguousarray(self._view(tensor, image))
+
+    def _feed(self, inputs: Mapping[str, object]) -> None:
+        """Bring the inputs into the arena: device arrays by a copy on the device, all others from the host."""
+        check_names(self.plan.inputs, inputs)
+        host: dict[str, object] = {}
+        for name, value in inputs.items():
+            adopted = self.device.adopt(value)
+            if adopted is None or not self._is_dense(name):
+                host[name] = value
+                continue
+            pointer, interface = adopted
+            check_type(name, np.dtype(interface["typestr"]), tuple(interface["shape"]), self.plan.types[name])
+            self.device.copy(self._place(name), pointer, self.plan.types[name].nbytes)
+        self._write(checked_inputs(self.plan.types, tuple(host), host))
+
+    def launch(self) -> None:
+        """Launch every step, without waiting for the end."""
+        for launch in self._launches:
+            launch()
+
+    def compute(self) -> Launch:
+        """Return the cheapest way to launch every step: one recorded graph where the device can record, else the steps."""
+        if self._replay is None:
+            self._replay = self.device.capture(self.launch)
+        return self._replay
+
+    def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
+        """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay where they are."""
+        return self.run_split(inputs, on_device=on_device)[0]
+
+    def run_split(self, inputs: Mapping[str, object], *, on_device: bool = False) -> tuple[dict[str, Any], Split]:
+        """Run once and return the outputs and where the time went."""
+        launch = self.compute()
+        start = time.perf_counter()
+        self._feed(inputs)
+        fed = time.perf_counter()
+        launch()
+        self.device.synchronize()
+        computed = time.perf_counter()
+        outputs = {name: self._device_array(name) if on_device else self.read(name) for name in self.plan.outputs}
+        end = time.perf_counter()
+        return outputs, Split(fed - start, computed - fed, end - computed, end - start)
+
+    def _device_array(self, tensor: str) -> DeviceArray:
+        return DeviceArray(self.plan.types[tensor], self._place(tensor), self.device, self.plan.storages[tensor].strides)
+
+    def trace(self, inputs: Mapping[str, object]) -> Iterator[tuple[int, dict[str, Array]]]:
+        """Run step by step and yield, after each, its number and the tensors it wrote."""
+        self._feed(inputs)
+        for number, (step, launch) in enumerate(zip(self.plan.steps, self._launches, strict=True)):
+            launch()
+            arguments = self.plan.kernels[step.kernel].arguments
+            written = dict.fromkeys(t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table)
+            yield number, {tensor: self.read(tensor) for tensor in written}
+
+    def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:
+        """Time all steps together on the device, without copies."""
+        return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
+
+    def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
+        """Time each step by itself."""
+        return tuple(self.device.time(launch, warmup=1, repeats=repeats) for launch in self._launches)
+
+    @property
+    def arena(self) -> Buffer:
+        """The memory that every tensor lives in."""
+        return self._arena

@@ -1,0 +1,68 @@
+"""Where buffers live in the one arena a plan allocates: two that are alive at the same step never overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from attrs import frozen
+
+#: Every buffer begins at a multiple of this; the widest vector loads and cache lines of all targets divide it.
+ALIGNMENT = 256
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@frozen
+class Lifetime:
+    """The first and the last step at which a buffer holds a value that is still needed."""
+
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """Whether both are alive at some step."""
+        return self.first <= other.last and other.first <= self.last
+
+    def extended(self, step: int) -> Lifetime:
+        """Return the lifetime that also covers a step."""
+        return Lifetime(min(self.first, step), max(self.last, step))
+
+
+@frozen
+class Placement:
+    """A buffer's place in the arena, in bytes."""
+
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it that another buffer may use."""
+        return self.offset + aligned(self.nbytes)
+
+
+def aligned(nbytes: int) -> int:
+    """Round up to the alignment; an empty buffer still gets a place of its own."""
+    return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+
+
+def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, Lifetime]) -> tuple[dict[Key, Placement], int]:
+    """Place every buffer and return the arena's size: large ones first, each in the tightest gap that its contemporaries leave."""
+    placed: dict[Key, Placement] = {}
+    order = sorted(sizes, key=lambda key: (-sizes[key], lifetimes[key].first))
+    for key in order:
+        rivals = [place for other, place in placed.items() if lifetimes[other].overlaps(lifetimes[key])]
+        placed[key] = Placement(_best_gap(aligned(sizes[key]), rivals), sizes[key])
+    return {key: placed[key] for key in sizes}, max((place.end for place in placed.values()), default=0)
+
+
+def _best_gap(needed: int, rivals: Sequence[Placement]) -> int:
+    """Return the offset of the smallest gap of at least `needed` bytes between the rivals, or the end behind them."""
+    best, slack, cursor = -1, 0, 0
+    for rival in sorted(rivals, key=lambda place: place.offset):
+        gap = rival.offset - cursor
+        if gap >= needed and (best < 0 or gap - needed < slack):
+            best, slack = cursor, gap - needed
+        cursor = max(cursor, rival.end)
+    return best if best >= 0 else cursor

@@ -1,0 +1,185 @@
+"""A plan: everything needed to run a compiled graph, frozen.
+
+A plan names kernels and the order to launch them in, says where each tensor lives in one arena, and carries the constants. Loading one from
+a stranger is like running their program: kernels are code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+
+import numpy as np
+from attrs import field, frozen
+
+from ..ir.compiled import CompiledGraph, Step
+from ..ir.errors import PlanError
+from ..ir.graph import Array, Graph
+from ..ir.launch import KernelFunction, Storage
+from ..ir.target import Target
+from ..ir.types import TensorType
+from .memory import Lifetime, Placement, place_buffers
+
+
+def cuts_version() -> str:
+    """Return the version of this package, "unknown" when it runs from a folder that was never installed."""
+    try:
+        return metadata.version("cuts")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@frozen
+class Model:
+    """What was compiled: the graph as the user gave it, and the texts of the declarations it needs besides the vocabulary."""
+
+    graph: Graph
+    specs: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class Plan:
+    """A compiled graph ready to run on `target`.
+
+    `types` and `storages` have an entry for every tensor that a step, an input or an output touches; `buffers` places each storage's
+    buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are uploaded once, before the first run.
+    `binaries[k]` is the compiled form of kernel `k`, or None where it is built from its source when the plan is opened.
+    """
+
+    name: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    storages: Mapping[str, Storage]
+    buffers: Mapping[str, Placement]
+    tables: tuple[Mapping[str, Placement], ...]
+    arena: int
+    constants: Mapping[str, Array] = field(eq=False, repr=False)
+    kernels: tuple[KernelFunction, ...]
+    steps: tuple[Step, ...]
+    groups: tuple[Mapping[str, object], ...] = ()
+    binaries: tuple[bytes | None, ...] = field(default=(), repr=False)
+    model: Model | None = field(default=None, eq=False, repr=False)
+    cuts: str = field(factory=cuts_version)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What the buffers would take without sharing memory over time."""
+        return sum(place.nbytes for place in self.buffers.values())
+
+
+def make_plan(
+    compiled: CompiledGraph, target: Target, model: Model | None = None, binaries: tuple[bytes | None, ...] = (), name: str = ""
+) -> Plan:
+    """Turn a compiled graph into a plan: collect the tensors, lay out the arena."""
+    graph = compiled.graph
+    touched = _touched(compiled)
+    storages = {t: compiled.storages.get(t) or Storage(t, 0, graph.types[t].strides) for t in touched}
+    constants = {t: graph.constants[t] for t in touched if t in graph.constants}
+    sizes: dict[tuple[str, int, str], int] = {}
+    lifetimes: dict[tuple[str, int, str], Lifetime] = {}
+    ends = (-1, len(compiled.steps))
+
+    def use(tensor: str, step: int) -> None:
+        key = ("tensor", 0, storages[tensor].buffer)
+        sizes[key] = max(sizes.get(key, 0), extent_bytes(graph.types[tensor], storages[tensor]))
+        lifetimes[key] = lifetimes.get(key, Lifetime(step, step)).extended(step)
+
+    for tensor in graph.inputs:
+        use(tensor, ends[0])
+    for tensor in graph.outputs:
+        use(tensor, ends[1])
+    for tensor in constants:
+        use(tensor, ends[0])
+        use(tensor, ends[1])
+    for index, step in enumerate(compiled.steps):
+        for argument, tensor in zip(compiled.kernels[step.kernel].arguments, step.tensors, strict=True):
+            if not argument.table:
+                use(tensor, index)
+    for number, kernel in enumerate(compiled.kernels):
+        for table, values in kernel.tables.items():
+            sizes["table", number, table] = 4 * len(values)
+            lifetimes["table", number, table] = Lifetime(*ends)
+    placed, arena = place_buffers(sizes, lifetimes)
+    plan = Plan(
+        name=name or graph.name,
+        target=target,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        types={t: graph.types[t] for t in touched},
+        storages=storages,
+        buffers={key: place for (kind, _, key), place in placed.items() if kind == "tensor"},
+        tables=tuple({table: placed["table", n, table] for table in kernel.tables} for n, kernel in enumerate(compiled.kernels)),
+        arena=arena,
+        constants={t: np.ascontiguousarray(a).reshape(np.shape(a)) for t, a in constants.items()},
+        kernels=compiled.kernels,
+        steps=compiled.steps,
+        groups=compiled.groups,
+        binaries=binaries or (None,) * len(compiled.kernels),
+        model=model,
+    )
+    check_plan(plan)
+    return plan
+
+
+def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
+    """Return the tensors that matter at run time, in a stable order."""
+    names = dict.fromkeys((*compiled.graph.inputs, *compiled.graph.outputs))
+    for step in compiled.steps:
+        arguments = compiled.kernels[step.kernel].arguments
+        names |= dict.fromkeys(t for a, t in zip(arguments, step.tensors, strict=True) if not a.table)
+    return tuple(names)
+
+
+def extent_bytes(type_: TensorType, storage: Storage) -> int:
+    """Return how many bytes from the start of its buffer a tensor reaches."""
+    if 0 in type_.shape:
+        return 0
+    last = storage.offset + sum((n - 1) * stride for n, stride in zip(type_.shape, storage.strides, strict=True))
+    return (last + 1) * type_.dtype.size
+
+
+def check_plan(plan: Plan) -> None:
+    """Check that no step can leave the memory it was given: whoever wrote the plan, a wrong one stops here."""
+    for check in (_check_tensors, _check_buffers, _check_steps):
+        check(plan)
+
+
+def _check_tensors(plan: Plan) -> None:
+    for tensor in (*plan.inputs, *plan.outputs, *plan.constants):
+        if tensor not in plan.types:
+            raise PlanError(f"plan '{plan.name}': tensor '{tensor}' has no type")
+    for tensor, array in plan.constants.items():
+        type_ = plan.types[tensor]
+        if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
+            raise PlanError(f"plan '{plan.name}': constant '{tensor}' is {array.dtype}{list(array.shape)}, expected {type_}")
+
+
+def _check_buffers(plan: Plan) -> None:
+    for tensor, type_ in plan.types.items():
+        storage = plan.storages.get(tensor)
+        place = plan.buffers.get(storage.buffer) if storage else None
+        if storage is None or place is None or len(storage.strides) != len(type_.shape):
+            raise PlanError(f"plan '{plan.name}': tensor '{tensor}' has no place in the arena")
+        if storage.offset < 0 or min(storage.strides, default=0) < 0 or extent_bytes(type_, storage) > place.nbytes:
+            raise PlanError(f"plan '{plan.name}': tensor '{tensor}' reaches outside its buffer of {place.nbytes} bytes")
+    for place in (*plan.buffers.values(), *(p for tables in plan.tables for p in tables.values())):
+        if place.offset < 0 or place.nbytes < 0 or place.offset + place.nbytes > plan.arena:
+            raise PlanError(f"plan '{plan.name}': a buffer lies outside the arena of {plan.arena} bytes")
+
+
+def _check_steps(plan: Plan) -> None:
+    if not len(plan.kernels) == len(plan.tables) == len(plan.binaries):
+        raise PlanError(f"plan '{plan.name}': {len(plan.kernels)} kernels, {len(plan.tables)} table lists, {len(plan.binaries)} binaries")
+    for number, step in enumerate(plan.steps):
+        if not 0 <= step.kernel < len(plan.kernels):
+            raise PlanError(f"plan '{plan.name}': step {number} launches kernel {step.kernel} of {len(plan.kernels)}")
+        kernel = plan.kernels[step.kernel]
+        if len(kernel.arguments) != len(step.tensors):
+            raise PlanError(f"plan '{plan.name}': step {number} binds {len(step.tensors)} tensors, expected {len(kernel.arguments)}")
+        for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
+            if argument.table and tensor not in plan.tables[step.kernel]:
+                raise PlanError(f"plan '{plan.name}': step {number} names the table '{tensor}', which kernel {kernel.name} has not")
+            if not argument.table and (tensor not in plan.types or plan.types[tensor].dtype != argument.dtype):
+                raise PlanError(f"plan '{plan.name}': step {number} binds '{tensor}' where {argument.dtype} is expected")

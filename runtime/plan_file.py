@@ -1,0 +1,305 @@
+"""The folder form of a plan.
+
+    plan.json              everything but the bulk: versioned, with a digest of itself and of every other file
+    kernels/0000.cl|.cu    sources, kernels/0000.cubin beside them where they were compiled
+    weights.safetensors    constants and tables
+    model.txt, specs/*     the graph as it was given, in its text form, and the user's declarations it needs
+
+A folder is written beside its final place and renamed, so that a plan is there whole or not at all. Digests find damage, not malice: a plan
+contains code, so load only what you would also run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cattrs
+import numpy as np
+from attrs import frozen
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from ..ir.compiled import Step
+from ..ir.errors import CutsError, PlanError
+from ..ir.graph import Array
+from ..ir.graph_text import parse_graph, print_graph
+from ..ir.launch import Argument, KernelFunction, Storage
+from ..ir.target import Target
+from ..ir.types import DType, TensorType
+from .memory import Placement
+from .plan import Model, Plan, check_plan
+
+FORMAT, VERSION = "cuts-plan", 1
+_SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
+
+
+@frozen
+class KernelRecord:
+    """A kernel without its bulk; `tables` names where each table's values stand in the weights and in the arena."""
+
+    name: str
+    dialect: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    shared_bytes: int
+    dynamic_shared: int
+    info: dict[str, Any]
+    tables: dict[str, str]
+    places: dict[str, Placement]
+    binary: bool
+
+
+@frozen
+class ModelRecord:
+    """The source model: where its opaque constants stand in the weights, and the names of its declarations."""
+
+    constants: dict[str, str]
+    specs: tuple[str, ...]
+
+
+@frozen
+class Document:
+    """What plan.json holds besides the format, the version and its own digest."""
+
+    cuts: str
+    name: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: dict[str, TensorType]
+    storages: dict[str, Storage]
+    buffers: dict[str, Placement]
+    arena: int
+    constants: dict[str, str]
+    kernels: tuple[KernelRecord, ...]
+    steps: tuple[Step, ...]
+    groups: tuple[dict[str, Any], ...]
+    model: ModelRecord | None
+    files: dict[str, str]
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+_CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
+
+
+def plain(value: object) -> Any:
+    """Return a JSON value for a report value: NumPy scalars become numbers, tuples lists, what JSON lacks its text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+@frozen
+class _Weights:
+    """Arrays under generated keys; equal content is stored once, however many names it has."""
+
+    arrays: dict[str, Array]
+
+    def add(self, array: Array) -> str:
+        content = np.ascontiguousarray(array).reshape(np.shape(array))
+        head = f"{content.dtype.str}{content.shape}".encode()
+        key = hashlib.sha256(head + content.tobytes()).hexdigest()[:32]
+        self.arrays[key] = content
+        return key
+
+
+def save_plan(plan: Plan, folder: str | os.PathLike[str]) -> None:
+    """Write a plan's folder; an older plan there is replaced, anything else is left alone."""
+    target = Path(folder)
+    _check_replaceable(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    except OSError as error:
+        raise PlanError(f"cannot write plan {target}: {error.strerror}") from error
+    try:
+        for name, content in _files(plan).items():
+            (draft / name).parent.mkdir(exist_ok=True)
+            (draft / name).write_bytes(content)
+        _replace(draft, target)
+    except OSError as error:
+        raise PlanError(f"cannot write plan {target}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check_replaceable(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise PlanError(f"cannot write plan {target}: it exists and is no folder", hint="choose another name with -o")
+    if target.is_dir() and any(target.iterdir()) and not (target / "plan.json").is_file():
+        raise PlanError(f"cannot write plan {target}: the folder holds something that is no plan", hint="choose another name with -o")
+
+
+def _replace(draft: Path, target: Path) -> None:
+    draft.chmod(0o755)
+    if not target.exists():
+        draft.rename(target)
+        return
+    retired = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    try:
+        target.rename(retired / "plan")
+        draft.rename(target)
+    finally:
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _files(plan: Plan) -> dict[str, bytes]:
+    weights = _Weights({})
+    files: dict[str, bytes] = {}
+    kernels = []
+    for number, kernel in enumerate(plan.kernels):
+        code = plan.binaries[number]
+        files[source_path(number, kernel.dialect)] = kernel.source.encode()
+        if code is not None:
+            files[_binary_path(number)] = code
+        tables = {name: weights.add(np.array(values, np.int32)) for name, values in kernel.tables.items()}
+        kernels.append(_record(kernel, tables, plan.tables[number], code is not None))
+    constants = {name: weights.add(array) for name, array in plan.constants.items()}
+    model = None
+    if plan.model is not None:
+        graph = plan.model.graph
+        files["model.txt"] = print_graph(graph).encode()
+        paths = [f"specs/{number:02}.cuts" for number in range(len(plan.model.specs))]
+        files |= {path: text.encode() for path, text in zip(paths, plan.model.specs.values(), strict=True)}
+        model = ModelRecord({name: weights.add(array) for name, array in graph.constants.items()}, tuple(plan.model.specs))
+    files["weights.safetensors"] = save_tensors(weights.arrays)
+    document = Document(
+        plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages), dict(plan.buffers), plan.arena,
+        constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
+        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    )  # fmt: skip
+    body = _CONVERTER.unstructure(document)
+    head = {"format": FORMAT, "version": VERSION, "digest": _digest(body)}
+    return files | {"plan.json": (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()}
+
+
+def _record(kernel: KernelFunction, tables: dict[str, str], places: Mapping[str, Placement], binary: bool) -> KernelRecord:
+    return KernelRecord(
+        kernel.name, kernel.dialect, kernel.grid, kernel.block, kernel.arguments, kernel.shared_bytes, kernel.dynamic_shared,
+        plain(kernel.info), tables, dict(places), binary,
+    )  # fmt: skip
+
+
+def source_path(number: int, dialect: str) -> str:
+    """Return where in a plan's folder the source of a kernel stands."""
+    return f"kernels/{number:04}{_SUFFIX.get(dialect, '.txt')}"
+
+
+def _binary_path(number: int) -> str:
+    return f"kernels/{number:04}.cubin"
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def load_plan(folder: str | os.PathLike[str]) -> Plan:
+    """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged, or is too new."""
+    root = Path(folder)
+    document = _read_document(root)
+    files = {name: _read_file(root, name, digest) for name, digest in document.files.items()}
+    try:
+        plan = _assemble(document, files)
+        check_plan(plan)
+    except PlanError as error:
+        raise PlanError(f"{root}: {error.message}", hint="write the plan again") from error
+    except (KeyError, ValueError, CutsError) as error:
+        raise PlanError(f"{root}: the plan contradicts itself: {error}", hint="write the plan again") from error
+    return plan
+
+
+def _read_document(root: Path) -> Document:
+    path = root / "plan.json"
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise PlanError(f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN") from None
+    except (OSError, NotADirectoryError) as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
+    if (version := data.pop("version", None)) != VERSION:
+        raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
+    if data.pop("digest", None) != _digest(data):
+        raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
+    try:
+        return _CONVERTER.structure(data, Document)
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
+        reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
+        raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
+
+
+def _read_file(root: Path, name: str, digest: str) -> bytes:
+    path = root / name
+    if Path(name).is_absolute() or ".." in Path(name).parts or path.is_symlink():
+        raise PlanError(f"{root / 'plan.json'} names the file '{name}' outside the plan")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise PlanError(f"{path} is missing from the plan: {error.strerror}", hint="write the plan again") from error
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
+    return content
+
+
+def _assemble(document: Document, files: Mapping[str, bytes]) -> Plan:
+    try:
+        weights = load_tensors(files["weights.safetensors"])
+    except Exception as error:
+        raise PlanError(f"weights.safetensors cannot be read: {error}") from error
+    kernels = tuple(_kernel(record, number, files, weights) for number, record in enumerate(document.kernels))
+    model = None
+    if document.model is not None:
+        constants = {name: weights[key] for name, key in document.model.constants.items()}
+        specs = {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.model.specs)}
+        model = Model(parse_graph(files["model.txt"].decode(), constants, "model.txt"), specs)
+    return Plan(
+        name=document.name,
+        target=document.target,
+        inputs=document.inputs,
+        outputs=document.outputs,
+        types=document.types,
+        storages=document.storages,
+        buffers=document.buffers,
+        tables=tuple(record.places for record in document.kernels),
+        arena=document.arena,
+        constants={name: weights[key] for name, key in document.constants.items()},
+        kernels=kernels,
+        steps=document.steps,
+        groups=document.groups,
+        binaries=tuple(files[_binary_path(n)] if record.binary else None for n, record in enumerate(document.kernels)),
+        model=model,
+        cuts=document.cuts,
+    )
+
+
+def _kernel(record: KernelRecord, number: int, files: Mapping[str, bytes], weights: Mapping[str, Array]) -> KernelFunction:
+    return KernelFunction(
+        name=record.name,
+        dialect=record.dialect,
+        source=files[source_path(number, record.dialect)].decode(),
+        grid=record.grid,
+        block=record.block,
+        arguments=record.arguments,
+        shared_bytes=record.shared_bytes,
+        dynamic_shared=record.dynamic_shared,
+        tables={name: tuple(weights[key].tolist()) for name, key in record.tables.items()},
+        info=record.info,
+    )
