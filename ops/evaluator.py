@@ -1,0 +1,325 @@
+"""Evaluation of a declaration's expressions once the shapes are known.
+
+A tensor named without subscripts stands for its element at the position being written, by NumPy's broadcasting rules. A
+reduction inside an expression becomes a statement of its own with a temporary tensor, which the evaluator collects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce as fold
+
+from ..ir.errors import SpecError
+from ..ir.expr import Const, Expr, Guard, Read, call, expr_variables
+from ..ir.functions import FUNCTIONS
+from ..ir.index import Index, Indirect, Var, as_index, atom_index
+from ..ir.source import Span
+from ..ir.statement import Statement
+from ..ir.types import DType, TensorType
+from . import syntax as s
+from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, takes_elements
+from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
+
+_FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
+
+
+class Evaluator:
+    """Names in scope, types of tensors, and the statements found so far."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Value] = dict(CONSTANTS)
+        self.tensors: dict[str, TensorType] = {}
+        self.tables: dict[str, tuple[float, ...]] = {}
+        self.statements: list[Statement] = []
+        self.arithmetic = Arithmetic(self.tensors)
+        self.fetch_constant: Callable[[str], Value] | None = None
+        # the assignment being evaluated: what it writes, its variables in order, names taken
+        self.target: TensorRef | None = None
+        self.position: tuple[Index, ...] = ()
+        self.variables: list[Var] = []
+        self.taken: set[str] = set()
+
+    # ---- entry points
+
+    def evaluate(self, node: s.Expression) -> Value:
+        """Return the value of an expression; a tensor without subscripts stays a tensor."""
+        method = getattr(self, "_" + type(node).__name__.lower())
+        try:
+            return method(node)
+        except Trouble as trouble:
+            raise SpecError(str(trouble), node.span) from trouble
+
+    def element(self, node: s.Expression) -> Value:
+        """Return the value of an expression in which tensors stand for their elements."""
+        try:
+            return self.as_element(self.evaluate(node))
+        except Trouble as trouble:
+            raise SpecError(str(trouble), node.span) from trouble
+
+    def items(self, nodes: tuple[s.Expression, ...]) -> tuple[Value, ...]:
+        """Evaluate a list of entries, putting the items of spread ones in place."""
+        result: list[Value] = []
+        for node in nodes:
+            if isinstance(node, s.Spread):
+                value = self.evaluate(node.value)
+                if not isinstance(value, tuple):
+                    raise SpecError(f"'...' needs a list, found {describe(value)}", node.span)
+                result.extend(value)
+            else:
+                result.append(self.evaluate(node))
+        return tuple(result)
+
+    def as_element(self, value: Value) -> Value:
+        """Replace tensors by the elements that broadcast to the position being written."""
+        if isinstance(value, tuple):
+            return tuple(self.as_element(v) for v in value)
+        if isinstance(value, Absent):
+            raise Trouble(f"operand '{value.name}' is absent here; test it with present({value.name})")
+        if not isinstance(value, TensorRef):
+            return value
+        shape = value.type.shape
+        if len(shape) > len(self.position):
+            raise Trouble(f"{value.type} tensor '{value.name}' does not broadcast to {len(self.position)} axes")
+        indices = self.position[len(self.position) - len(shape) :]
+        return self.read(value, tuple(Index() if n == 1 else i for i, n in zip(indices, shape, strict=True)), None)
+
+    # ---- literals, names, lists
+
+    def _number(self, node: s.Number) -> Value:
+        return node.value
+
+    def _text(self, node: s.Text) -> Value:
+        return node.value
+
+    def _name(self, node: s.Name) -> Value:
+        if node.id not in self.scope:
+            raise SpecError(f"'{node.id}' has no value here", node.span, "it may belong to an operand that is absent")
+        return self.scope[node.id]
+
+    def _listing(self, node: s.Listing) -> Value:
+        return self.items(node.items)
+
+    def _comprehension(self, node: s.Comprehension) -> Value:
+        source = self.evaluate(node.source)
+        if node.counted:
+            source = range(self._size(source, node.source.span))
+        outer, result = self.scope.get(node.var), []
+        for item in source:
+            self.scope[node.var] = item
+            result.append(self.evaluate(node.body))
+        self._restore(node.var, outer)
+        return tuple(result)
+
+    def _restore(self, name: str, value: Value) -> None:
+        if value is None:
+            self.scope.pop(name, None)
+        else:
+            self.scope[name] = value
+
+    @staticmethod
+    def _size(value: Value, span: Span) -> int:
+        if not isinstance(value, int) or value < 0:
+            raise SpecError(f"expected a size, found {describe(value)}", span)
+        return value
+
+    def _spread(self, node: s.Spread) -> Value:
+        raise SpecError("'...' stands only in subscripts and shapes", node.span)
+
+    _slice = _spread
+
+    # ---- operators
+
+    def _unary(self, node: s.Unary) -> Value:
+        value = self.element(node.arg)
+        if node.op == "not":
+            return (not value) if isinstance(value, bool) else call("not", self.arithmetic.condition(value))
+        if is_expr(value):
+            return call("neg", value)
+        if isinstance(value, DType) or isinstance(value, str) or value is None:
+            raise Trouble(f"cannot negate {describe(value)}")
+        return elementwise(lambda v: call("neg", v) if is_expr(v) else -v, value)
+
+    def _binary(self, node: s.Binary) -> Value:
+        left = self.element(node.left)
+        if node.op in ("and", "or"):
+            return self._logical(node.op, left, node.right)
+        return self.arithmetic.infix(node.op, left, self.element(node.right))
+
+    def _logical(self, op: str, left: Value, right: s.Expression) -> Value:
+        if isinstance(left, bool):
+            return left if left == (op == "or") else self.element(right)
+        other = self.element(right)
+        if isinstance(other, bool):
+            return other if other == (op == "or") else left
+        return call(op, self.arithmetic.condition(left), self.arithmetic.condition(other))
+
+    def _conditional(self, node: s.Conditional) -> Value:
+        test = self.element(node.test)
+        if isinstance(test, (bool, int)):
+            return self.evaluate(node.then if test else node.other)
+        if not is_expr(test):
+            raise Trouble(f"expected a condition, found {describe(test)}")
+        assert self.target is not None
+        return self.arithmetic.select(test, self.element(node.then), self.element(node.other), self.target.type.dtype)
+
+    def _call(self, node: s.Call) -> Value:
+        dtype = self.scope.get(node.fn)
+        if isinstance(dtype, DType):
+            return self.arithmetic.convert(dtype, self.element(node.args[0]))
+        if node.fn == "value":
+            return self._constant_operand(node)
+        if node.fn in ABOUT_TENSORS:
+            return BUILTINS[node.fn].apply(*(self.evaluate(a) for a in node.args))
+        args = tuple(self.element(a) for a in node.args)
+        if takes_elements(args) or node.fn not in BUILTINS:
+            return self._scalar_call(node.fn, args)
+        return BUILTINS[node.fn].apply(*args)
+
+    def _constant_operand(self, node: s.Call) -> Value:
+        value = self.evaluate(node.args[0])
+        if not isinstance(value, TensorRef) or self.fetch_constant is None:
+            raise Trouble(f"value() needs an operand, found {describe(value)}")
+        return self.fetch_constant(value.name)
+
+    def _scalar_call(self, fn: str, args: tuple[Value, ...]) -> Value:
+        if fn in _FOLDS:
+            items = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+            return fold(lambda a, b: call(_FOLDS[fn], *self.arithmetic.unify(a, b)), items)
+        if fn == "clamp":
+            value, low, high = self.arithmetic.unify(*args)
+            return call("min", call("max", value, low), high)
+        if fn not in FUNCTIONS:
+            raise Trouble(f"'{fn}' is no function of elements")
+        if fn == "select":
+            return self.arithmetic.select(*args, self.target.type.dtype if self.target else DType.F32)
+        if not any(is_expr(a) for a in args):
+            assert self.target is not None
+            args = tuple(to_expr(a, self.target.type.dtype) for a in args)
+        return call(fn, *self.arithmetic.unify(*args))
+
+    # ---- reads
+
+    def _subscript(self, node: s.Subscript, fill: Value = None) -> Value:
+        base = self.evaluate(node.base)
+        if isinstance(base, tuple):
+            return self._list_item(base, node)
+        if isinstance(base, Absent):
+            raise Trouble(f"operand '{base.name}' is absent here; test it with present({base.name})")
+        if not isinstance(base, TensorRef):
+            raise Trouble(f"only tensors and lists have subscripts, found {describe(base)}")
+        indices = tuple(self.as_index(v, n, base.type) for n, v in enumerate(self.items(node.items)))
+        if len(indices) != len(base.type.shape):
+            raise Trouble(f"{base.type} tensor '{base.name}' needs {len(base.type.shape)} subscripts, found {len(indices)}")
+        return self.read(base, indices, fill)
+
+    def _list_item(self, base: tuple[Value, ...], node: s.Subscript) -> Value:
+        if len(node.items) != 1:
+            raise Trouble(f"a list takes one subscript, found {len(node.items)}")
+        (item,) = node.items
+        if isinstance(item, s.Slice):
+            low = None if item.low is None else self.evaluate(item.low)
+            high = None if item.high is None else self.evaluate(item.high)
+            return base[low:high]
+        position = self.evaluate(item)
+        if not isinstance(position, int) or not -len(base) <= position < len(base):
+            raise Trouble(f"a list of {len(base)} items has no item {describe(position)}")
+        return base[position]
+
+    def _outside(self, node: s.Outside) -> Value:
+        fill = self.evaluate(node.fill)
+        if not isinstance(fill, (int, float)):
+            raise Trouble(f"'outside' needs a number, found {describe(fill)}")
+        if not isinstance(node.read, s.Subscript):
+            raise Trouble("'outside' follows the subscripts of a tensor")
+        return self._subscript(node.read, fill)
+
+    def as_index(self, value: Value, axis: int, type_: TensorType) -> Index:
+        """Return a subscript as an index; an element of an integer tensor becomes an indirect one."""
+        value = self.as_element(value)
+        if isinstance(value, Index):
+            return value
+        if isinstance(value, int):
+            return Index(value)
+        if isinstance(value, Read) and not value.guards and self.tensors[value.tensor].dtype.is_int and axis < len(type_.shape):
+            return atom_index(Indirect(value.tensor, value.indices, type_.shape[axis]))
+        raise Trouble(f"a subscript is an index or an element of an integer tensor, found {describe(value)}")
+
+    def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
+        """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
+        guards = []
+        for axis, (index, extent) in enumerate(zip(indices, ref.type.shape, strict=True)):
+            guard = Guard(index, 0, extent)
+            if guard.always or extent == 0:
+                continue
+            if fill is None:
+                low, high = index.bounds()
+                raise Trouble(
+                    f"'{ref.name}' is read out of bounds: index {index.text} of axis {axis} runs from {low} to {high}, "
+                    f"the axis has {extent} elements; say what is 'outside'"
+                )
+            guards.append(guard)
+        if ref.name in self.tables and all(i.is_const for i in indices) and not guards:
+            flat = sum(i.const * step for i, step in zip(indices, ref.type.strides, strict=True))
+            return self.tables[ref.name][flat]
+        return Read(ref.name, indices, tuple(dict.fromkeys(guards)), float(fill) if guards else 0.0)
+
+    # ---- reductions
+
+    def bind(self, binder: s.Binder) -> list[Var]:
+        """Bring a binder's variables into scope; return them."""
+        bound = self.evaluate(binder.bound)
+        if not binder.spread:
+            var = self.new_variable(binder.name, self._size(bound, binder.bound.span))
+            self.scope[binder.name] = as_index(var)
+            return [var]
+        if not isinstance(bound, tuple):
+            raise SpecError(f"'...{binder.name}' needs a list of sizes, found {describe(bound)}", binder.bound.span)
+        found = [self.new_variable(f"{binder.name}{n}", self._size(size, binder.bound.span)) for n, size in enumerate(bound)]
+        self.scope[binder.name] = tuple(as_index(v) for v in found)
+        return found
+
+    def new_variable(self, name: str, extent: int) -> Var:
+        """Return a variable whose name is unique in the assignment."""
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        var = Var(name, extent)
+        self.variables.append(var)
+        return var
+
+    def _reduction(self, node: s.Reduction) -> Value:
+        assert self.target is not None
+        found = [var for binder in node.binders for var in self.bind(binder)]
+        body = to_expr(self.element(node.body), self.target.type.dtype)
+        for binder in node.binders:
+            del self.scope[binder.name]
+        for var in found:
+            self.variables.remove(var)
+            self.taken.discard(var.name)
+        reduce = tuple(v for v in found if v.extent != 1)
+        if not reduce:
+            return Const(0, DType.I64) if node.kind.startswith("arg") else body
+        return self._temporary(node.kind, body, reduce)
+
+    def _temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...]) -> Expr:
+        """Emit a reduction into a temporary over the variables it depends on; return the read of it."""
+        assert self.target is not None
+        free = expr_variables(body) - set(reduce)
+        axes = tuple(v for v in self.variables if v in free)
+        indices = tuple(as_index(v) for v in axes)
+        for done in self.statements:
+            if (done.axes, done.body, done.reduce, done.combine) == (axes, body, reduce, kind) and done.write == indices:
+                return Read(done.target, indices)
+        name = self.fresh_tensor(f"{self.target.name}_{kind}")
+        dtype = DType.I64 if kind.startswith("arg") else self.arithmetic.dtype(body)
+        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
+        self.statements.append(Statement(name, axes, indices, body, reduce, kind))
+        return Read(name, indices)
+
+    def fresh_tensor(self, name: str) -> str:
+        """Return a tensor name that is not taken."""
+        number, candidate = 1, name
+        while candidate in self.tensors or candidate in self.scope:
+            number += 1
+            candidate = f"{name}{number}"
+        return candidate

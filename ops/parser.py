@@ -1,0 +1,135 @@
+"""Reading `.cuts` text into the syntax tree.
+
+The text is cut at the lines that begin a declaration, and each piece is parsed alone: a slip in one declaration hides no
+error of another. Within a piece, a line with an error is blanked and the rest parsed again, to find the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+
+from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
+from lark.exceptions import VisitError
+
+from ..ir.errors import CutsError, ParseError, raise_all
+from ..ir.source import Source, Span
+from .syntax import Declaration, Expression
+from .transform import TreeBuilder
+
+_HEAD = re.compile(r"^(?:op|family)\b", re.MULTILINE)
+_MAX_SYNTAX_ERRORS = 8
+_READABLE = {
+    "NAME": "a name", "NUMBER": "a number", "STRING": "a string", "REDUCE": "a reduction", "SPREAD": "'...'", "COMPARE": "a comparison",
+    "DIVIDE": "'/'", "STAR": "'*'", "PLUS": "'+'", "MINUS": "'-'", "CONCAT": "'++'", "POWER": "'**'", "OPTIONAL": "'?'", "COLON": "':'",
+    "LSQB": "'['", "RSQB": "']'", "LPAR": "'('", "RPAR": "')'", "LBRACE": "'{'", "RBRACE": "'}'", "COMMA": "','", "EQUAL": "'='",
+    "LESSTHAN": "'<'", "VBAR": "'|'", "$END": "the end",
+}  # fmt: skip
+_OPERATORS = {"COMPARE", "DIVIDE", "STAR", "PLUS", "MINUS", "CONCAT", "POWER", "IF", "OUTSIDE", "AND", "OR"}
+_ITEMS = {"IN", "OUT", "TEMP", "ATTR", "LET", "TABLE", "REQUIRE", "TYPE", "EACH", "ALGORITHM", "GRAD"}
+
+
+@lru_cache(maxsize=1)
+def _lark() -> Lark:
+    grammar = files(__package__.rpartition(".")[0] + ".spec").joinpath("cuts.lark").read_text()
+    return Lark(grammar, parser="lalr", start=["declaration", "expr"], propagate_positions=True, maybe_placeholders=True)
+
+
+def parse(source: Source) -> tuple[Declaration, ...]:
+    """Return the declarations of a text; raise every syntax error at once."""
+    declarations, errors = parse_all(source)
+    raise_all(errors)
+    return declarations
+
+
+def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]:
+    """Return the declarations that parse, and the errors of the others."""
+    declarations: list[Declaration] = []
+    starts = [m.start() for m in _HEAD.finditer(source.text)] + [len(source.text)]
+    errors: list[CutsError] = list(_stray_text(source, starts[0]))
+    for start, end in zip(starts, starts[1:], strict=False):
+        try:
+            declarations.append(_parse_piece(source, start, source.text[start:end]))
+        except UnexpectedInput as error:
+            errors.extend(_syntax_errors(source, start, source.text[start:end], error))
+    return tuple(declarations), errors
+
+
+def parse_expression(source: Source, start: int, text: str) -> Expression:
+    """Parse one expression that stands at an offset of a source."""
+    try:
+        return _build(source, start, text, "expr")
+    except UnexpectedInput as error:
+        raise _syntax_error(source, start, text, error) from error
+
+
+def _parse_piece(source: Source, start: int, text: str) -> Declaration:
+    return _build(source, start, text, "declaration")
+
+
+def _build(source: Source, start: int, text: str, rule: str):  # type: ignore[no-untyped-def]
+    tree = _lark().parse(text, start=rule)
+    try:
+        return TreeBuilder(source, start).transform(tree)
+    except VisitError as error:
+        raise error.orig_exc from error
+
+
+def _stray_text(source: Source, end: int) -> Sequence[ParseError]:
+    for line in re.finditer(r"[^\n]+", source.text[:end]):
+        if line.group().split("#")[0].strip():
+            return [ParseError("expected 'op' or 'family' at the start of a line", Span(source, line.start(), line.end()))]
+    return []
+
+
+def _syntax_errors(source: Source, start: int, text: str, first: UnexpectedInput) -> list[CutsError]:
+    errors: list[CutsError] = []
+    error: UnexpectedInput | None = first
+    while error is not None and len(errors) < _MAX_SYNTAX_ERRORS:
+        errors.append(_syntax_error(source, start, text, error))
+        position = error.pos_in_stream
+        if position is None or position < 0 or position >= len(text):
+            break
+        low, high = text.rfind("\n", 0, position) + 1, (text + "\n").index("\n", position)
+        text = text[:low] + " " * (high - low) + text[high:]
+        if low == 0:
+            break
+        try:
+            _lark().parse(text, start="declaration")
+            error = None
+        except UnexpectedInput as following:
+            error = following
+    return errors
+
+
+def _syntax_error(source: Source, start: int, text: str, error: UnexpectedInput) -> ParseError:
+    if isinstance(error, UnexpectedCharacters):
+        position, found, expected = error.pos_in_stream, repr(text[error.pos_in_stream]), error.allowed
+        return ParseError(f"unexpected character {found}", Span(source, start + position, start + position + 1), _expected(expected))
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        position = error.token.start_pos or 0
+        span = Span(source, start + position, start + position + len(error.token))
+        return ParseError(f"unexpected {str(error.token)!r}", span, _expected(error.accepts or error.expected))
+    assert isinstance(error, (UnexpectedToken, UnexpectedEOF))
+    position = len(text.rstrip())
+    expected = error.accepts if isinstance(error, UnexpectedToken) else error.expected
+    return ParseError("unexpected end of the declaration", Span(source, start + max(0, position - 1), start + position), _expected(expected))
+
+
+def _expected(terminals: Sequence[str] | set[str] | None) -> str:
+    """Say what could stand here, with operators and items of a declaration summed up."""
+    names = set(terminals or ())
+    parts: list[str] = []
+    if len(names & _OPERATORS) > 3:
+        names -= _OPERATORS
+        parts.append("an operator")
+    if len(names & _ITEMS) > 3:
+        names -= _ITEMS | {"NAME"}
+        parts.append("a line of the declaration (in, out, attr, let, require, ... or an assignment)")
+    if {"NAME", "NUMBER", "LPAR"} <= names:
+        names -= {"NAME", "NUMBER", "LPAR", "LSQB", "STRING", "MINUS", "REDUCE", "NOT"}
+        parts.append("an expression")
+    parts.extend(sorted(_READABLE.get(n, f"'{n.lower()}'") for n in names))
+    return "expected " + " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
