@@ -34,7 +34,7 @@ class CompiledGraph:
 
     `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its name).
     `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`, `level`, `why` and
-    whatever else a report should show; values are JSON values.
+    whatever else a report should show; values are JSON values. `complete` is False when the time budget ended the search early.
     """
 
     graph: Graph
@@ -42,6 +42,7 @@ class CompiledGraph:
     steps: tuple[Step, ...]
     storages: Mapping[str, Storage] = field(factory=dict)
     groups: tuple[Mapping[str, object], ...] = ()
+    complete: bool = True
 
 
 def _ignore(name: str, text: str) -> None:
@@ -65,7 +66,7 @@ class CompileOptions:
 
     def after(self, name: str, show: Callable[[], str]) -> None:
         """Hand the printed IR to the callback, which prints or dumps it, where somebody asked for it."""
-        if self.dump is not None or name in self.print_after or "all" in self.print_after:
+        if self.dump is not None or name in (*self.print_after, self.stop_after) or "all" in self.print_after:
             self.callback(name, show())
 
     def stops_after(self, name: str) -> bool:
