@@ -65,7 +65,8 @@ def _print_array(array: Array | None) -> str:
     if array.size <= INLINE:
         return "[" + ", ".join(print_scalar(v) for v in values) + "]"
     # Comparing bits keeps NaN and -0.0 apart from what they compare equal or unequal to.
-    uniform = not any(array.strides) or bool(np.all(array.view(f"V{array.itemsize}") == flat.view(f"V{array.itemsize}")))
+    bits = f"u{array.itemsize}"
+    uniform = not any(array.strides) or bool(np.all(array.view(bits) == flat.view(bits)))
     return f"splat {print_scalar(values[0])}" if uniform else "opaque"
 
 
@@ -98,7 +99,7 @@ def parse_graph(text: str, constants: Mapping[str, Array] | None = None, name: s
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
       | (?P<string>"(?:[^"\\\n]|\\.)*")
-      | (?P<number>-?(?:inf\b|nan\b|(?:\d+\.\d*|\d+)(?:[eE][-+]?\d+)?))
+      | (?P<number>-inf\b|-?(?:\d+\.\d*|\d+)(?:[eE][-+]?\d+)?)
       | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
       | (?P<mark>[%@{}()\[\]:=,])""",
     re.VERBOSE,
@@ -218,12 +219,14 @@ class _Parser:
                 self.at = start
                 raise ParseError(f"the array of constant '{value}' is not in the text", self.span(start), "pass it in `constants`")
             return self.given[value]
-        if self.accept("splat"):
-            return np.broadcast_to(np.array(self.scalar(), type_.dtype.numpy), type_.shape)
-        values = self.attribute()
-        if not isinstance(values, tuple) or len(values) != math.prod(type_.shape):
-            raise ParseError(f"expected a list of {math.prod(type_.shape)} elements for {type_}", self.span(start))
-        return np.array(values, type_.dtype.numpy).reshape(type_.shape)
+        values = self.scalar() if self.accept("splat") else self.attribute()
+        if isinstance(values, tuple) and len(values) != math.prod(type_.shape):
+            raise ParseError(f"expected {math.prod(type_.shape)} elements for {type_}, found {len(values)}", self.span(start))
+        try:
+            array = np.array(values, type_.dtype.numpy)
+        except (ValueError, OverflowError, TypeError):
+            raise ParseError(f"expected elements of type {type_.dtype}", self.span(start)) from None
+        return array.reshape(type_.shape) if isinstance(values, tuple) else np.broadcast_to(array, type_.shape)
 
     def span(self, index: int) -> Span:
         token, last = self.tokens[index], self.tokens[max(index, self.at - 1)]

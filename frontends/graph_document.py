@@ -1,0 +1,198 @@
+"""The JSON document of a graph as plain classes, and its strict structuring.
+
+These classes mirror `spec/graph.schema.json` field by field; `graph_json` gives them meaning. Nothing is coerced: a number where a string
+belongs, an unknown key or a missing one is an error that carries the path to it (`$.nodes[3].op`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, get_origin
+
+import cattrs
+from attrs import field, frozen, has
+from cattrs.cols import homogenous_tuple_structure_factory
+from cattrs.gen import make_dict_structure_fn, mapping_structure_factory
+
+from ..ir.errors import GraphError, raise_all
+from ..ir.graph import Attribute
+from ..ir.source import Source, Span
+from ..ir.types import DType
+
+FORMAT = "cuts.graph"
+VERSION = 1
+NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+#: Longest document that an error quotes from: the one line of a long one can be all of it.
+_SHOWN = 1 << 16
+_SCALARS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+@frozen
+class Type:
+    """Element type and shape of a computed value."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@frozen
+class Input:
+    """A named, typed input."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@frozen
+class Constant:
+    """A named, typed constant: its elements in row-major order, or None where they stand in the weights file."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    data: Any = None
+
+
+@frozen
+class Operation:
+    """One node; an input of null is an optional operand that is absent."""
+
+    name: str
+    op: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Attribute] = field(factory=dict)
+    origin: str = ""
+
+
+@frozen
+class Document:
+    """A whole graph.json; `types` may give the types of computed values, `weights` names the safetensors file beside it."""
+
+    format: str
+    version: int
+    name: str
+    inputs: tuple[Input, ...]
+    nodes: tuple[Operation, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[Constant, ...] = ()
+    types: dict[str, Type] = field(factory=dict)
+    weights: str | None = None
+
+
+def parse_document(text: str, name: str) -> Document:
+    """Read a document from JSON text, reporting every field that is wrong."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        message = f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
+        if len(text) > _SHOWN:
+            raise GraphError(f"{name}:{error.lineno}:{error.colno}: {message}") from None
+        raise GraphError(message, Span(Source(name, text), error.pos, error.pos + 1)) from None
+    except (RecursionError, ValueError) as error:
+        raise GraphError(f"{name}: not JSON that can be read: {'nested too deep' if isinstance(error, RecursionError) else error}") from None
+    return structure_document(value, name)
+
+
+def structure_document(value: object, name: str) -> Document:
+    """Structure decoded JSON as a document, reporting every field that is wrong."""
+    if isinstance(value, Mapping):
+        for key, expected in (("format", FORMAT), ("version", VERSION)):
+            if key in value and value[key] != expected:
+                raise GraphError(f"{name}: at $.{key}: expected {json.dumps(expected)}, found {show(value[key])}")
+    try:
+        return _CONVERTER.structure(value, Document)
+    except Exception as failure:  # cattrs raises groups of whatever the hooks raise
+        lines = cattrs.transform_error(failure, format_exception=_explain)
+        raise_all([GraphError(f"{name}: at {path}: {message}") for message, _, path in (line.partition("\0 @ ") for line in lines)])
+        raise
+
+
+def document_to_value(document: Document) -> dict[str, Any]:
+    """Return a document as values that `json.dumps` writes; absent fields are left out."""
+    return _CONVERTER.unstructure(document)  # type: ignore[no-any-return]
+
+
+def show(value: Any) -> str:
+    """Return a short description of a JSON value for messages."""
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _explain(error: BaseException, _: type | None) -> str:
+    if isinstance(error, cattrs.errors.ForbiddenExtraKeysError):
+        return f"unknown field{'s' * (len(error.extra_fields) > 1)} {', '.join(map(show, sorted(error.extra_fields)))}\0"
+    if isinstance(error, KeyError):
+        return "this field is required\0"
+    return f"{error}\0"
+
+
+def _demand(kind: type | tuple[type, ...], expected: str, value: Any) -> Any:
+    if type(value) not in (kind if isinstance(kind, tuple) else (kind,)):
+        raise ValueError(f"expected {expected}, found {show(value)}")
+    return value
+
+
+def _structure_dtype(value: Any, _: Any) -> DType:
+    names = [d.value for d in DType]
+    if value not in names:
+        raise ValueError(f"expected an element type ({', '.join(names)}), found {show(value)}")
+    return DType(value)
+
+
+def _structure_attribute(value: Any, _: Any) -> Attribute:
+    if isinstance(value, dict) and list(value) == ["float"] and value["float"] in NON_FINITE:
+        return NON_FINITE[value["float"]]
+    if type(value) in _SCALARS:
+        return value  # type: ignore[no-any-return]
+    items = [_structure_attribute(item, None) for item in _demand(list, "a number, a string, true, false or a list of them", value)]
+    kinds = {type(item) for item in items}
+    if kinds == {int, float}:
+        return tuple(float(item) for item in items)  # type: ignore[arg-type]
+    if len(kinds) > 1 or kinds & {tuple, bool}:
+        raise ValueError("expected a list of integers, a list of numbers or a list of strings")
+    return tuple(items)  # type: ignore[arg-type]
+
+
+def _unstructure_attribute(value: Attribute) -> Any:
+    if isinstance(value, tuple):
+        return [_unstructure_attribute(item) for item in value]
+    return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _checked(kind: type, expected: str, inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda value, type_: inner(_demand(kind, expected, value), type_)
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(detailed_validation=True, omit_if_default=True)
+    for kind, expected in _SCALARS.items():
+        converter.register_structure_hook(kind, lambda value, _, kind=kind, expected=expected: _demand(kind, expected, value))
+    optional = (str, type(None))
+    converter.register_structure_hook_func(lambda t: t == str | None, lambda value, _: _demand(optional, "a string or null", value))
+    converter.register_structure_hook(DType, _structure_dtype)
+    converter.register_structure_hook_func(lambda t: t == Attribute, _structure_attribute)
+    converter.register_unstructure_hook_func(lambda t: t == Attribute, _unstructure_attribute)
+
+    def object_hook(kind: Any) -> Callable[[Any, Any], Any]:
+        inner = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True)
+        return _checked(dict, "an object", inner)
+
+    def list_hook(kind: Any) -> Callable[[Any, Any], Any]:
+        return _checked(list, "a list", homogenous_tuple_structure_factory(kind, converter))
+
+    def map_hook(kind: Any) -> Callable[[Any, Any], Any]:
+        return _checked(dict, "an object", mapping_structure_factory(kind, converter))
+
+    converter.register_structure_hook_factory(has, object_hook)
+    converter.register_structure_hook_factory(lambda t: get_origin(t) is tuple, list_hook)
+    converter.register_structure_hook_factory(lambda t: get_origin(t) is dict, map_hook)
+    return converter
+
+
+_CONVERTER = _converter()

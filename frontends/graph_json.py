@@ -1,0 +1,216 @@
+"""graph.json: the exchange form of graph IR, with its weights beside it in safetensors.
+
+`spec/graph.schema.json` describes the document. Inputs and constants carry their types; the types of computed values are derived from the
+declarations, and checked against `types` where the document gives them. Nodes may stand in any order. Everything that is wrong with a
+document is reported at once, each error with the path of the field or the name of the node.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from attrs import evolve
+
+from ..ir.errors import CutsError, ErrorList, GraphError, raise_all
+from ..ir.graph import Array, Graph, Node
+from ..ir.types import DType, TensorType
+from ..ir.verify_graph import Infer, find_cycle, quote, type_problem, verify_graph
+from ..ops.inference import default_inference
+from .files import read_text
+from .graph_document import FORMAT, NON_FINITE, VERSION, Constant, Document, Input, Operation, Type
+from .graph_document import document_to_value, parse_document, structure_document
+from .weights import WeightFile, open_weights, write_weights
+
+MAX_BYTES = 1 << 28
+#: Constants of up to so many elements stand in the JSON document itself when a graph is saved.
+INLINE = 64
+
+
+def load_graph(path: str | os.PathLike[str], infer: Infer | None = None) -> Graph:
+    """Read a graph.json file and its weights; `infer` derives types where the vocabulary is not the built-in one."""
+    file = Path(path)
+    document = parse_document(read_text(file, MAX_BYTES), str(file))
+    return _build(document, file.parent, str(file), infer)
+
+
+def graph_from_json(source: str | Mapping[str, object], folder: str | os.PathLike[str] | None = None, infer: Infer | None = None) -> Graph:
+    """Read a graph from JSON text or its decoded value; `folder` is where a weights file lies, if there is one."""
+    document = parse_document(source, "<json>") if isinstance(source, str) else structure_document(source, "<json>")
+    return _build(document, None if folder is None else Path(folder), "<json>", infer)
+
+
+def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph as graph.json and, where it has large constants, `<stem>.safetensors` beside it."""
+    file = Path(path)
+    large = {name: array for name, array in graph.constants.items() if array.size > INLINE}
+    weights = f"{file.stem}.safetensors" if large else None
+    if weights:
+        write_weights(file.with_name(weights), large)
+    part = file.with_name(file.name + ".part")
+    part.write_text(_to_text(graph, weights, INLINE), encoding="utf-8")
+    os.replace(part, file)
+
+
+def graph_to_json(graph: Graph) -> str:
+    """Return the JSON text of a graph with all its constants in the text."""
+    return _to_text(graph, None, max((array.size for array in graph.constants.values()), default=0))
+
+
+def _to_text(graph: Graph, weights: str | None, inline: int) -> str:
+    constants = [
+        Constant(name, graph.types[name].dtype, array.shape, _elements(array) if array.size <= inline else None)
+        for name, array in graph.constants.items()
+    ]
+    computed = [value for node in graph.nodes for value in node.outputs]
+    document = Document(
+        format=FORMAT,
+        version=VERSION,
+        name=graph.name,
+        inputs=tuple(Input(v, graph.types[v].dtype, graph.types[v].shape) for v in graph.inputs),
+        nodes=tuple(Operation(n.name, n.op, n.inputs, n.outputs, dict(n.attributes), n.origin) for n in graph.nodes),
+        outputs=graph.outputs,
+        constants=tuple(constants),
+        types={v: Type(graph.types[v].dtype, graph.types[v].shape) for v in computed},
+        weights=weights,
+    )
+    return _layout(document_to_value(document))
+
+
+def _layout(document: dict[str, object]) -> str:
+    """Return JSON text with one node, constant or type per line, so that it can be read and compared by line."""
+    parts = []
+    for key, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            body = "[\n" + ",\n".join(f"    {json.dumps(item, allow_nan=False)}" for item in value) + "\n  ]"
+        elif isinstance(value, dict) and value:
+            body = "{\n" + ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n  }"
+        else:
+            body = json.dumps(value)
+        parts.append(f"  {json.dumps(key)}: {body}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _elements(array: Array) -> list[object]:
+    values = array.reshape(-1).tolist()
+    return [str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in values]
+
+
+def _build(document: Document, folder: Path | None, where: str, infer: Infer | None) -> Graph:
+    """Give a structured document its meaning: read constants, order nodes, derive types, verify."""
+    errors = [GraphError(f"{where}: {problem}") for problem in _type_problems(document)]
+    raise_all(errors)
+    constants = _read_constants(document, folder, where)
+    types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in (*document.inputs, *document.constants)}
+    nodes = tuple(Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin) for o in document.nodes)
+    nodes = sort_nodes(nodes, types)
+    given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
+    inputs = tuple(entry.name for entry in document.inputs)
+    graph = Graph(document.name, inputs, document.outputs, {**given, **types}, nodes, constants)
+    derive = infer or default_inference()
+    try:
+        _verify_names(graph, document)
+        return verify_graph(evolve(graph, types=infer_types(graph, derive)), derive)
+    except CutsError as error:
+        raise_all([GraphError(f"{where}: {part.message}", hint=part.hint) for part in _parts(error)])
+        raise
+
+
+def _parts(error: CutsError) -> tuple[CutsError, ...]:
+    return error.errors if isinstance(error, ErrorList) else (error,)
+
+
+def _verify_names(graph: Graph, document: Document) -> None:
+    """Names that mappings would swallow must be unique in the document already."""
+    errors = []
+    names = [entry.name for entry in (*document.inputs, *document.constants)]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            errors.append(GraphError(f"value {quote(name)} is declared {names.count(name)} times among inputs and constants"))
+    raise_all(errors)
+
+
+def _type_problems(document: Document) -> Iterator[str]:
+    entries = [("input", e.name, e) for e in document.inputs] + [("constant", e.name, e) for e in document.constants]
+    for kind, name, entry in [*entries, *(("value", n, t) for n, t in document.types.items())]:
+        if problem := type_problem(TensorType(entry.dtype, entry.shape)):
+            yield f"{kind} {quote(name)}: {problem}"
+
+
+def _read_constants(document: Document, folder: Path | None, where: str) -> dict[str, Array]:
+    """Return the arrays of all constants, from the document or from the weights file."""
+    outside = [entry for entry in document.constants if entry.data is None]
+    weights: WeightFile | None = None
+    if outside and (document.weights is None or folder is None):
+        missing = "a weights file is named" if document.weights is None else "its folder is given"
+        raise GraphError(f"{where}: constant {quote(outside[0].name)} has no data and no {missing}", hint="set `data` or `weights`")
+    if outside and document.weights is not None and folder is not None:
+        weights = open_weights(folder, document.weights)
+    arrays: dict[str, Array] = {}
+    errors: list[CutsError] = []
+    for entry in document.constants:
+        type_ = TensorType(entry.dtype, entry.shape)
+        try:
+            arrays[entry.name] = _inline_array(entry, type_) if entry.data is not None else weights.array(entry.name, type_)  # type: ignore[union-attr]
+        except GraphError as error:
+            errors.append(GraphError(f"{where}: {error.message}", hint=error.hint))
+    raise_all(errors)
+    return arrays
+
+
+def _inline_array(entry: Constant, type_: TensorType) -> Array:
+    """Return the elements that stand in the document as an array, checking their number, kinds and ranges."""
+    where = f"constant {quote(entry.name)}"
+    data = entry.data
+    if not isinstance(data, list) or len(data) != type_.size:
+        found = f"{len(data)}" if isinstance(data, list) else "something else"
+        raise GraphError(f"{where}: expected a flat list of {type_.size} elements for {type_}, found {found}")
+    kinds = (int, float) if type_.dtype.is_float else (bool,) if type_.dtype is DType.BOOL else (int,)
+    values = [NON_FINITE.get(v, v) if type_.dtype.is_float and isinstance(v, str) else v for v in data]
+    for position, value in enumerate(values):
+        if type(value) not in kinds:
+            raise GraphError(f"{where}: expected an element of type {type_.dtype} at position {position}, found {json.dumps(value)[:60]}")
+    try:
+        return np.array(values, type_.dtype.numpy).reshape(type_.shape)
+    except OverflowError:
+        raise GraphError(f"{where}: an element is out of the range of {type_.dtype}") from None
+
+
+def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node, ...]:
+    """Return nodes in topological order, stable where they are in order already; those that never become ready keep their place at the end."""
+    ready_values = set(known)
+    producer = {value: node for node in nodes for value in node.outputs}
+    if find_cycle(nodes):
+        return tuple(nodes)
+    placed: dict[int, Node] = {}
+    for root in nodes:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            waiting = [producer[v] for v in node.operands if v not in ready_values and v in producer and id(producer[v]) not in placed]
+            if waiting and id(node) not in placed:
+                stack.extend(reversed(waiting))
+            else:
+                placed.setdefault(id(node), node)
+                stack.pop()
+    return tuple(placed.values())
+
+
+def infer_types(graph: Graph, infer: Infer) -> dict[str, TensorType]:
+    """Return the types of all values, deriving those that are absent; what cannot be derived is left for the verifier to report."""
+    types = dict(graph.types)
+    for node in graph.nodes:
+        operands = [None if v is None else types.get(v) for v in node.inputs]
+        if all(v in types for v in node.outputs) or any(v is not None and t is None for v, t in zip(node.inputs, operands, strict=True)):
+            continue
+        try:
+            derived = infer(node, operands)
+        except CutsError:
+            continue
+        if len(derived) == len(node.outputs):
+            types |= {value: type_ for value, type_ in zip(node.outputs, derived, strict=True) if value not in types}
+    return types

@@ -1,0 +1,91 @@
+"""Weights in safetensors files: read without copying and with every number of the header checked, written in name order.
+
+A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. The header is read here rather
+than by the library because the file is already open and checked (`files.map_inside`), and because a damaged file must be explained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from attrs import frozen
+from safetensors.numpy import save_file
+
+from ..ir.errors import GraphError
+from ..ir.graph import Array
+from ..ir.types import DType, TensorType
+from ..ir.verify_graph import quote
+from .files import map_inside
+
+MAX_HEADER = 100_000_000
+_DTYPES = {d.value.upper(): d for d in DType}
+
+
+@frozen
+class WeightFile:
+    """An open file of weights: where each tensor lies."""
+
+    name: str
+    data: memoryview
+    entries: Mapping[str, tuple[TensorType, int]]
+
+    def array(self, tensor: str, expected: TensorType) -> Array:
+        """Return a tensor as a read-only view of the file, or raise where it is missing or of another type."""
+        if tensor not in self.entries:
+            raise GraphError(f"{self.name}: expected weights of constant {quote(tensor)} ({expected}), found none")
+        found, offset = self.entries[tensor]
+        if found != expected:
+            raise GraphError(f"{self.name}: expected {expected} for constant {quote(tensor)}, found {found}")
+        flat = np.frombuffer(self.data, found.dtype.numpy, count=found.size, offset=offset)
+        return flat.reshape(found.shape)
+
+
+def open_weights(folder: Path, reference: str) -> WeightFile:
+    """Open a safetensors file of the model's folder and check its header against its size."""
+    data = map_inside(folder, reference)
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > min(MAX_HEADER, len(data) - 8):
+        raise GraphError(f"{reference} is no safetensors file: expected a header of {size} bytes, the file has {len(data)}")
+    try:
+        header = json.loads(bytes(data[8 : 8 + size]).decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise GraphError(f"{reference} is no safetensors file: its header is not JSON") from error
+    if not isinstance(header, dict):
+        raise GraphError(f"{reference} is no safetensors file: expected a JSON object as header")
+    entries = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            entries[name] = _entry(reference, name, entry, 8 + size, len(data))
+    return WeightFile(reference, data, entries)
+
+
+def _entry(file: str, name: str, entry: object, base: int, end: int) -> tuple[TensorType, int]:
+    """Return the type and the absolute offset of one tensor, checked against the file's size."""
+    where = f"{file}: tensor {quote(name)}"
+    try:
+        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
+        whole = all(type(n) is int and n >= 0 for n in (*shape, first, last))
+    except (TypeError, KeyError, ValueError):
+        whole = False
+    if not whole:
+        raise GraphError(f"{where}: expected dtype, shape and data_offsets, found {json.dumps(entry)[:80]}")
+    if dtype not in _DTYPES:
+        raise GraphError(f"{where}: element type {quote(str(dtype))} is not supported", hint=f"use one of {', '.join(_DTYPES)}")
+    type_ = TensorType(_DTYPES[dtype], shape)
+    if last - first != math.prod(shape) * type_.dtype.size:
+        raise GraphError(f"{where}: expected {type_.nbytes} bytes for {type_}, found {last - first}")
+    if base + last > end:
+        raise GraphError(f"{where}: the file is truncated: expected at least {base + last} bytes, found {end}")
+    return type_, base + first
+
+
+def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays to a safetensors file, whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    save_file({name: array if array.flags.c_contiguous else array.copy() for name, array in arrays.items()}, str(part))
+    os.replace(part, path)
