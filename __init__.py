@@ -1,0 +1,36 @@
+"""A deep-learning compiler: operations declared once, everything else derived.
+
+    plan = cuts.build("model.onnx", target="opencl", shapes={"x": (1, 3, 224, 224)})
+    y = plan.run({"x": array})
+    plan.save("plan/"); plan = cuts.load("plan/")
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .driver import CompiledPlan, build, load
+    from .ir.errors import CutsError
+    from .ir.graph import Graph, Node
+    from .ops import Registry
+
+__all__ = ["CompiledPlan", "CutsError", "Graph", "Node", "Registry", "build", "load"]
+
+_HOMES = {
+    "CompiledPlan": ".driver", "build": ".driver", "load": ".driver", "CutsError": ".ir.errors",
+    "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops",
+}  # fmt: skip
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, so that `import cuts.ir` costs only what it needs."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cuts' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
