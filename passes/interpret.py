@@ -1,0 +1,127 @@
+"""What a fused group in normal form means: an evaluator over NumPy arrays, in float64, for tests and for `--verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read
+from ..ir.functions import COMBINE_FUNCTION, FUNCTIONS
+from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var
+from ..ir.segment import FusedGroup, Segment
+from ..ir.types import DType
+
+Values = npt.NDArray[Any]
+
+
+def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
+    """Return the group's outputs; `arrays` has its inputs."""
+    memory: dict[str, Values] = {name: _wide(np.asarray(value)) for name, value in arrays.items()}
+    for name, table in group.constants.items():
+        memory[name] = np.reshape(np.asarray(table, dtype=np.float64), group.tensors[name].shape)
+    for segment in group.segments:
+        for output in segment.outputs:
+            memory.setdefault(output.tensor, np.zeros(group.tensors[output.tensor].shape, dtype=_dtype(group.tensors[output.tensor].dtype)))
+        _run_segment(segment, memory)
+    return {name: memory[name] for name in group.outputs}
+
+
+def _wide(array: Values) -> Values:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _dtype(dtype: DType) -> np.dtype[Any]:
+    return np.dtype(np.float64) if dtype.is_float else dtype.numpy
+
+
+def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
+    scope = dict(memory)
+    shape = tuple(a.extent for a in segment.axes)
+    for reduction in segment.reductions:
+        space = _Space((*segment.axes, *reduction.reduce), scope)
+        values = np.broadcast_to(space.value(reduction.body), space.shape)
+        function = FUNCTIONS[COMBINE_FUNCTION[reduction.combine]].numpy
+        reduced = function.reduce(values, axis=tuple(range(len(shape), values.ndim)))  # type: ignore[attr-defined]
+        scope[reduction.name] = np.reshape(reduced, shape)
+    for output in segment.outputs:
+        space = _Space((*segment.axes, *output.extra), scope)
+        position = tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)
+        memory[output.tensor][position] = np.broadcast_to(space.value(output.body), space.shape)
+
+
+class _Space:
+    """All points of a few axes at once; every expression becomes an array that broadcasts over them."""
+
+    def __init__(self, axes: Sequence[Var], memory: Mapping[str, Values]) -> None:
+        self.memory = memory
+        self.shape = tuple(a.extent for a in axes)
+        grids = np.meshgrid(*(np.arange(a.extent) for a in axes), indexing="ij", sparse=True)
+        self.axes = dict(zip(axes, grids, strict=True))
+
+    def index(self, index: Index) -> Values:
+        """Return the values of an index expression."""
+        total: Values = np.asarray(index.const)
+        for atom, factor in index.terms:
+            if isinstance(atom, Var):
+                value: Values = self.axes[atom]
+            elif isinstance(atom, FloorDiv):
+                value = self.index(atom.num) // atom.den
+            elif isinstance(atom, Mod):
+                value = self.index(atom.num) % atom.den
+            elif isinstance(atom, Clamp):
+                value = np.clip(self.index(atom.arg), atom.low, atom.high)
+            else:
+                value = self._fetch(atom)
+            total = total + factor * value
+        return total
+
+    def _fetch(self, atom: Indirect) -> Values:
+        found = self._element(atom.tensor, atom.indices).astype(np.int64)
+        return np.where(found < 0, found + atom.extent, found) if atom.wraps else found
+
+    def _element(self, tensor: str, indices: Sequence[Index], inside: Values | None = None) -> Values:
+        array = self.memory[tensor]
+        places = [self.index(i) for i in indices]
+        if inside is not None:
+            places = [np.where(inside, p, 0) for p in places]
+        for place, extent in zip(places, array.shape, strict=True):
+            assert np.all((place >= 0) & (place < extent)), f"{tensor} is read out of range"
+        return np.asarray(array[tuple(places)])
+
+    def guards(self, guards: Sequence[Guard]) -> Values:
+        """Return where all guards hold."""
+        result: Values = np.asarray(True)
+        for guard in guards:
+            place = self.index(guard.index)
+            result = result & (guard.low <= place) & (place < guard.high)
+        return result
+
+    def value(self, expr: Expr) -> Values:
+        """Return the values of a scalar expression."""
+        if isinstance(expr, Const):
+            return np.asarray(expr.value)
+        if isinstance(expr, IndexValue):
+            return self.index(expr.index).astype(_dtype(expr.dtype))
+        if isinstance(expr, InRange):
+            return self.guards(expr.guards)
+        if isinstance(expr, Cast):
+            return _convert(self.value(expr.arg), expr.dtype)
+        if isinstance(expr, Call):
+            with np.errstate(all="ignore"):
+                return np.asarray(FUNCTIONS[expr.fn].numpy(*(self.value(a) for a in expr.args)))
+        return self._read(expr)
+
+    def _read(self, read: Read) -> Values:
+        if not read.guards:
+            return self._element(read.tensor, read.indices)
+        inside = self.guards(read.guards)
+        return np.where(inside, self._element(read.tensor, read.indices, inside), read.fill)
+
+
+def _convert(value: Values, dtype: DType) -> Values:
+    if dtype is DType.BOOL:
+        return value != 0
+    return np.trunc(value).astype(_dtype(dtype)) if dtype.is_int and value.dtype.kind == "f" else value.astype(_dtype(dtype))
