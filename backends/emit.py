@@ -1,0 +1,121 @@
+"""Emission: a kernel of one thread becomes source of a dialect and a launchable function (DeepCuts section 6.1)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from ..ir.dfg import Accumulate, Initialise
+from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, SharedBuffer, Wait, phases
+from ..ir.launch import Argument, KernelFunction
+from ..ir.types import DType
+from .ctext import index_text
+from .dialects import DIALECTS, Dialect
+from .phase import print_phase
+from .scope import Names, Writer
+
+
+def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = None) -> KernelFunction:
+    """Return the function of an extracted kernel; its name is a digest of its text, so equal kernels are equal."""
+    dialect = DIALECTS[dialect_name]
+    arguments = _arguments(kernel)
+    body = _body(kernel, dialect, arguments)
+    head = _head(kernel, dialect, arguments)
+    digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
+    name = f"cuts_{digest}"
+    source = f"{dialect.prologue}{dialect.helpers_of(body)}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
+    return KernelFunction(
+        name=name,
+        dialect=dialect.name,
+        source=source,
+        grid=(kernel.blocks, 1, 1),
+        block=(kernel.threads, 1, 1),
+        arguments=arguments,
+        shared_bytes=kernel.shared_bytes,
+        tables=dict(kernel.tables),
+        info=dict(info or {}),
+    )
+
+
+_NAME = "CUTS_KERNEL_NAME"
+
+
+def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
+    """Parameters in order: what is written, what is read, tables."""
+    written = [Argument(t, kernel.dtypes[t], True) for t in kernel.writes]
+    read = [Argument(t, kernel.dtypes[t], False) for t in kernel.reads if t not in kernel.writes]
+    return (*written, *read, *(Argument(t, DType.I32, False, table=True) for t in kernel.tables))
+
+
+def _head(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
+    params = [
+        dialect.pointer.format(const="" if a.written else "const ", type=dialect.memory_type(a.dtype), name=f"p{n}")
+        for n, a in enumerate(arguments)
+    ]
+    min_blocks = f", {kernel.min_blocks}" if kernel.min_blocks else ""
+    return dialect.kernel.format(threads=kernel.threads, min_blocks=min_blocks, name=_NAME, params=", ".join(params))
+
+
+def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
+    names = Names(kernel, dialect, {a.tensor: f"p{n}" for n, a in enumerate(arguments)})
+    out = Writer(dialect)
+    out.depth = 1
+    if dialect.base:
+        for name in names.pointers.values():
+            out.line(dialect.base.format(name=name))
+    shared_at = len(out.lines)
+    out.line(f"const int blk = {dialect.block_index};")
+    out.line(f"const int tid = {dialect.thread_index};")
+    for definition in kernel.defines:
+        out.line(f"const int {definition.var.name} = {index_text(definition.value, names.pointers)};")
+    _declare_held(kernel, names, out)
+    for item in kernel.items:
+        _item(item, names, out)
+    text = "\n".join(out.lines)
+    shared = [_shared(buffer, dialect) for buffer in kernel.shared if buffer.name in text]
+    return "\n".join([*out.lines[:shared_at], *shared, *out.lines[shared_at:]])
+
+
+def _shared(buffer: SharedBuffer, dialect: Dialect) -> str:
+    """Declare a shared buffer; what no phase uses (lane scratch where warps shuffle) is not declared."""
+    return "  " + dialect.shared.format(type=dialect.type(buffer.dtype), name=buffer.name, count=buffer.elements)
+
+
+def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
+    """Declare the registers of every reduction."""
+    for phase in phases(kernel.items):
+        for root in phase.roots:
+            if isinstance(root, Initialise) and root.name not in names.registers:
+                register = f"a{len(names.registers)}"
+                names.registers[root.name] = register
+                shape = "".join(f"[{n}]" for n in root.shape)
+                out.line(f"{names.dialect.type(root.dtype)} {register}{shape};")
+
+
+def _item(item: Item, names: Names, out: Writer) -> None:
+    if isinstance(item, Loop):
+        with out.loop(item.var, unroll=False):
+            for inner in item.body:
+                _item(inner, names, out)
+    elif isinstance(item, Phase):
+        print_phase(item, names, out)
+    elif isinstance(item, Barrier):
+        out.line(names.dialect.barrier)
+    elif isinstance(item, Commit):
+        if names.dialect.commit:
+            out.line(names.dialect.commit)
+    elif isinstance(item, Wait) and names.dialect.wait:
+        out.line(names.dialect.wait.format(pending=item.pending))
+
+
+def body_operations(kernel: Kernel) -> int:
+    """Return the largest number of accumulations a thread's phase unrolls to (compile time grows superlinearly with it)."""
+    largest = 0
+    for phase in phases(kernel.items):
+        for root in phase.roots:
+            if isinstance(root, Accumulate):
+                size = 1
+                for var in phase.unrolled:
+                    size *= var.extent
+                largest = max(largest, size)
+    return largest

@@ -1,0 +1,135 @@
+"""Kernel IR: a scheduled group as structured phases over block tiles.
+
+The same classes describe a kernel before extraction (phases over the block's box, `shares` say how threads divide it) and after
+(phases over one thread's box, `shares` empty).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, Union
+
+from attrs import field, frozen
+
+from .dfg import Root
+from .expr import Guard
+from .index import Index, Var
+from .types import DType
+
+
+@frozen(cache_hash=True)
+class Share:
+    """How threads divide one box variable of a phase.
+
+    `value` is the element a thread handles, in terms of thread coordinates and thread-local variables; `register` numbers it among the
+    thread's own elements. `valid` holds where the element exists, for divisions that do not come out even.
+    """
+
+    var: Var
+    value: Index
+    register: Index
+    valid: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class Phase:
+    """A data-flow graph that all threads execute between two barriers.
+
+    `kind` is "fetch", "compute" or "exit". `when` must hold for the phase to run at all. `unrolled` lists the box variables in
+    the order of their loops, outermost first. An `asynchronous` phase may copy behind the threads' backs until a `Wait`.
+    """
+
+    kind: str
+    name: str
+    roots: tuple[Root, ...]
+    unrolled: tuple[Var, ...]
+    shares: tuple[Share, ...] = ()
+    when: tuple[Guard, ...] = ()
+    asynchronous: bool = False
+
+
+@frozen(cache_hash=True)
+class Barrier:
+    """All threads of the block wait for each other; shared memory is consistent afterwards."""
+
+
+@frozen(cache_hash=True)
+class Commit:
+    """Close the group of asynchronous copies issued since the last one."""
+
+
+@frozen(cache_hash=True)
+class Wait:
+    """Wait until at most `pending` groups of asynchronous copies are unfinished."""
+
+    pending: int
+
+
+@frozen(cache_hash=True)
+class Loop:
+    """`for var in [0, var.extent)`: the loop over reduction chunks."""
+
+    var: Var
+    body: tuple[Item, ...]
+
+
+Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, Loop]
+
+
+@frozen(cache_hash=True)
+class SharedBuffer:
+    """Shared memory of `elements` elements, all stages of a ring included."""
+
+    name: str
+    dtype: DType
+    elements: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, rounded up to 16 so that every buffer starts aligned for vectors."""
+        return -(-self.elements * self.dtype.size // 16) * 16
+
+
+@frozen(cache_hash=True)
+class Define:
+    """`var = value`, computed once per thread at the kernel's start (block and thread coordinates)."""
+
+    var: Var
+    value: Index
+
+
+@frozen
+class Kernel:
+    """A kernel: grid of `blocks`, `threads` per block, definitions, shared buffers and phases in order.
+
+    `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many elements their base is
+    known to be aligned to. `tables` are int32 arrays made on the host.
+    """
+
+    blocks: int
+    threads: int
+    defines: tuple[Define, ...]
+    shared: tuple[SharedBuffer, ...]
+    items: tuple[Item, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    dtypes: Mapping[str, DType]
+    aligned: Mapping[str, int] = field(factory=dict)
+    tables: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    min_blocks: int = 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block."""
+        return sum(b.nbytes for b in self.shared)
+
+
+def phases(items: tuple[Item, ...]) -> list[Phase]:
+    """Return all phases, loops entered, in order."""
+    found: list[Phase] = []
+    for item in items:
+        if isinstance(item, Phase):
+            found.append(item)
+        elif isinstance(item, Loop):
+            found.extend(phases(item.body))
+    return found
