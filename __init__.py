@@ -1,8 +1,8 @@
 """A deep-learning compiler: operations declared once, everything else derived.
 
-    plan = cuts.build("model.onnx", target="opencl", shapes={"x": (1, 3, 224, 224)})
-    y = plan.run({"x": array})
-    plan.save("plan/"); plan = cuts.load("plan/")
+plan = cuts.build("model.onnx", target="opencl", shapes={"x": (1, 3, 224, 224)})
+y = plan.run({"x": array})
+plan.save("plan/"); plan = cuts.load("plan/")
 """
 
 from __future__ import annotations

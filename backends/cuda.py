@@ -48,7 +48,7 @@ class CudaDevice(Device):
     def _check_architecture(self, arch: str, major: int, minor: int) -> None:
         digits = arch.removeprefix("sm_").rstrip("af")
         if int(digits[:-1]) != major or int(digits[-1]) > minor:
-            raise BackendError(f"the plan is for {arch}, this machine's {self.name} is sm_{major}{minor}", hint="compile with --target cuda")
+            raise BackendError(f"the plan is for {arch}, this machine's {self.name} is sm_{major}{minor}", hint="use --target cuda")
 
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate device memory."""
@@ -81,7 +81,7 @@ class CudaDevice(Device):
         strides = interface.get("strides")
         dense = tuple(int(s) * dtype.itemsize for s in np.cumprod((1, *shape[:0:-1]))[::-1]) if shape else ()
         if strides is not None and 0 not in shape and any(a != b for a, b, n in zip(strides, dense, shape, strict=True) if n > 1):
-            raise GraphError(f"a device array of shape {shape} has strides {tuple(strides)}", hint="expected a contiguous array: copy it first")
+            raise GraphError(f"a device array of shape {shape} has strides {tuple(strides)}", hint="expected a dense array: copy it")
         if interface.get("stream") is not None:  # whoever fills the array may still be at it
             self._driver.Context.synchronize()
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

@@ -118,7 +118,7 @@ def _read_log(code: bytes, log: str) -> Cubin:
     def most(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
 
-    warnings = [line.strip() for line in log.splitlines() if re.search(r"\bwarning\b", line, re.IGNORECASE)]
+    warnings = [line.strip() for line in log.splitlines() if re.search(r"\bwarning\b(?!s)", line, re.IGNORECASE)]
     return Cubin(
         code,
         registers=most(r"Used (\d+) registers"),
@@ -147,9 +147,7 @@ def _run_nvcc(path: str, source: str, arch: str, timeout: float) -> tuple[bytes,
         (Path(folder) / "kernel.cu").write_text(source, encoding="utf-8")
         command = [path, "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
         # A session of its own, because nvcc starts further programs that must end with it.
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
         try:
             log, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -22,10 +22,10 @@ def driver() -> Any:
 
         module.init()
         if module.Device.count() == 0:
-            raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --target cuda:sm_90 to compile only")
+            raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
         import pycuda.autoprimaryctx  # noqa: F401  (importing it makes the context current)
     except ImportError as error:
-        raise BackendError(f"running on CUDA needs PyCUDA and a driver: {error}", hint="pip install 'cuts[cuda]' on a machine with CUDA") from error
+        raise BackendError(f"running on CUDA needs PyCUDA and a driver: {error}", hint="pip install 'cuts[cuda]'") from error
     except BackendError:
         raise
     except Exception as error:  # the driver's own errors

@@ -96,7 +96,9 @@ class OpenCLDevice(Device):
         """Allocate device memory."""
         limit = int(self.choice.device.max_mem_alloc_size)
         if nbytes > limit:
-            raise BackendError(f"the plan needs one allocation of {nbytes:,} bytes, {self.name} allows {limit:,}", hint="use smaller shapes")
+            raise BackendError(
+                f"the plan needs one allocation of {nbytes:,} bytes, {self.name} allows {limit:,}", hint="use smaller shapes"
+            )
         try:
             return Buffer(self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1)), nbytes)
         except self._cl.Error as error:

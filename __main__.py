@@ -1,0 +1,7 @@
+"""`python -m cuts COMMAND`."""
+
+import sys
+
+from .compile import main
+
+sys.exit(main())

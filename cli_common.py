@@ -1,0 +1,92 @@
+"""What several commands share: reading and writing arrays and files, comparing with an oracle."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from . import console
+from .backends.device import Array
+from .driver import CompiledPlan
+from .ir.errors import NumericsError, UsageError
+from .runtime.onnx_oracle import run_onnxruntime
+from .runtime.verify import Comparison, first_wrong_step, require_right
+
+
+def read_inputs(plan: CompiledPlan, arguments: Namespace) -> dict[str, Array]:
+    """Return the inputs: those of a file, the rest random with a seed that is printed."""
+    given = _read_arrays(arguments.input, plan) if arguments.input else {}
+    missing = [name for name in plan.plan.inputs if name not in given]
+    if missing:
+        console.note(f"random inputs (seed {arguments.seed}): {', '.join(map(console.brief, missing))}")
+    return {name: array for name, array in plan.random_inputs(arguments.seed).items() if name in missing} | given
+
+
+def _read_arrays(path: str, plan: CompiledPlan) -> dict[str, Array]:
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            if len(plan.plan.inputs) != 1:
+                raise UsageError(
+                    f"{path} holds one array without a name, the plan has {len(plan.plan.inputs)} inputs", hint="use an .npz file"
+                )
+            return {plan.plan.inputs[0]: content}
+        return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise UsageError(f"cannot read arrays from {path}: {error}") from error
+    except Exception as error:  # zipfile.BadZipFile and what the decompressors raise
+        raise UsageError(f"cannot read arrays from {path}: {type(error).__name__}: {error}") from error
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
+    final = Path(path)
+    draft = final.with_name(f".{final.name}.part")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(draft, final)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def compare_plan(plan: CompiledPlan, inputs: Mapping[str, Array], onnx: str | None) -> tuple[tuple[Comparison, ...], str]:
+    if onnx is None:
+        return plan.verify(inputs), "the float64 reference"
+    return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
+
+
+def require_right_plan(plan: CompiledPlan, inputs: Mapping[str, Array], results: tuple[Comparison, ...], oracle: str) -> None:
+    """Raise where a result is wrong, naming the first kernel that went wrong if that can be told."""
+    if all(result.ok for result in results):
+        return
+    culprit = first_wrong_step(plan.session, inputs, plan.reference_values(inputs), plan.tolerances())
+    try:
+        require_right(results, f"plan '{plan.plan.name}' against {oracle}")
+    except NumericsError as error:
+        raise NumericsError(error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong by itself") from None
+
+
+def plan_values(plan: CompiledPlan) -> dict[str, object]:
+    return {
+        "name": plan.plan.name,
+        "target": plan.target.name,
+        "groups": [dict(group) for group in plan.plan.groups],
+        "steps": len(plan.plan.steps),
+        "kernels": len(plan.kernels),
+        "arena_bytes": plan.plan.arena,
+        "resources": [cubin.report for cubin in plan.cubins],
+    }

@@ -1,0 +1,132 @@
+"""`cuts compile`."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import console
+from .backends.device import Timing
+from .backends.targets import find_target
+from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_text
+from .driver import CompiledPlan, Spec, build_graph, load_model, load_spec
+from .ir.compiled import CompileOptions
+from .ir.graph import Graph
+from .ir.target import Target
+from .runtime.onnx_oracle import has_onnxruntime
+from .runtime.report import html_report
+from .runtime.verify import Comparison
+
+_BUDGET = 6
+
+
+class _Stopped(Exception):
+    """The pass after which to stop has been printed."""
+
+
+def compile_command(arguments: Namespace) -> int:
+    """Compile a model, check and time it where asked, write the plan, and say what was done."""
+    start = time.perf_counter()
+    spec = load_spec(arguments.spec)
+    target = find_target(arguments.target)
+    graph = load_model(arguments.model, spec, dict(arguments.shape))
+    loaded = time.perf_counter()
+    folder = arguments.output or _default_output(arguments.model)
+    plan = _compile(arguments, graph, spec, target)
+    if plan is None:
+        return 0
+    seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
+    results, oracle = _compile_checks(arguments, plan)
+    times = plan.session.time_steps() if arguments.time and target.dialect in ("opencl", "cuda") else ()
+    plan.save(folder)
+    for warning in dict.fromkeys(line for cubin in plan.cubins for line in cubin.warnings):
+        console.note(f"compiler: {warning}")
+    _dump_kernels(arguments.dump, plan)
+    if arguments.report:
+        _write_report(arguments.report, plan, results, times)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, times)
+    if not plan.complete:
+        console.note(f"cuts: the budget of {arguments.budget:g} s ended the search; the plan is the best found so far")
+        return _BUDGET
+    return 0
+
+
+def _default_output(model: str) -> str:
+    return "model.plan" if model == "-" else f"{Path(model).stem}.plan"
+
+
+def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target) -> CompiledPlan | None:
+    """Run the passes; None when they were told to stop before there is a plan."""
+    dump = Path(arguments.dump) if arguments.dump else None
+    number = 0
+
+    def show(name: str, text: str) -> None:
+        nonlocal number
+        if dump is not None:
+            write_text(dump / f"{number:02}-{name}.txt", text)
+            number += 1
+        if name == arguments.stop_after:
+            print(text)
+        elif name in arguments.print_after or "all" in arguments.print_after:
+            console.note(f"; after {name}\n{text}")
+        if name == arguments.stop_after:
+            raise _Stopped
+
+    options = CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
+    try:
+        return build_graph(graph, spec, target, options)
+    except _Stopped:
+        return None
+
+
+def _dump_kernels(dump: str | None, plan: CompiledPlan) -> None:
+    if dump is None:
+        return
+    for number, kernel in enumerate(plan.kernels):
+        suffix = "cu" if kernel.dialect == "cuda" else "cl"
+        write_text(Path(dump) / "kernels" / f"{number:04}-{kernel.name}.{suffix}", kernel.source)
+
+
+def _compile_checks(arguments: Namespace, plan: CompiledPlan) -> tuple[tuple[Comparison, ...], str]:
+    if not arguments.verify:
+        return (), ""
+    onnx = arguments.model if arguments.model.lower().endswith(".onnx") and has_onnxruntime() else None
+    inputs = read_inputs(plan, arguments)
+    results, oracle = compare_plan(plan, inputs, onnx)
+    require_right_plan(plan, inputs, results, oracle)
+    return results, oracle
+
+
+def _write_report(path: str, plan: CompiledPlan, results: tuple[Comparison, ...], times: tuple[Timing, ...]) -> None:
+
+    write_text(Path(path), html_report(plan.plan, results, times, {number: cubin.report for number, cubin in enumerate(plan.cubins)}))
+
+
+def _show_compiled(
+    arguments: Namespace,
+    plan: CompiledPlan,
+    folder: str,
+    seconds: Mapping[str, float],
+    results: tuple[Comparison, ...],
+    oracle: str,
+    times: tuple[Timing, ...],
+) -> None:
+    if arguments.json:
+        value: dict[str, object] = {"plan": folder, "seconds": seconds, "complete": plan.complete} | plan_values(plan)
+        if results:
+            value["verify"] = console.comparison_values(results, oracle)
+        if times:
+            value["times"] = [t.median for t in times]
+        console.print_json(value)
+        return
+    screen = console.out()
+    screen.print(console.group_table(plan.plan, plan.cubins, times))
+    if results:
+        screen.print(console.comparison_table(results, oracle))
+    screen.print(console.totals(plan.plan), markup=False)
+    took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())
+    screen.print(f"plan {folder} written ({took})", markup=False)
+    if plan.target.dialect == "cuda" and not plan.cubins:
+        console.note("sources only: no CUDA compiler was found (nvcc or NVRTC); the plan compiles its kernels when it is run")

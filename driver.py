@@ -1,0 +1,224 @@
+"""The way from a model to a plan that runs: what `cuts.build` and the command line share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from attrs import evolve, field, frozen
+
+from .backends.cuda_compile import Cubin, compile_kernels, toolchains
+from .backends.reference import accumulations, run_reference
+from .backends.targets import find_target
+from .ir.compiled import CompiledGraph, CompileOptions, Mode
+from .ir.errors import GraphError, PlanError, UsageError
+from .ir.graph import Graph
+from .ir.source import Source
+from .ir.target import Target
+from .ir.types import TensorType
+from .ops import Registry
+from .ops.inference import Instances
+from .runtime.arrays import checked_inputs, random_inputs
+from .runtime.executor import Session
+from .runtime.plan import Model, Plan, make_plan
+from .runtime.plan_file import load_plan, save_plan
+from .runtime.verify import Comparison, compare, tolerance
+
+ModelLike: TypeAlias = Graph | str | os.PathLike[str]
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+
+MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
+
+
+@frozen
+class Spec:
+    """The vocabulary of one compilation: the built-in one and the user's declarations, whose texts travel with the plan."""
+
+    registry: Registry
+    texts: Mapping[str, str] = field(factory=dict)
+    instances: Instances = field(init=False, eq=False, repr=False)
+
+    @instances.default
+    def _instances(self) -> Instances:
+        return Instances(self.registry)
+
+
+def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
+    """Read the user's `.cuts` files (or folders of them) on top of the built-in vocabulary."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        files += sorted(path.glob("*.cuts")) if path.is_dir() else [path]
+    texts: dict[str, str] = {}
+    for file in files:
+        try:
+            texts[str(file)] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read spec file {file}: {error}") from error
+    return spec_of_texts(texts)
+
+
+def spec_of_texts(texts: Mapping[str, str]) -> Spec:
+    """Return the vocabulary that declarations in text form make with the built-in one."""
+    registry = Registry.builtin()
+    return Spec(registry.extend(*(Source(name, text) for name, text in texts.items())) if texts else registry, dict(texts))
+
+
+def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Graph:
+    """Return the graph of a model: a graph, graph.json, an ONNX file, or `-` for graph.json on standard input."""
+    infer = spec.instances.infer
+    if isinstance(model, Graph):
+        return _with_shapes(model, spec, shapes or {})
+    path = os.fspath(model)
+    if path.lower().endswith(".onnx"):
+        from .frontends.onnx import load_onnx
+
+        return load_onnx(path, shapes={name: tuple(shape) for name, shape in (shapes or {}).items()}, registry=spec.registry)
+    from .frontends.graph_json import graph_from_json, load_graph
+
+    graph = graph_from_json(sys.stdin.read(), os.getcwd(), infer) if path == "-" else load_graph(path, infer)
+    return _with_shapes(graph, spec, shapes or {})
+
+
+def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
+    """Return the graph with other input shapes, and every other type derived again."""
+    from .frontends.graph_json import infer_types
+    from .ir.verify_graph import verify_graph
+
+    unknown = [name for name in shapes if name not in graph.inputs]
+    if unknown:
+        raise UsageError(f"--shape names '{unknown[0]}', which is no input", hint=f"inputs are: {', '.join(graph.inputs) or 'none'}")
+    if all(tuple(shape) == graph.types[name].shape for name, shape in shapes.items()):
+        return graph
+    types = {name: graph.types[name] for name in (*graph.inputs, *graph.constants)}
+    types |= {name: TensorType(graph.types[name].dtype, tuple(shape)) for name, shape in shapes.items()}
+    infer = spec.instances.infer
+    bare = evolve(graph, types=types)
+    return verify_graph(evolve(bare, types=infer_types(bare, infer)), infer)
+
+
+def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledGraph:
+    """Run the passes on a graph: the one place where passes and printers meet."""
+    if target.dialect == "reference":
+        return CompiledGraph(graph, (), ())
+    from .backends.emit import emit_kernel
+    from .passes.pipeline import compile_graph
+
+    return compile_graph(graph, spec.registry, target, options, emit_kernel)
+
+
+def compile_binaries(compiled: CompiledGraph, target: Target) -> tuple[Cubin, ...]:
+    """Compile CUDA kernels to cubins where this machine has a compiler; nothing for other targets or without one."""
+    if target.dialect != "cuda" or not toolchains():
+        return ()
+    return compile_kernels(compiled.kernels, target.arch)
+
+
+class CompiledPlan:
+    """A plan and the means to run, check, save and read it."""
+
+    def __init__(self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True) -> None:
+        self.plan = plan
+        self.cubins = cubins
+        self.complete = complete
+        self._session: Session | None = None
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """The kernels: source, geometry and what the compiler chose for each."""
+        return self.plan.kernels
+
+    @property
+    def target(self) -> Target:
+        """What the plan was compiled for."""
+        return self.plan.target
+
+    @property
+    def session(self) -> Session:
+        """The plan opened on its device; opened when it is first needed."""
+        if self._session is None:
+            self._session = Session(self.plan)
+        return self._session
+
+    def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
+        """Run the plan: arrays in by name (NumPy, DLPack, `__cuda_array_interface__`), a dict of arrays out."""
+        if self.plan.target.dialect == "reference":
+            return self.reference(inputs)
+        return self.session.run(inputs, on_device=on_device)
+
+    def reference(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Compute the outputs in float64 from the declarations, independently of every kernel."""
+        model = self._model()
+        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
+        return run_reference(model.graph, spec_of_texts(model.specs).registry, arrays)
+
+    def reference_values(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Compute every value of the model like `reference`, intermediates included."""
+        model = self._model()
+        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
+        values = tuple(value for node in model.graph.nodes for value in node.outputs)
+        return run_reference(evolve(model.graph, outputs=values), spec_of_texts(model.specs).registry, arrays)
+
+    def random_inputs(self, seed: int = 0) -> dict[str, Any]:
+        """Return random inputs of the right types."""
+        return random_inputs(self.plan.types, self.plan.inputs, seed)
+
+    def tolerances(self) -> dict[str, float]:
+        """Return the relative error that rounding explains, for every value of the model."""
+        model = self._model()
+        collected = accumulations(model.graph, spec_of_texts(model.specs).registry)
+        return {name: tolerance(model.graph.types[name].dtype, a.length, a.depth) for name, a in collected.items()}
+
+    def verify(self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None) -> tuple[Comparison, ...]:
+        """Run and compare every output with an oracle: the float64 reference, unless its values are given."""
+        given = inputs if inputs is not None else self.random_inputs()
+        expected = oracle if oracle is not None else self.reference(given)
+        allowed = self.tolerances()
+        found = self.run(given)
+        missing = [name for name in found if name not in expected]
+        if missing:
+            raise GraphError(f"the oracle has no output '{missing[0]}'", hint=f"it has: {', '.join(expected)}")
+        return tuple(compare(name, found[name], expected[name], allowed[name]) for name in self.plan.outputs)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the plan's folder, whole or not at all."""
+        save_plan(self.plan, folder)
+
+    def _model(self) -> Model:
+        if self.plan.model is None:
+            raise PlanError(f"plan '{self.plan.name}' does not carry its model, so there is nothing to compare with")
+        return self.plan.model
+
+
+def build(
+    model: ModelLike,
+    target: str | Target = "opencl",
+    *,
+    shapes: Shapes | None = None,
+    spec: Sequence[str | os.PathLike[str]] = (),
+    mode: Mode = "mixed",
+    budget: float | None = None,
+    options: CompileOptions | None = None,
+) -> CompiledPlan:
+    """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further operations."""
+    if mode not in MODES:
+        raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
+    vocabulary = load_spec(spec)
+    machine = find_target(target) if isinstance(target, str) else target
+    graph = load_model(model, vocabulary, shapes)
+    return build_graph(graph, vocabulary, machine, options or CompileOptions(mode=mode, budget=budget))
+
+
+def build_graph(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
+    """Compile a graph that is already loaded."""
+    compiled = compile_model(graph, spec, target, options)
+    cubins = compile_binaries(compiled, target)
+    plan = make_plan(compiled, target, Model(graph, spec.texts), tuple(cubin.code for cubin in cubins))
+    return CompiledPlan(plan, cubins, compiled.complete)
+
+
+def load(folder: str | os.PathLike[str]) -> CompiledPlan:
+    """Open a plan's folder. A plan is code: load only what you would also run."""
+    return CompiledPlan(load_plan(folder))

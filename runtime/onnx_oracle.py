@@ -1,0 +1,35 @@
+"""ONNX Runtime as an oracle that shares no code with us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import numpy as np
+
+from ..backends.device import Array
+from ..ir.errors import BackendError
+
+
+def has_onnxruntime() -> bool:
+    """Whether ONNX Runtime is installed."""
+    return find_spec("onnxruntime") is not None
+
+
+def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run an ONNX file on the CPU and return its outputs by name."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendError("comparing with ONNX Runtime needs it installed", hint="pip install 'cuts[test]'") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = os.cpu_count() or 1
+    try:
+        session = onnxruntime.InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
+        wanted = {node.name for node in session.get_inputs()}
+        values = session.run(None, {name: array for name, array in inputs.items() if name in wanted})
+    except Exception as error:  # its bindings raise classes of their own
+        raise BackendError(f"ONNX Runtime refused {os.fspath(model)}: {str(error).splitlines()[0]}") from error
+    return {node.name: np.asarray(value) for node, value in zip(session.get_outputs(), values, strict=True)}

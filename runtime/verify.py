@@ -1,0 +1,96 @@
+"""Comparing what a plan computes with what an oracle says.
+
+The tolerance is derived, not chosen: rounding errors of a sum of `n` terms grow like the square root of `n` for terms of random sign, and
+each operation on the way to an output adds one rounding of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from ..backends.device import Array
+from ..ir.errors import NumericsError
+from ..ir.types import DType
+from .executor import Session
+
+#: How many times the expected rounding error is still taken for rounding.
+_MARGIN = 8.0
+
+
+@frozen
+class Comparison:
+    """One tensor against its oracle: the worst error relative to the tensor's magnitude, and what rounding explains."""
+
+    tensor: str
+    error: float
+    tolerance: float
+    worst: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether rounding explains the difference."""
+        return self.error <= self.tolerance
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        verdict = "ok" if self.ok else "WRONG"
+        place = "" if self.ok else f", worst {self.worst}"
+        return f"{self.tensor}: error {self.error:.3g}, tolerance {self.tolerance:.3g}: {verdict}{place}"
+
+
+def tolerance(dtype: DType, length: int, depth: int = 1) -> float:
+    """Return the relative error that rounding explains after accumulating `length` terms through `depth` operations.
+
+    Values stored in half precision are rounded once per operation, so there the depth weighs as much as anything.
+    """
+    if not dtype.is_float:
+        return 0.0
+    epsilon = float(np.finfo(dtype.numpy).eps)
+    accumulate = min(epsilon, float(np.finfo(np.float32).eps))  # half precision is accumulated in single
+    return _MARGIN * (accumulate * math.sqrt(max(length, 1)) + epsilon * math.sqrt(max(depth, 1)))
+
+
+def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Comparison:
+    """Compare two arrays: differences count relative to an element's own magnitude plus the tensor's root mean square."""
+    if found.shape != expected.shape:
+        return Comparison(tensor, math.inf, allowed, f"shape {list(found.shape)}, expected {list(expected.shape)}")
+    if found.size == 0:
+        return Comparison(tensor, 0.0, allowed, "")
+    with np.errstate(all="ignore"):
+        got, want = found.astype(np.float64), expected.astype(np.float64)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        finite = np.isfinite(want)
+        scale = math.sqrt(float(np.mean(np.square(want[finite])))) if finite.any() else 0.0
+        error = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
+    error = np.where(np.isnan(error), math.inf, error)
+    index = np.unravel_index(int(np.argmax(error)), error.shape)
+    worst = f"at {[int(i) for i in index]}: found {found[index]}, expected {expected[index]}"
+    return Comparison(tensor, float(error[index]), allowed, worst)
+
+
+def compare_outputs(found: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, float]) -> tuple[Comparison, ...]:
+    """Compare every tensor that the oracle knows."""
+    return tuple(compare(name, found[name], expected[name], allowed[name]) for name in found if name in expected)
+
+
+def first_wrong_step(session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]) -> str:
+    """Run step by step and describe the first kernel whose result is wrong, or return an empty text where each is right."""
+    for number, written in session.trace(inputs):
+        for result in compare_outputs(written, expected, allowed):
+            if not result.ok:
+                kernel = session.plan.kernels[session.plan.steps[number].kernel]
+                members = session.plan.groups[number].get("nodes", "") if number < len(session.plan.groups) else ""
+                return f"step {number}, kernel {kernel.name}, nodes {members}: {result.text}"
+    return ""
+
+
+def require_right(results: tuple[Comparison, ...], where: str) -> None:
+    """Raise a `NumericsError` that names every wrong tensor."""
+    wrong = [result.text for result in results if not result.ok]
+    if wrong:
+        raise NumericsError(f"{where}: wrong numbers: {'; '.join(wrong)}")
