@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import reduce as fold
 
 from attrs import frozen
@@ -146,6 +147,31 @@ def _drop(items: Value, positions: Value) -> Value:
     return tuple(v for i, v in enumerate(items) if i not in positions)
 
 
+def _put(items: Value, positions: Value, values: Value) -> Value:
+    result = list(items)
+    for position, value in zip(_ints(positions), values, strict=True):
+        result[position] = value
+    return tuple(result)
+
+
+def _mirror(index: Value, size: Value) -> Value:
+    """Reflect an index at both ends of [0, size), where it overhangs by less than the size."""
+
+    def one(i: Value, n: int) -> Value:
+        i = i if isinstance(i, Index) else Index(i)
+        low, high = i.bounds()
+        over = clamp(i - (n - 1), 0, max(high - n + 1, 0))
+        under = clamp(i, min(low, 0), 0)
+        return clamp(i - under * 2 - over * 2, 0, n - 1)
+
+    return elementwise(one, index, size)
+
+
+def _ratio(value: Value) -> tuple[int, int]:
+    fraction = Fraction(value).limit_denominator(1 << 12)
+    return fraction.numerator, fraction.denominator
+
+
 def _numbers(name: str, fn: Callable[[float], float]) -> Callable[..., Value]:
     def one(value: Value) -> Value:
         if not isinstance(value, (int, float)):
@@ -188,6 +214,10 @@ _TABLE = [
     Builtin("unravel", (2, 2), _unravel, "unravel(p, s): indices in shape s of flat position p"),
     Builtin("inverse", (1, 1), _inverse, "inverse(p): the inverse of a permutation"),
     Builtin("has", (2, 2), _has, "has(list, v): whether v is in the list"),
+    Builtin("all", (1, 1), lambda items: all(items), "all(list): whether every item is true"),
+    Builtin("put", (3, 3), _put, "put(list, positions, values): the list with some items replaced"),
+    Builtin("mirror", (2, 2), _mirror, "mirror(i, s): indices reflected at the ends of [0, s), for reflecting pads"),
+    Builtin("ratio", (1, 1), _ratio, "ratio(v): the number as [numerator, denominator]"),
     Builtin("drop", (2, 2), _drop, "drop(list, positions): the list without some positions"),
     Builtin("lowest", (1, 1), lambda t: _limit(t, True), "lowest(T): least value of an element type, -inf for a float"),
     Builtin("highest", (1, 1), lambda t: _limit(t, False), "highest(T): greatest value of an element type, inf for a float"),

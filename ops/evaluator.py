@@ -6,6 +6,7 @@ reduction inside an expression becomes a statement of its own with a temporary t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce as fold
 
@@ -153,6 +154,13 @@ class Evaluator:
             return other if other == (op == "or") else left
         return call(op, self.arithmetic.condition(left), self.arithmetic.condition(other))
 
+    def _both(self, left: Value, right: Value) -> Value:
+        if isinstance(left, bool):
+            return right if left else False
+        if isinstance(right, bool):
+            return left if right else False
+        return call("and", self.arithmetic.condition(left), self.arithmetic.condition(right))
+
     def _conditional(self, node: s.Conditional) -> Value:
         test = self.element(node.test)
         if isinstance(test, (bool, int)):
@@ -184,10 +192,11 @@ class Evaluator:
     def _scalar_call(self, fn: str, args: tuple[Value, ...]) -> Value:
         if fn in _FOLDS:
             items = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
-            return fold(lambda a, b: call(_FOLDS[fn], *self.arithmetic.unify(a, b)), items)
+            return fold(lambda a, b: self._fold(fn, a, b), items)
         if fn == "clamp":
-            value, low, high = self.arithmetic.unify(*args)
-            return call("min", call("max", value, low), high)
+            return self._fold("min", self._fold("max", args[0], args[1]), args[2])
+        if fn == "all":
+            return fold(self._both, args[0], True)
         if fn not in FUNCTIONS:
             raise Trouble(f"'{fn}' is no function of elements")
         if fn == "select":
@@ -196,6 +205,16 @@ class Evaluator:
             assert self.target is not None
             args = tuple(to_expr(a, self.target.type.dtype) for a in args)
         return call(fn, *self.arithmetic.unify(*args))
+
+    def _fold(self, fn: str, left: Value, right: Value) -> Value:
+        if fn in ("sum", "prod"):
+            return self.arithmetic.infix("+" if fn == "sum" else "*", left, right)
+        neutral = -math.inf if fn == "max" else math.inf
+        if isinstance(right, float) and right == neutral:
+            return left
+        if not is_expr(left) and not is_expr(right):
+            return BUILTINS[fn].apply(left, right)
+        return call(fn, *self.arithmetic.unify(left, right))
 
     # ---- reads
 

@@ -114,7 +114,7 @@ class Arithmetic:
         """Return `left op right`."""
         if op == "++":
             return _as_list(left) + _as_list(right)
-        if op in ("==", "!=") and (isinstance(left, tuple) or isinstance(right, tuple)):
+        if op in ("==", "!=") and isinstance(left, tuple) and isinstance(right, tuple):
             return _STATIC[op](left, right)
         return elementwise(lambda a, b: self._infix(op, a, b), left, right)
 
