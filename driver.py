@@ -14,7 +14,7 @@ from .backends.cuda_compile import Cubin, compile_kernels, toolchains
 from .backends.reference import accumulations, run_reference
 from .backends.targets import find_target
 from .ir.compiled import CompiledGraph, CompileOptions, Mode
-from .ir.errors import GraphError, PlanError, UsageError
+from .ir.errors import BackendError, GraphError, PlanError, UsageError
 from .ir.graph import Graph
 from .ir.source import Source
 from .ir.target import Target
@@ -73,13 +73,19 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Gr
         return _with_shapes(model, spec, shapes or {})
     path = os.fspath(model)
     if path.lower().endswith(".onnx"):
-        from .frontends.onnx import load_onnx
-
-        return load_onnx(path, shapes={name: tuple(shape) for name, shape in (shapes or {}).items()}, registry=spec.registry)
+        return _load_onnx(path, spec, shapes or {})
     from .frontends.graph_json import graph_from_json, load_graph
 
     graph = graph_from_json(sys.stdin.read(), os.getcwd(), infer) if path == "-" else load_graph(path, infer)
     return _with_shapes(graph, spec, shapes or {})
+
+
+def _load_onnx(path: str, spec: Spec, shapes: Shapes) -> Graph:
+    try:
+        from .frontends.onnx import load_onnx
+    except ImportError as error:
+        raise BackendError(f"reading {path} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'") from error
+    return load_onnx(path, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer)
 
 
 def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
@@ -103,10 +109,10 @@ def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOpti
     """Run the passes on a graph: the one place where passes and printers meet."""
     if target.dialect == "reference":
         return CompiledGraph(graph, (), ())
-    from .backends.emit import emit_kernel
+    from .backends.emit import emit
     from .passes.pipeline import compile_graph
 
-    return compile_graph(graph, spec.registry, target, options, emit_kernel)
+    return compile_graph(graph, spec.registry, target, options, emit)
 
 
 def compile_binaries(compiled: CompiledGraph, target: Target) -> tuple[Cubin, ...]:

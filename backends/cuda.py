@@ -89,7 +89,7 @@ class CudaDevice(Device):
 
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
         """Load cubins, compiling those that are not given."""
-        codes = list(binaries) if binaries else [None] * len(kernels)
+        codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
         missing = [index for index, code in enumerate(codes) if code is None]
         for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
             codes[index] = cubin.code

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,7 @@ def _run_nvcc(path: str, source: str, arch: str, timeout: float) -> tuple[bytes,
 
 def _find_nvrtc() -> Toolchain | None:
     try:
-        from cuda.bindings import nvrtc
-
+        nvrtc = import_module("cuda.bindings.nvrtc")
         status, major, minor = nvrtc.nvrtcVersion()
     except Exception:  # the bindings raise errors of their own where the library is missing
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from attrs import evolve
@@ -18,12 +19,11 @@ _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128,
 def driver() -> Any:
     """Import PyCUDA with the primary context made current, once."""
     try:
-        import pycuda.driver as module
-
+        module = import_module("pycuda.driver")
         module.init()
         if module.Device.count() == 0:
             raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
-        import pycuda.autoprimaryctx  # noqa: F401  (importing it makes the context current)
+        import_module("pycuda.autoprimaryctx")  # importing it makes the context current
     except ImportError as error:
         raise BackendError(f"running on CUDA needs PyCUDA and a driver: {error}", hint="pip install 'cuts[cuda]'") from error
     except BackendError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ..ir.errors import BackendError
@@ -11,7 +12,7 @@ from .device import Launch
 def capture_graph(run: Launch, stream_handle: int) -> Launch | None:
     """Return a replay of what `run` launches on the stream, or None where cuda-bindings is not installed."""
     try:
-        from cuda.bindings import driver as cu
+        cu: Any = import_module("cuda.bindings.driver")
     except ImportError:
         return None
 

@@ -55,7 +55,7 @@ def host_array(name: str, value: object) -> Array:
         kind = getattr(value, "__dlpack_device__", None)
         if kind is not None and hasattr(value, "__dlpack__"):
             if int(kind()[0]) in _DLPACK_HOST:
-                return np.from_dlpack(value)  # type: ignore[arg-type]
+                return np.from_dlpack(value)
             raise UsageError(f"input '{name}' lies on a device this plan does not run on", hint="copy it to the host first")
         return np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
@@ -20,7 +21,7 @@ def has_onnxruntime() -> bool:
 def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run an ONNX file on the CPU and return its outputs by name."""
     try:
-        import onnxruntime
+        onnxruntime = import_module("onnxruntime")
     except ImportError as error:
         raise BackendError("comparing with ONNX Runtime needs it installed", hint="pip install 'cuts[test]'") from error
     options = onnxruntime.SessionOptions()
