@@ -1,0 +1,183 @@
+"""All points of a space as arrays, which of them are legal and why others are not, and points as schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+import numpy as np
+from attrs import frozen
+
+from ..ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from ..ir.segment import FusedGroup
+from ..ir.target import Target
+from .features import Features, count_features
+from .footprint import Count
+from .geometry import Columns, Geometry, geometries
+from .space import Space, Structure, next_power
+
+#: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
+MAX_BODY = 4096
+#: Points that are evaluated at once, so that arrays stay in the cache.
+BATCH = 1 << 17
+
+
+@frozen
+class Batch:
+    """Evaluated points of one structure: `start` is the number of the structure's first point within the space.
+
+    The points are consecutive from `start`, or those with the numbers `points` within the structure.
+    """
+
+    structure: Structure
+    start: int
+    size: int
+    columns: Columns
+    features: Features
+    illegal: Mapping[str, Count]
+    points: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the mesh the columns span."""
+        return np.broadcast_shapes(*(np.shape(c) for c in self.columns.values())) if self.columns else ()
+
+    def flat(self, value: Count) -> np.ndarray:
+        """Return a feature or score of every point as a flat array."""
+        return np.broadcast_to(value, self.shape).reshape(-1)
+
+    @property
+    def legal(self) -> np.ndarray:
+        """Whether each point is legal."""
+        bad: Count = np.bool_(False)
+        for reason in self.illegal.values():
+            bad = np.logical_or(bad, reason)
+        return np.logical_not(self.flat(bad))
+
+
+def mesh(structure: Structure, first: int = 0, last: int | None = None) -> dict[str, Count]:
+    """Return the knobs as an open mesh: arrays that broadcast to all points, the leading knob restricted to a slice."""
+    rank = len(structure.knobs)
+    columns: dict[str, Count] = {}
+    for axis, knob in enumerate(structure.knobs):
+        values = np.asarray(knob.values[first:last] if axis == 0 else knob.values, dtype=np.int64)
+        columns[knob.name] = values.reshape([-1 if k == axis else 1 for k in range(rank)])
+    return columns
+
+
+def columns_at(structure: Structure, points: np.ndarray) -> dict[str, Count]:
+    """Return the knobs of the points with the given numbers within the structure."""
+    if not structure.knobs:
+        return {}
+    places = np.unravel_index(points, structure.shape)
+    return {k.name: np.asarray(k.values, dtype=np.int64)[p] for k, p in zip(structure.knobs, places, strict=True)}
+
+
+def illegal_reasons(group: FusedGroup, structure: Structure, target: Target, columns: Columns, features: Features) -> dict[str, Count]:
+    """Return for each rule which points break it."""
+    reasons: dict[str, Count] = {
+        "threads": features.threads > target.MAX_thread,
+        "shared": features.shared > target.MAX_shared,
+        "registers": features.registers > target.max_registers,
+        "body": features.body > MAX_BODY,
+        "extent": np.bool_(False),
+        "vector": np.bool_(False),
+    }
+    for geometry in geometries(group, structure, columns):
+        _check_dims(geometry, reasons)
+    return reasons
+
+
+def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
+    parts = geometry.structure
+    for d, dim in enumerate(parts.dims):
+        limit = next_power(prod(a.extent for a in dim))
+        if not parts.shared:
+            reasons["extent"] = np.logical_or(reasons["extent"], geometry.block[d] > limit)
+        reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
+    for k, loop in enumerate(parts.loops):
+        limit = next_power(prod(a.extent for a in loop))
+        reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
+
+
+def evaluate(space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray | None = None) -> Batch:
+    """Count the features of points and check them."""
+    features = count_features(space.group, structure, space.target, columns)
+    illegal = illegal_reasons(space.group, structure, space.target, columns, features)
+    size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
+    return Batch(structure, start, size, columns, features, illegal, points)
+
+
+def batches(space: Space) -> Iterator[Batch]:
+    """Yield all points of a space in order, in batches that fit the cache."""
+    start = 0
+    for structure in space.structures:
+        if not structure.knobs:
+            yield evaluate(space, structure, {}, start)
+            start += 1
+            continue
+        inner = structure.size // len(structure.knobs[0].values)
+        step = max(1, BATCH // inner)
+        for first in range(0, len(structure.knobs[0].values), step):
+            columns = mesh(structure, first, first + step)
+            yield evaluate(space, structure, columns, start + first * inner)
+        start += structure.size
+
+
+def sampled(space: Space, most: int) -> Iterator[Batch]:
+    """Yield a fixed sample of at most `most` points of each structure; all points of those that are smaller."""
+    start = 0
+    for structure in space.structures:
+        if structure.size <= most:
+            points = np.arange(structure.size)
+        else:
+            points = np.unique(scatter(most) % np.uint64(structure.size)).astype(np.int64)
+        yield evaluate(space, structure, columns_at(structure, points), start, points)
+        start += structure.size
+
+
+def scatter(count: int) -> np.ndarray:
+    """Return `count` well-mixed 64-bit numbers, always the same (the finaliser of SplitMix64)."""
+    value = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def illegal_histogram(space: Space) -> dict[str, int]:
+    """Return how many points break each rule (a point may break several), and how many are legal."""
+    counts: dict[str, int] = {"legal": 0}
+    for batch in batches(space):
+        counts["legal"] += int(batch.legal.sum())
+        for name, reason in batch.illegal.items():
+            counts[name] = counts.get(name, 0) + int(batch.flat(reason).sum())
+    return counts
+
+
+def to_schedule(space: Space, point: int) -> Schedule:
+    """Return the schedule of a point of the space."""
+    rest = point
+    for structure in space.structures:
+        if rest < structure.size:
+            values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([rest])).items()}
+            return schedule_of(space.group, structure, values)
+        rest -= structure.size
+    raise IndexError(f"point {point} of a space of {space.size}")
+
+
+def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int]) -> Schedule:
+    """Return the schedule that a structure's knob values describe."""
+    parts = [_segment_schedule(g) for g in geometries(group, structure, values)]
+    return Schedule(tuple(parts), index=structure.index)
+
+
+def _segment_schedule(geometry: Geometry) -> SegmentSchedule:
+    structure = geometry.structure
+    sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
+    dims = tuple(TileDim(axes, int(b), int(t), int(v)) for axes, b, t, v in sizes)
+    reductions = []
+    for which, staged in zip(structure.reduces, structure.staged, strict=True):
+        loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
+        staging = tuple(Staging(operand, (), int(geometry.pad)) for operand in staged)
+        reductions.append(ReductionSchedule(loops, staging, int(geometry.stages) if staged else 1))
+    return SegmentSchedule(dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector))

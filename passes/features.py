@@ -1,0 +1,361 @@
+"""What a point costs, counted from the accesses: the inputs of both performance models, for all points of a structure at once.
+
+Counts are per block unless a name says otherwise, sums over the segments of the group. They follow how kernels are generated: every
+element of a tile is computed (tails are predicated, not skipped), a value is computed and loaded once per box of the axes it depends
+on, staged operands are computed in the fetch phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+from attrs import frozen
+
+from ..ir.expr import Call, Expr, Read, children, dtype_of, expr_variables, reads
+from ..ir.functions import FUNCTIONS
+from ..ir.index import variables
+from ..ir.segment import FusedGroup, Segment, operands
+from ..ir.target import Target
+from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
+from .geometry import Columns, Geometry, StagedTile, geometries, staged_tiles
+from .space import Structure
+
+
+@frozen
+class Features:
+    """Derived counts of a structure's points; every value broadcasts against the others.
+
+    `flops` counts a multiply-add as two, `issue` as one slot; both for all threads of a block. `thread_flops` and `thread_loads` are
+    `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads, `wavefronts` the least number of
+    shared-memory cycles they take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must get at least,
+    `fetched` the bytes it asks for. `chain` is the longest chain of dependent operations of a thread.
+    """
+
+    grid: Count
+    threads: Count
+    shared: Count
+    registers: Count
+    body: Count
+    flops: Count
+    issue: Count
+    thread_flops: Count
+    thread_loads: Count
+    shared_loads: Count
+    wavefronts: Count
+    global_loads: Count
+    transactions: Count
+    bytes: Count
+    fetched: Count
+    stored: Count
+    chain: Count
+    barriers: Count
+    rounds: Count
+    stages: Count
+    useful_flops: float
+    unique_bytes: float
+
+
+@frozen
+class _Work:
+    """What one expression node costs and how often each thread computes it."""
+
+    flops: int
+    issue: int
+
+
+def node_cost(expr: Expr) -> _Work:
+    """Return the cost of one node, its operands apart."""
+    if isinstance(expr, Call):
+        function = FUNCTIONS[expr.fn]
+        return _Work(function.flops, function.issue)
+    return _Work(0, 0)
+
+
+def nodes(expr: Expr, stop: Sequence[Expr] = ()) -> Iterator[Expr]:
+    """Yield the distinct nodes of an expression, not entering those in `stop`."""
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in stop:
+            continue
+        seen.add(node)
+        yield node
+        stack.extend(children(node))
+
+
+@frozen
+class Place:
+    """Where an expression is evaluated: covers of a thread's and a block's part of one trip, and trips of each loop in it."""
+
+    thread: Cover
+    block: Cover
+    whole: Cover
+    trips: tuple[Count, ...]
+    parallel: int
+    threads: Count
+
+    def repeats(self, used: frozenset[object]) -> Count:
+        """How many trips compute something new that depends on the used variables."""
+        loops = zip(self.thread.dims[self.parallel :], self.trips, strict=True)
+        return product(t for dim, t in loops if used.intersection(dim))
+
+    @property
+    def all_trips(self) -> Count:
+        """Trips of all loops."""
+        return product(self.trips)
+
+
+def _place(geometry: Geometry, which: Sequence[int]) -> Place:
+    chunk = [geometry.chunk[k] for k in which]
+    per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
+    padded = Cover(geometry.structure.dims, geometry.thread, geometry.cover(geometry.thread).extents)
+    lane = Cover(tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents)
+    block = geometry.cover(geometry.block)
+    return Place(
+        padded.joined(lane),
+        block.joined(geometry.loop_cover(which, chunk)),
+        block.joined(geometry.loop_cover(which, geometry.extents(which))),
+        tuple(geometry.trips[k] for k in which),
+        len(geometry.structure.dims),
+        geometry.threads,
+    )
+
+
+class Totals:
+    """Sums that are gathered while walking a group; one instance per call of `count_features`."""
+
+    def __init__(self, group: FusedGroup, target: Target) -> None:
+        self.group = group
+        self.target = target
+        self.sums: dict[str, Count] = dict.fromkeys(
+            ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
+             "fetched", "stored", "chain", "barriers", "rounds", "body"), 0)  # fmt: skip
+
+    def add(self, name: str, value: Count) -> None:
+        """Add to one sum."""
+        self.sums[name] = self.sums[name] + value
+
+    def compute(self, expr: Expr, place: Place, stop: Sequence[Expr], fused: bool = False) -> None:
+        """Count the arithmetic of an expression in every thread; `fused` makes the top node one half of a multiply-add."""
+        for node in nodes(expr, stop):
+            work = node_cost(node)
+            if not work.issue:
+                continue
+            used = expr_variables(node)
+            once = place.thread.dependent(used)
+            times = once * place.repeats(frozenset(used)) * 1.0
+            self.add("thread_flops", times * work.flops)
+            self.add("flops", times * work.flops * place.threads)
+            if not (fused and node == expr):
+                self.add("issue", times * work.issue * place.threads)
+                self.add("body", once * 1.0)
+
+    def load(self, read: Read, place: Place, vector: Count, shared: bool) -> None:
+        """Count the loads of one read by every thread, from global or shared memory."""
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        shape = self.group.tensors[read.tensor].shape
+        once = elements(read, shape, place.thread)
+        times = once * place.repeats(used) * 1.0
+        self.add("thread_loads", times)
+        if shared:
+            self.add("shared_loads", times / vector * place.threads)
+            return
+        self.add("global_loads", times / vector * place.threads)
+        self.add("fetched", times * place.threads * self.group.tensors[read.tensor].dtype.size)
+        self.block_traffic(read, place)
+
+    def block_traffic(self, read: Read, place: Place) -> None:
+        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors."""
+        kind = self.group.tensors[read.tensor]
+        size = kind.dtype.size
+        self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * 1.0)
+        unit = max(1, self.target.sector_bytes // size)
+        self.add("bytes", segments_of(read, kind.shape, place.whole, unit) * float(min(self.target.sector_bytes, unit * size)))
+
+
+def count_features(group: FusedGroup, structure: Structure, target: Target, columns: Columns) -> Features:
+    """Return the counts of all points that the columns describe."""
+    geometry = geometries(group, structure, columns)
+    totals = Totals(group, target)
+    shared: Count = 0
+    registers: Count = 0
+    for segment, part in zip(group.segments, geometry, strict=True):
+        tiles = staged_tiles(group, segment, part)
+        shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
+        registers = np.maximum(registers, _segment(totals, segment, part, tiles))
+    threads: Count = 0
+    for part in geometry:
+        threads = np.maximum(threads, part.threads)
+    last = geometry[-1]
+    grid = product(ceil_div(prod(a.extent for a in d), b) * 1.0 for d, b in zip(last.structure.dims, last.block, strict=True))
+    stages: Count = 1
+    for part in geometry:
+        stages = np.maximum(stages, part.stages)
+    useful, unique = group_work(group)
+    return Features(grid=grid, threads=threads, shared=shared, registers=registers, stages=stages, useful_flops=useful,
+                    unique_bytes=unique, **totals.sums)  # fmt: skip
+
+
+def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+    """Return the shared bytes of a tensor the segment leaves for later ones, and of the scratch of a reduction across lanes."""
+    total: Count = 0
+    if geometry.structure.shared:
+        size = group.tensors[geometry.structure.shared].dtype.size
+        total = ceil_div(product(geometry.block) * size, 16) * 16
+    if geometry.structure.lanes:
+        widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
+        scratch = product(geometry.thread) * geometry.threads * widest
+        total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    return total
+
+
+def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Count:
+    """Add up one segment; return the estimate of its registers per thread."""
+    own = [r.name for r in segment.reductions]
+    instances = product(geometry.thread) * 1.0
+    registers: Count = 24.0
+    for position, reduction in enumerate(segment.reductions):
+        place = _place(geometry, geometry.structure.reduces[position])
+        staged = {t.expr: t for t in tiles if t.reduction == position}
+        registers = registers + instances + _reduce(totals, reduction.body, reduction.combine, place, staged, geometry, own)
+        parts = operands(reduction, own)
+        for part in parts:
+            registers = registers + 2.0 * geometry.cover(geometry.thread).dependent(expr_variables(part)) * (len(parts) > 1)
+    for output in segment.outputs:
+        which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
+        place = _place(geometry, which)
+        totals.compute(output.body, place, ())
+        per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
+        vector = _store_vector(geometry)
+        for read in _memory_reads(output.body, own):
+            totals.load(read, place, vector, read.tensor in totals.group.shared)
+        totals.add("issue", per_thread / vector * geometry.threads)
+        if output.tensor not in totals.group.shared:
+            totals.add("stored", _stored(totals, output.tensor, geometry, which))
+        if not segment.reductions:
+            registers = registers + instances * (1 + len(_memory_reads(output.body, own)))
+    return registers
+
+
+def _memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:
+    return [r for r in reads(body) if r.tensor not in own]
+
+
+def _store_vector(geometry: Geometry) -> Count:
+    vector: Count = geometry.vector[-1] if geometry.vector else 1
+    return np.maximum(vector, geometry.row_vector)
+
+
+def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int]) -> Count:
+    """Return the bytes a block writes of an output."""
+    sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
+    return product(sizes) * float(prod(geometry.extents(which))) * totals.group.tensors[tensor].dtype.size
+
+
+def _reduce(
+    totals: Totals, body: Expr, combine: str, place: Place, staged: dict[Expr, StagedTile], geometry: Geometry, own: Sequence[str]
+) -> Count:
+    """Add up one reduction; return the registers that a row held by the lanes takes."""
+    fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
+    parallel = product(place.thread.sizes[: place.parallel]) * 1.0
+    reduced = product(place.thread.sizes[place.parallel :]) * 1.0
+    steps = parallel * reduced * place.all_trips
+    totals.add("flops", steps * place.threads)
+    totals.add("thread_flops", steps)
+    totals.add("issue", steps * place.threads)
+    totals.add("body", parallel * reduced)
+    totals.add("chain", reduced * place.all_trips)
+    totals.compute(body, place, tuple(staged), fused)
+    for expr, tile in staged.items():
+        _fetch(totals, expr, tile, place, geometry)
+    held = {r for e in staged for r in reads(e)}
+    vector = np.maximum(geometry.row_vector, _wide(totals, geometry))
+    for read in _memory_reads(body, own):
+        if read not in held:
+            totals.load(read, place, vector, read.tensor in totals.group.shared)
+    if staged:
+        totals.add("barriers", place.all_trips * np.where(np.greater(geometry.stages, 1), 1.0, 2.0))
+    totals.add("rounds", place.all_trips * 1.0)
+    totals.add("barriers", np.where(np.greater(geometry.lanes, 1), 2.0, 0.0))
+    return np.where(np.greater(geometry.lanes, 1), reduced * parallel, 0.0)
+
+
+def _wide(totals: Totals, geometry: Geometry) -> Count:
+    wide: Count = 1
+    for vector in geometry.vector:
+        wide = np.maximum(wide, vector)
+    return least(wide, totals.target.vector_bytes // 4)
+
+
+def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
+    """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
+    trips = place.all_trips * 1.0
+    moved = tile.count * trips
+    wide = totals.target.vector_bytes // 4
+    for node in nodes(expr):
+        work = node_cost(node)
+        totals.add("flops", moved * work.flops)
+        totals.add("issue", moved * work.issue)
+    size = dtype_of(expr, totals.group.tensors).size
+    for read in reads(expr):
+        totals.add("global_loads", moved / wide)
+        totals.add("issue", 0.0)
+        totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
+        totals.block_traffic(read, place)
+    totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
+    used = expr_variables(expr)
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    shape = totals.group.tensors[main.tensor].shape
+    once = least(elements(main, shape, place.thread), place.thread.dependent(used))
+    loads = once * place.repeats(frozenset(used)) * 1.0
+    totals.add("thread_loads", loads)
+    vector = _wide(totals, geometry)
+    totals.add("shared_loads", loads / vector * place.threads)
+    totals.add("wavefronts", _wavefronts(totals, used, loads / vector, vector * size, geometry))
+
+
+def _wavefronts(totals: Totals, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
+    """Return the least cycles that loads of all warps take: lanes that read one address share it (threads vary last dim fastest)."""
+    target = totals.target
+    left: Count = float(target.warp_size)
+    distinct: Count = 1.0
+    for dim, count in zip(reversed(geometry.structure.dims), reversed(geometry.counts), strict=True):
+        along = least(left, count * 1.0)
+        distinct = distinct * (along if used.intersection(dim) else 1.0)
+        left = np.maximum(left / along, 1.0)
+    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
+    return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
+
+
+def group_work(group: FusedGroup) -> tuple[float, float]:
+    """Return what no schedule can avoid: useful floating-point operations, and bytes of distinct elements read and written."""
+    flops = 0.0
+    touched: dict[str, float] = {}
+    for segment in group.segments:
+        own = [r.name for r in segment.reductions]
+        for reduction in segment.reductions:
+            cover = Cover.of([(a,) for a in segment.axes + reduction.reduce], [a.extent for a in segment.axes + reduction.reduce])
+            flops += float(product(cover.sizes)) + _useful(reduction.body, cover)
+            _touch(group, reduction.body, cover, own, touched)
+        for output in segment.outputs:
+            cover = Cover.of([(a,) for a in segment.axes + output.extra], [a.extent for a in segment.axes + output.extra])
+            flops += _useful(output.body, cover)
+            _touch(group, output.body, cover, own, touched)
+            if output.tensor not in group.shared:
+                touched[output.tensor] = float(product(cover.sizes)) * group.tensors[output.tensor].dtype.size
+    return flops, sum(touched.values())
+
+
+def _useful(body: Expr, cover: Cover) -> float:
+    return float(sum(node_cost(n).flops * float(cover.dependent(expr_variables(n))) for n in nodes(body)))
+
+
+def _touch(group: FusedGroup, body: Expr, cover: Cover, own: Sequence[str], touched: dict[str, float]) -> None:
+    for read in _memory_reads(body, own):
+        if read.tensor not in group.shared:
+            kind = group.tensors[read.tensor]
+            bytes_ = float(elements(read, kind.shape, cover)) * kind.dtype.size
+            touched[read.tensor] = max(touched.get(read.tensor, 0.0), bytes_)

@@ -1,0 +1,224 @@
+"""Block, thread and loop sizes of all points of a structure, as arrays, and the shared memory they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+from attrs import frozen
+
+from ..ir.expr import Expr, dtype_of, expr_variables, reads
+from ..ir.index import Index, Var, variables
+from ..ir.segment import FusedGroup, Reduction, Segment, operands
+from .footprint import Count, Cover, ceil_div, least, product
+from .space import SegmentStructure, Structure
+from .staging import main_read
+
+#: Arrays of knob values by knob name; they broadcast against each other.
+Columns = Mapping[str, Count]
+
+
+@frozen
+class Geometry:
+    """Sizes of one segment: elements per block and per thread of each dim, threads along it, chunk and trips of each loop."""
+
+    structure: SegmentStructure
+    block: tuple[Count, ...]
+    thread: tuple[Count, ...]
+    vector: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    chunk: tuple[Count, ...]
+    trips: tuple[Count, ...]
+    lanes: Count
+    row_vector: Count
+    stages: Count
+    pad: Count
+
+    @property
+    def threads(self) -> Count:
+        """Threads of a block that the segment uses."""
+        return product(self.counts) * self.lanes
+
+    def cover(self, sizes: Sequence[Count]) -> Cover:
+        """Return the cover of the parallel axes for the given sizes of the dims."""
+        return Cover.of(self.structure.dims, sizes)
+
+    def loop_cover(self, which: Sequence[int], sizes: Sequence[Count]) -> Cover:
+        """Return the cover of the reduced axes of some loops, for the given sizes of those."""
+        return Cover.of([self.structure.loops[k] for k in which], sizes)
+
+    def extents(self, which: Sequence[int]) -> list[int]:
+        """Return the whole extents of some loops."""
+        return [prod(a.extent for a in self.structure.loops[k]) for k in which]
+
+
+def geometries(group: FusedGroup, structure: Structure, columns: Columns) -> tuple[Geometry, ...]:
+    """Return the sizes of every segment; those that fill shared memory take theirs from the later segments that read it."""
+    found: list[Geometry] = []
+    for position in range(len(group.segments) - 1, -1, -1):
+        parts = structure.segments[position]
+        boxes: Sequence[Count] = ()
+        if parts.shared:
+            later = list(zip(group.segments[position + 1 :], found, strict=True))
+            boxes = shared_box(parts.shared, later, len(parts.dims))
+        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes))
+    return tuple(found)
+
+
+def _geometry(parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count]) -> Geometry:
+    rank = range(len(parts.dims))
+    thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
+    counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
+    lanes = columns.get(f"{prefix}lanes", 1)
+    row_vector = columns.get(f"{prefix}rv", 1)
+    chunk = tuple(columns[f"{prefix}c{k}"] * lanes * row_vector for k in range(len(parts.loops)))
+    return Geometry(
+        parts,
+        tuple(t * e for t, e in zip(counts, thread, strict=True)),
+        thread,
+        tuple(columns.get(f"{prefix}v{d}", 1) for d in rank),
+        counts,
+        chunk,
+        tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True)),
+        lanes,
+        row_vector,
+        columns.get(f"{prefix}stages", 1),
+        columns.get(f"{prefix}pad", 0),
+    )
+
+
+def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int) -> list[Count]:
+    """Return the extents of the box of a shared tensor that a block of the later segments reads (`staging.needed_box` in arrays)."""
+    sizes: list[Count] = [1] * rank
+    for segment, geometry in later:
+        found = [r for body in segment.expressions for r in reads(body) if r.tensor == tensor]
+        if not found:
+            continue
+        local: dict[Var, Count] = {}
+        for dim, size in zip(geometry.structure.dims, geometry.block, strict=True):
+            local.update({a: size if len(dim) == 1 else least(size, a.extent) for a in dim})
+        for d in range(rank):
+            base = found[0].indices[d]
+            low: Count = 0
+            high: Count = 0
+            for k, read in enumerate(found):
+                first, last = _bounds(read.indices[d], local)
+                shift = (read.indices[d] - base).const
+                low = first + shift if k == 0 else least(low, first + shift)
+                high = last + shift if k == 0 else np.maximum(high, last + shift)
+            sizes[d] = np.maximum(sizes[d], high - low + 1)
+    return sizes
+
+
+def _bounds(index: Index, local: Mapping[Var, Count]) -> tuple[Count, Count]:
+    low: Count = 0
+    high: Count = 0
+    for atom, factor in index.terms:
+        reach = factor * (local.get(atom, atom.extent) - 1) if isinstance(atom, Var) else factor * atom.bounds()[1]
+        low, high = (low, high + reach) if factor > 0 else (low + reach, high)
+    return low, high
+
+
+@frozen
+class StagedTile:
+    """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included."""
+
+    reduction: int
+    operand: int
+    expr: Expr
+    count: Count
+    bytes: Count
+
+
+def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
+    """Return the staged operands of a segment with their sizes (`staging.stage` in arrays)."""
+    found = []
+    own = [r.name for r in segment.reductions]
+    for position, reduction in enumerate(segment.reductions):
+        parts = operands(reduction, own)
+        for operand in geometry.structure.staged[position]:
+            expr = parts[operand]
+            count, padded = tile_size(expr, segment, reduction, geometry, position)
+            size = dtype_of(expr, group.tensors).size
+            found.append(StagedTile(position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16))
+    return found
+
+
+def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> tuple[Count, Count]:
+    """Return the elements of an operand's tile, without and with the padding of its innermost coordinate."""
+    loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[position]]
+    chunks = [geometry.chunk[k] for k in geometry.structure.reduces[position]]
+    dims = [*loops, *geometry.structure.dims]
+    sizes: list[Count] = [*chunks, *geometry.block]
+    moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
+    used = expr_variables(expr)
+    gather = [np.where(np.logical_or.reduce([moving[a] for a in dim if a in used]), size, 1) if used & set(dim) else 1
+              for dim, size in zip(dims, sizes, strict=True)]  # fmt: skip
+    count, padded = _padded(gather, geometry.pad)
+    main = main_read(expr, frozenset(segment.axes + reduction.reduce))
+    box, extents = _box(main.indices, dims, sizes, moving, expr)
+    if box is False:
+        return count, padded
+    box_count, box_padded = _padded(extents, geometry.pad)
+    return np.where(box, box_count, count), np.where(box, box_padded, padded)
+
+
+def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
+    """Return for each axis of a dim whether it varies within a tile: outer axes stand still where tiles divide the inner ones."""
+    found = []
+    inner = 1
+    still: Count = np.equal(size, 1)
+    for axis in reversed(dim):
+        found.append((axis, np.logical_not(still) if axis.extent > 1 else np.bool_(False)))
+        inner *= axis.extent
+        still = np.logical_or(still, inner % size == 0)
+    return found
+
+
+def _padded(extents: Sequence[Count], pad: Count) -> tuple[Count, Count]:
+    """Return the product of extents, and the product where the last one above 1 is longer by `pad`."""
+    total = product(extents)
+    innermost: Count = 1
+    for extent in extents:
+        innermost = np.where(np.greater(extent, 1), extent, innermost)
+    return total, np.where(np.greater(innermost, 1), total // innermost * (innermost + pad), total)
+
+
+def _box(
+    indices: Sequence[Index], dims: Sequence[tuple[Var, ...]], sizes: Sequence[Count], moving: Mapping[Var, Count], expr: Expr
+) -> tuple[Count, list[Count]]:
+    """Return where the tile is a box of tensor elements, and the box's extents."""
+    local = {a: (size, dim) for dim, size in zip(dims, sizes, strict=True) for a in dim}
+    mixes: Count = np.bool_(False)
+    affine: Count = np.bool_(True)
+    extents: list[Count] = []
+    plain = {a for i in indices for a, _ in i.terms if isinstance(a, Var)}
+    for index in indices:
+        atoms = {a: f for a, f in index.terms if isinstance(a, Var) and a in local}
+        inner = [v for a, _ in index.terms if not isinstance(a, Var) for v in variables(Index(0, ((a, 1),))) if v in local]
+        mixes = np.logical_or(mixes, sum((np.asarray(moving[v], dtype=np.int8) for v in {*atoms, *inner}), np.int8(0)) > 1)
+        for v in inner:
+            affine = np.logical_and(affine, np.logical_not(moving[v]))
+        extent: Count = 1
+        for axis, factor in atoms.items():
+            size, dim = local[axis]
+            if len(dim) > 1:
+                alone = axis.extent % size == 0 if axis == dim[-1] else np.bool_(False)
+                affine = np.logical_and(affine, np.logical_or(np.logical_not(moving[axis]), alone))
+            extent = extent + abs(factor) * np.where(moving[axis], size - 1, 0)
+        extents.append(extent)
+    if not np.any(np.logical_and(mixes, affine)) or not _expressible(indices, expr, plain):
+        return False, extents
+    return np.logical_and(mixes, affine), extents
+
+
+def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
+    """Whether everything else the operand reads can be named by the box's coordinates."""
+    solved = {i.terms[0][0] for i in indices if len(i.terms) == 1 and i.terms[0][1] == 1}
+    for read in reads(expr):
+        for index in (*read.indices, *(g.index for g in read.guards)):
+            known = any((index - whole).is_const for whole in indices)
+            if not known and any(v in plain and v not in solved for v in variables(index)):
+                return False
+    return True
