@@ -1,0 +1,61 @@
+"""Constant folding of ONNX nodes: what depends on constants only is computed at import.
+
+Exporters leave whole subgraphs that compute shapes; with static input shapes they are all constant. The kernels are those of ONNX's own
+reference implementation. Fills and broadcasts stay views of one element, so that a large constant costs no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from ..ir.errors import GraphError
+from ..ir.graph import Array
+from ..ir.verify_graph import MAX_ELEMENTS
+
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+
+def can_fold(node: onnx.NodeProto) -> bool:
+    """Whether a node's outputs depend on nothing but its inputs and attributes."""
+    return node.op_type not in _RANDOM and node.domain in ("", "ai.onnx")
+
+
+def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mapping[str, Any], opset: int, where: str) -> list[Any]:
+    """Return the values of a node's outputs, given those of its inputs."""
+    if node.op_type in ("ConstantOfShape", "Expand"):
+        return [_broadcast(node, arrays, attributes, where)]
+    names = [name for name in node.input if name]
+    graph = onnx.helper.make_graph(
+        [node],
+        "fold",
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in names],
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
+    )
+    feeds = {name: array for name, array in zip(node.input, arrays, strict=True) if name}
+    try:
+        results = ReferenceEvaluator(graph, opsets={"": opset}).run(None, feeds)
+    except Exception as error:  # the reference kernels raise whatever NumPy raises
+        raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from error
+    values = iter(results)
+    return [next(values) if name else None for name in node.output]
+
+
+def _broadcast(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mapping[str, Any], where: str) -> Array:
+    expand = node.op_type == "Expand"
+    sizes = arrays[1 if expand else 0]
+    source = arrays[0] if expand else np.asarray(attributes.get("value", np.zeros(1, np.float32))).reshape(())
+    assert sizes is not None and source is not None
+    shape = tuple(int(e) for e in sizes.reshape(-1))
+    try:
+        target = np.broadcast_shapes(source.shape, shape)
+        if math.prod(target) > MAX_ELEMENTS:
+            raise ValueError(f"{math.prod(target)} elements are too many")
+        return np.broadcast_to(source, target)
+    except ValueError as error:
+        raise GraphError(f"{where}: cannot make a tensor of shape {list(shape)}: {error}") from None

@@ -1,0 +1,213 @@
+"""The walk over an ONNX graph: folds what is constant, converts what the tables know, and gathers every error.
+
+Values keep their ONNX names. A node that cannot be imported makes its results unknown, and nodes that read unknown results are passed over in
+silence, so that each fault is reported once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from attrs import define, field
+
+from ..ir.errors import CutsError, ErrorList, GraphError
+from ..ir.graph import Array, Attribute, Graph, Node
+from ..ir.types import TensorType, dtype_of_numpy
+from ..ir.verify_graph import Infer, quote
+from .onnx_call import Call, Convert
+from .onnx_fold import can_fold, fold
+from .onnx_model import tensor_array
+
+
+@define
+class Importer:
+    """The state of one import; a `Builder` for the conversions."""
+
+    table: Mapping[str, Convert]
+    infer: Infer
+    opset: int
+    folder: Path | None
+    results: frozenset[str]
+    types: dict[str, TensorType] = field(factory=dict)
+    constants: dict[str, Array] = field(factory=dict)
+    aliases: dict[str, str] = field(factory=dict)
+    nodes: list[Node] = field(factory=list)
+    errors: list[CutsError] = field(factory=list)
+    unsupported: dict[str, list[str]] = field(factory=dict)
+    reserved: set[str] = field(factory=set)
+    unknown: set[str] = field(factory=set)
+
+    # ---- what conversions call
+
+    def type_of(self, value: str) -> TensorType:
+        """Return the type of a value."""
+        return self.types[value]
+
+    def constant(self, value: str) -> Array | None:
+        """Return the array of a value, None where it is computed."""
+        return self.constants.get(value)
+
+    def add_constant(self, array: Array, hint: str) -> str:
+        """Return the name of a new constant."""
+        return self._define_constant(self._fresh(hint), array)
+
+    def add_node(
+        self, op: str, inputs: Sequence[str | None], attributes: Mapping[str, Attribute], origin: str, outputs: Sequence[str | None]
+    ) -> tuple[str, ...]:
+        """Add an operation and return its outputs; an output of None gets a name."""
+        node_name = self._fresh(f"{origin}/{op}")
+        names = tuple(self._fresh(f"{origin}.{op}") if name is None else name for name in outputs)
+        trial = Node(node_name, op, tuple(inputs), names, dict(attributes), origin)
+        types = self.infer(trial, [None if v is None else self.types[v] for v in inputs])
+        if len(types) < len(names) and all(name is None for name in outputs[len(types) :]):
+            names = names[: len(types)]  # absent optional results that our operation does not have
+        if len(types) != len(names):
+            raise GraphError(f"op '{op}' has {len(types)} results, the node has {len(names)}")
+        self.nodes.append(Node(node_name, op, tuple(inputs), names, dict(attributes), origin))
+        self.types.update(zip(names, types, strict=True))
+        return names
+
+    def alias(self, name: str, value: str) -> None:
+        """Let an ONNX name stand for an existing value; a result of the graph becomes a copy of it."""
+        if name in self.results:
+            self.add_node("identity", [value], {}, name, [name])
+        else:
+            self.aliases[name] = value
+
+    # ---- the walk
+
+    def run(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Import nodes in order, collecting errors."""
+        for node in nodes:
+            where = f"node {quote(node.name or next(iter(node.output), ''))} ({node.op_type})"
+            if node.op_type not in self.table and not self._foldable(node) and node.op_type != "If":
+                name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+                self.unsupported.setdefault(name, []).append(node.name or next(iter(node.output), ""))
+                self.unknown.update(node.output)
+            elif any(name in self.unknown for name in node.input):
+                self.unknown.update(node.output)
+            else:
+                self._import(node, where)
+
+    def _import(self, node: onnx.NodeProto, where: str) -> None:
+        try:
+            attributes = self._attributes(node, where)
+            if self._foldable(node):
+                self._fold(node, attributes, where)
+            elif node.op_type == "If":
+                self._branch(node, attributes, where)
+            else:
+                self._convert(node, attributes, where)
+        except CutsError as error:
+            self.unknown.update(node.output)
+            for part in error.errors if isinstance(error, ErrorList) else (error,):
+                message = part.message if part.message.startswith(where) else f"{where}: {part.message}"
+                self.errors.append(GraphError(message, hint=part.hint))
+
+    def _foldable(self, node: onnx.NodeProto) -> bool:
+        names = [self.aliases.get(name, name) for name in node.input if name]
+        return can_fold(node) and node.op_type not in ("If", "Loop", "Scan") and all(name in self.constants for name in names)
+
+    def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+        arrays = [self.constants[self.aliases.get(name, name)] if name else None for name in node.input]
+        values = [attributes["value"]] if node.op_type == "Constant" and "value" in attributes else None
+        for name, value in zip(node.output, values or fold(node, arrays, attributes, self.opset, where), strict=False):
+            if not name:
+                continue
+            if not isinstance(value, (np.ndarray, np.generic)) or dtype_of_numpy(value.dtype) is None:
+                raise GraphError(f"{where}: its constant result is no tensor of a supported element type")
+            self._define_constant(name, np.asarray(value))
+
+    def _branch(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+        """Import the branch of an `If` whose condition is constant in place of the node."""
+        condition = self.constants.get(self.aliases.get(node.input[0], node.input[0]))
+        if condition is None:
+            raise GraphError(f"{where}: the condition must be a constant, found a computed value")
+        branch = attributes["then_branch" if bool(condition) else "else_branch"]
+        for tensor in branch.initializer:
+            self._define_constant(tensor.name, tensor_array(tensor, self.folder, f"{where}: initialiser {quote(tensor.name)}"))
+        self.run(branch.node)
+        for name, inner in zip(node.output, branch.output, strict=True):
+            if inner.name in self.unknown:
+                self.unknown.add(name)
+            else:
+                self.alias(name, self.aliases.get(inner.name, inner.name))
+
+    def _convert(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+        inputs = tuple(self.aliases.get(name, name) or None for name in node.input)
+        lost = [name for name in inputs if name is not None and name not in self.types]
+        if lost:
+            raise GraphError(f"{where}: reads value {quote(lost[0])} that nothing defines")
+        origin = node.name or next(iter(node.output), "")
+        call = Call(self, node.op_type, where, origin, inputs, tuple(name or None for name in node.output), attributes)
+        self.table[node.op_type](call)
+        foreign = sorted(set(attributes) - call.used)
+        if foreign:
+            raise GraphError(f"{where}: attribute {', '.join(map(quote, foreign))} is not supported")
+
+    def _attributes(self, node: onnx.NodeProto, where: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for attribute in node.attribute:
+            value = onnx.helper.get_attribute_value(attribute)
+            if isinstance(value, onnx.TensorProto):
+                value = tensor_array(value, self.folder, f"{where}: attribute {quote(attribute.name)}")
+            elif isinstance(value, bytes):
+                value = value.decode("utf-8", "replace")
+            values[attribute.name] = value
+        return values
+
+    # ---- names
+
+    def define_input(self, name: str, type_: TensorType) -> None:
+        """Make a graph input known."""
+        self.types[name] = type_
+
+    def define_constants(self, arrays: Mapping[str, Array]) -> None:
+        """Make initialisers known."""
+        for name, array in arrays.items():
+            self._define_constant(name, array)
+
+    def _define_constant(self, name: str, array: Array) -> str:
+        dtype = dtype_of_numpy(array.dtype)
+        assert dtype is not None, array.dtype
+        self.constants[name] = array
+        self.types[name] = TensorType(dtype, array.shape)
+        return name
+
+    def _fresh(self, hint: str) -> str:
+        name, number = hint, 1
+        while name in self.reserved:
+            number += 1
+            name = f"{hint}.{number}"
+        self.reserved.add(name)
+        return name
+
+
+def all_names(graph: onnx.GraphProto) -> set[str]:
+    """Return every value name of a graph and its subgraphs, so that new names never meet them."""
+    names = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {v.name for v in graph.output}
+    for node in graph.node:
+        names.update(node.output)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                names |= all_names(attribute.g)
+    return names
+
+
+def live_graph(importer: Importer, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    """Return the imported graph without nodes and constants that no output needs."""
+    live = set(outputs)
+    nodes = []
+    for node in reversed(importer.nodes):
+        if live.intersection(node.outputs):
+            nodes.append(node)
+            live.update(node.operands)
+    constants = {v: a for v, a in importer.constants.items() if v in live}
+    defined = [*inputs, *constants, *(v for n in reversed(nodes) for v in n.outputs)]
+    return Graph(name, tuple(inputs), tuple(outputs), {v: importer.types[v] for v in defined}, tuple(reversed(nodes)), constants)
+
+

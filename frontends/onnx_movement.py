@@ -1,0 +1,165 @@
+"""ONNX's data movement. What selects statically (shapes, axes, pads) may be a constant operand; ours are attributes."""
+
+from __future__ import annotations
+
+import math
+
+from ..ir.types import DType
+from .onnx_call import Call, Convert
+
+
+def _reshape(call: Call) -> None:
+    shape = call.ints("shape", 1)
+    if shape is None:
+        call.fail("the target shape is absent")
+    call.result("reshape", call.operand(0), shape=shape, allowzero=bool(call.attribute("allowzero", 0)))
+
+
+def _to_shape(call: Call, shape: tuple[int, ...]) -> None:
+    call.result("reshape", call.operand(0), shape=shape, allowzero=True)
+
+
+def _flatten(call: Call) -> None:
+    shape = call.type(0).shape
+    axis = call.attribute("axis", 1)
+    axis += len(shape) if axis < 0 else 0
+    _to_shape(call, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+def _squeeze(call: Call) -> None:
+    shape, axes = call.type(0).shape, call.ints("axes", 1)
+    if axes is None:
+        axes = tuple(n for n, extent in enumerate(shape) if extent == 1)
+    dropped = {_axis(call, axis, len(shape)) for axis in axes}
+    if any(shape[axis] != 1 for axis in dropped):
+        call.fail(f"expected axes of size 1 to remove, found axes {list(axes)} of shape {list(shape)}")
+    _to_shape(call, tuple(extent for n, extent in enumerate(shape) if n not in dropped))
+
+
+def _unsqueeze(call: Call) -> None:
+    shape, axes = list(call.type(0).shape), call.ints("axes", 1) or ()
+    for axis in sorted(_axis(call, axis, len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, 1)
+    _to_shape(call, tuple(shape))
+
+
+def _axis(call: Call, axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        call.fail(f"expected an axis from {-rank} to {rank - 1}, found {axis}")
+    return axis % rank
+
+
+def _transpose(call: Call) -> None:
+    call.result("transpose", call.operand(0), perm=call.ints("perm") or tuple(reversed(range(call.rank()))))
+
+
+def _concat(call: Call) -> None:
+    call.result("concat", *(call.operand(n) for n in range(len(call.inputs))), axis=call.attribute("axis"))
+
+
+def _slice(call: Call) -> None:
+    starts, ends = call.ints("starts", 1), call.ints("ends", 2)
+    if starts is None or ends is None:
+        call.fail("starts and ends are required")
+    axes = call.ints("axes", 3)
+    steps = call.ints("steps", 4)
+    call.result("slice", call.operand(0), starts=starts, ends=ends, axes=tuple(range(len(starts))) if axes is None else axes, steps=steps)
+
+
+def _split(call: Call) -> None:
+    axis = _axis(call, call.attribute("axis", 0), call.rank())
+    sizes, extent = call.ints("split", 1), call.type(0).shape[axis]
+    count = call.attribute("num_outputs", len(call.outputs))
+    if sizes is None:
+        part = -(-extent // count)
+        sizes = (*(part,) * (count - 1), extent - part * (count - 1))
+    call.result("split", call.operand(0), axis=axis, split=sizes)
+
+
+def _pad(call: Call) -> None:
+    rank = call.rank()
+    pads, axes = call.ints("pads", 1), call.ints("axes", 3)
+    if pads is None:
+        call.fail("pads are required")
+    if axes is not None:
+        full = [0] * (2 * rank)
+        for n, axis in enumerate(axes):
+            position = _axis(call, axis, rank)
+            full[position], full[position + rank] = pads[n], pads[n + len(axes)]
+        pads = tuple(full)
+    value = call.number("value", 2, 0.0)
+    call.result("pad", call.operand(0), pads=pads, mode=call.attribute("mode", "constant"), value=float(value or 0))
+
+
+def _gather(op: str) -> Convert:
+    def convert(call: Call) -> None:
+        call.result(op, call.operand(0), call.operand(1), axis=call.attribute("axis", 0))
+
+    return convert
+
+
+def _gather_nd(call: Call) -> None:
+    call.result("gather_nd", call.operand(0), call.operand(1), batch_dims=call.attribute("batch_dims", 0))
+
+
+def _expand(call: Call) -> None:
+    call.result("expand", call.operand(0), shape=call.ints("shape", 1))
+
+
+def _tile(call: Call) -> None:
+    call.result("tile", call.operand(0), repeats=call.ints("repeats", 1))
+
+
+def _depth_to_space(call: Call) -> None:
+    call.result("depth_to_space", call.operand(0), blocksize=call.attribute("blocksize"), mode=call.attribute("mode", "DCR"))
+
+
+def _space_to_depth(call: Call) -> None:
+    call.result("space_to_depth", call.operand(0), blocksize=call.attribute("blocksize"))
+
+
+def _trilu(call: Call) -> None:
+    call.result("trilu", call.operand(0), upper=bool(call.attribute("upper", 1)), k=call.number("k", 1, 0))
+
+
+def _one_hot(call: Call) -> None:
+    depth, values = call.number("depth", 1), call.array(2, "values")
+    if depth is None or values is None or values.size != 2:
+        call.fail("expected a depth and two values")
+    off, on = (float(v) for v in values.reshape(-1))
+    dtype = call.type(2).dtype.value
+    call.result("one_hot", call.operand(0), depth=int(depth), axis=call.attribute("axis", -1), on=on, off=off, dtype=dtype)
+
+
+def _shape(call: Call) -> None:
+    shape = call.type(0).shape
+    part = shape[call.attribute("start", 0) : call.attribute("end", len(shape))]
+    call.give(call.constant(part, DType.I64))
+
+
+def _size(call: Call) -> None:
+    call.give(call.constant(call.type(0).size, DType.I64))
+
+
+TABLE: dict[str, Convert] = {
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "Pad": _pad,
+    "Gather": _gather("gather"),
+    "GatherElements": _gather("gather_elements"),
+    "GatherND": _gather_nd,
+    "Expand": _expand,
+    "Tile": _tile,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "Trilu": _trilu,
+    "OneHot": _one_hot,
+    "Shape": _shape,
+    "Size": _size,
+}
