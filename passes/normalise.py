@@ -12,6 +12,7 @@ inlined. A group is legal when each reduction is read only by the instance that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from attrs import evolve, field, frozen
 
@@ -118,9 +119,7 @@ class _Normaliser:
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **rows}), inliner, places, scales)
         body, scale = _hoist(body, statement, self.tensors)
-        name = f"acc{len(self.accumulators)}"
-        while name in self.tensors:
-            name += "_"
+        name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
         self.accumulators[statement.target] = name
         dtype = self.tensors[statement.target].dtype
         self.tensors[name] = TensorType(DType.F32 if dtype is DType.F16 else dtype, tuple(p.extent for p in places.axes))
@@ -204,19 +203,19 @@ def _product(parts: Sequence[Expr]) -> Expr:
 
 def _join_pieces(statements: Sequence[Statement], live: Sequence[str], tensors: Mapping[str, TensorType]) -> list[Statement]:
     """Define a live tensor that several pointwise statements write in pieces by one statement, by cases."""
-    count: dict[str, int] = {}
+    number: dict[str, int] = {}
     for statement in statements:
-        count[statement.target] = count.get(statement.target, 0) + 1
+        number[statement.target] = number.get(statement.target, 0) + 1
     result: list[Statement] = []
     pieces: dict[str, list[Statement]] = {}
     for statement in statements:
-        if count[statement.target] > 1 and statement.combine:
+        if number[statement.target] > 1 and statement.combine:
             raise FusionError(f"{statement.target} is written in pieces, one of them a reduction")
-        if count[statement.target] == 1 or statement.target not in live:
+        if number[statement.target] == 1 or statement.target not in live:
             result.append(statement)
             continue
         pieces.setdefault(statement.target, []).append(statement)
-        if len(pieces[statement.target]) == count[statement.target]:
+        if len(pieces[statement.target]) == number[statement.target]:
             result.append(_cases(pieces[statement.target], tensors))
     return result
 

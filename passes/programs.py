@@ -1,0 +1,192 @@
+"""Programs: every node of a graph as statements over graph values, cut into units that one kernel can compute.
+
+The unit of fusion is the statement, but most operations are one kernel as a whole, so a `Unit` is a run of a node's statements: the whole
+program where it has a normal form, else the longest runs that have one, with the tensors between them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from attrs import evolve, field, frozen
+
+from ..ir.errors import GraphError
+from ..ir.graph import Array, Graph, Node
+from ..ir.statement import Program, Statement
+from ..ir.types import TensorType
+from ..ops import Instance, Registry
+from .normalise import Illegal, normalise
+from .rename import indirect_tensors, rename_statement
+
+
+@frozen
+class Unit:
+    """Statements of one node that are never torn apart.
+
+    `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `free` units need no kernel:
+    their result is a view of, or a place inside, a buffer that exists anyway.
+    """
+
+    name: str
+    node: str
+    op: str
+    statements: tuple[Statement, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    free: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Every tensor of its statements, in order of first occurrence: what a pattern numbers."""
+        found: dict[str, None] = {}
+        for statement in self.statements:
+            found.update(dict.fromkeys(r.tensor for r in statement.reads))
+            found.update(dict.fromkeys(sorted(indirect_tensors(statement.body))))
+            found[statement.target] = None
+        return tuple(found)
+
+
+@frozen
+class Programs:
+    """A graph as units in topological order; `types` and `tables` also cover tensors that exist only between units."""
+
+    graph: Graph
+    units: tuple[Unit, ...]
+    types: Mapping[str, TensorType]
+    tables: Mapping[str, tuple[float, ...]] = field(factory=dict)
+
+    def producers(self) -> dict[str, list[Unit]]:
+        """Map each computed tensor to the units that write it, or parts of it."""
+        found: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            for tensor in unit.writes:
+                found.setdefault(tensor, []).append(unit)
+        return found
+
+    def consumers(self) -> dict[str, list[Unit]]:
+        """Map each tensor to the units that read it."""
+        found: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            for tensor in unit.reads:
+                found.setdefault(tensor, []).append(unit)
+        return found
+
+
+def build_programs(graph: Graph, registry: Registry) -> Programs:
+    """Instantiate every node's declaration and cut the programs into units."""
+    builder = _Builder(graph, registry, dict(graph.types))
+    units = [unit for node in graph.nodes for unit in builder.units(node)]
+    return Programs(graph, tuple(units), builder.types, builder.tables)
+
+
+def cut(program: Program) -> tuple[int, ...]:
+    """Return where the program's units end: each is as long as has a normal form; one statement always has one."""
+    statements = program.statements
+    ends: list[int] = []
+    while (start := ends[-1] if ends else 0) < len(statements):
+        longest = (e for e in range(len(statements), start, -1) if e == start + 1 or _fits(program, start, e))
+        ends.append(next(longest))
+    return tuple(ends)
+
+
+def _fits(program: Program, start: int, end: int) -> bool:
+    """Whether a run of statements is one kernel and finishes every tensor that it writes."""
+    run, rest = program.statements[start:end], program.statements[end:]
+    if {s.target for s in run} & {s.target for s in rest}:
+        return False
+    writes = _writes(run, rest, program.outputs)
+    return not isinstance(normalise(run, program.tensors, writes, program.constants), Illegal)
+
+
+def _writes(run: Sequence[Statement], rest: Sequence[Statement], outputs: Sequence[str]) -> tuple[str, ...]:
+    later = _read(rest)
+    return tuple(t for t in dict.fromkeys(s.target for s in run) if t in outputs or t in later)
+
+
+def _read(statements: Iterable[Statement]) -> dict[str, None]:
+    found: dict[str, None] = {}
+    for statement in statements:
+        found.update(dict.fromkeys(r.tensor for r in statement.reads))
+        found.update(dict.fromkeys(sorted(indirect_tensors(statement.body))))
+    return found
+
+
+class _Constants(Mapping[int, Array]):
+    """A node's constant operands; notes whether the declaration looked at them, as then the types alone do not decide."""
+
+    def __init__(self, arrays: Mapping[int, Array]) -> None:
+        self.arrays = arrays
+        self.used = False
+
+    def __contains__(self, position: object) -> bool:
+        self.used = True
+        return position in self.arrays
+
+    def __getitem__(self, position: int) -> Array:
+        self.used = True
+        return self.arrays[position]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return max(1, len(self.arrays))
+
+
+@frozen
+class _Builder:
+    """Builds units node by node; equal nodes share the work."""
+
+    graph: Graph
+    registry: Registry
+    types: dict[str, TensorType]
+    tables: dict[str, tuple[float, ...]] = field(factory=dict)
+    cache: dict[object, tuple[Instance, tuple[int, ...]]] = field(factory=dict)
+
+    def units(self, node: Node) -> list[Unit]:
+        """Return a node's units over graph values; intermediates are named after the node and entered in `types`."""
+        instance, ends = self._instance(node)
+        program = instance.program
+        pairs = [*zip(instance.inputs, node.inputs, strict=False), *zip(instance.outputs, node.outputs, strict=False)]
+        names = {formal: value for formal, value in pairs if formal is not None and value is not None}
+        for tensor, type_ in program.tensors.items():
+            if tensor not in names:
+                names[tensor] = self._unique(f"{node.name}.{tensor}")
+            self.types.setdefault(names[tensor], type_)
+        self.tables.update({names[t]: values for t, values in program.constants.items()})
+        statements = [rename_statement(s, names) for s in program.statements]
+        outputs = tuple(names[t] for t in program.outputs)
+        units: list[Unit] = []
+        for number, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
+            run = statements[start:end]
+            own = {s.target for s in run}
+            reads = tuple(t for t in _read(run) if t not in own and t not in self.tables)
+            name = node.name if len(ends) == 1 else f"{node.name}/{number}"
+            units.append(Unit(name, node.name, node.op, tuple(run), reads, _writes(run, statements[end:], outputs)))
+        return units
+
+    def _instance(self, node: Node) -> tuple[Instance, tuple[int, ...]]:
+        operands = tuple(None if v is None else self.types[v] for v in node.inputs)
+        key = (node.op, operands, tuple(sorted(node.attributes.items())))
+        if key not in self.cache:
+            known = _Constants({n: self.graph.constants[v] for n, v in enumerate(node.inputs) if v in self.graph.constants})
+            try:
+                instance = self.registry[node.op].instantiate(operands, node.attributes, known)
+            except GraphError as error:
+                raise GraphError(f"node '{node.name}': {error.message}", error.span, error.hint) from error
+            found = instance, cut(instance.program)
+            if known.used:
+                return found
+            self.cache[key] = found
+        return self.cache[key]
+
+    def _unique(self, name: str) -> str:
+        while name in self.types:
+            name += "_"
+        return name
+
+
+def mark_free(programs: Programs, free: Iterable[str]) -> Programs:
+    """Return the programs with the named units marked as needing no kernel."""
+    names = set(free)
+    return evolve(programs, units=tuple(evolve(u, free=u.name in names) for u in programs.units))

@@ -1,0 +1,49 @@
+"""The cheapest evaluator: launch, bytes over bandwidth, operations over peak. It ranks partitions where nothing better is wanted."""
+
+from __future__ import annotations
+
+from math import prod
+
+from attrs import frozen
+
+from ..ir.expr import reads
+from ..ir.index import Var
+from ..ir.segment import FusedGroup, Segment
+from ..ir.target import Target
+from .legality import box_extent, issue_slots
+
+#: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
+TILE = 16
+
+
+@frozen
+class Roofline:
+    """Seconds of a group on a target if every tensor moved once and every operation ran at peak."""
+
+    target: Target
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return launch time plus the longer of memory and arithmetic time."""
+        moved = sum(group.tensors[t].nbytes for t in (*group.inputs, *group.outputs))
+        work = _operations(group.segments[-1])
+        for segment in group.segments[:-1]:
+            work += _operations(segment) * _recomputed(segment, group)
+        return self.target.launch_time + max(moved / self.target.BW_global, work / self.target.PERF_peak)
+
+
+def _operations(segment: Segment) -> float:
+    points = prod(a.extent for a in segment.axes)
+    reduced = sum((1 + issue_slots(r.body)) * prod(v.extent for v in r.reduce) for r in segment.reductions)
+    return float(points * (reduced + sum(issue_slots(o.body) * prod(v.extent for v in o.extra) for o in segment.outputs)))
+
+
+def _recomputed(segment: Segment, group: FusedGroup) -> float:
+    """Return how often an element of a shared tensor is computed, over all blocks of the last segment."""
+    (output,) = segment.outputs
+    last = group.segments[-1]
+    read = next(r for body in last.expressions for r in reads(body) if r.tensor == output.tensor)
+    tiles = {a: min(TILE, a.extent) for a in last.axes}
+    rows: dict[Var, int] = {v: v.extent for r in last.reductions for v in r.reduce}
+    box = prod(box_extent(i, {**tiles, **rows}) for i in read.indices)
+    blocks = prod(-(-a.extent // tiles[a]) for a in last.axes)
+    return max(1.0, blocks * box / group.tensors[output.tensor].size)
