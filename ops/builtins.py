@@ -12,6 +12,7 @@ from functools import reduce as fold
 
 from attrs import frozen
 
+from ..ir.functions import FUNCTIONS
 from ..ir.index import Index, clamp, delinearise, linearise
 from ..ir.types import DType, row_major
 from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr
@@ -233,6 +234,8 @@ _TABLE = [
 BUILTINS: dict[str, Builtin] = {builtin.name: builtin for builtin in _TABLE}
 #: Functions whose arguments are tensors and lists themselves, never their elements.
 ABOUT_TENSORS = frozenset({"rank", "count", "present"})
+#: Functions that mean a scalar function, or a chain of them, once an argument is computed per element.
+ON_ELEMENTS = frozenset({"sum", "prod", "min", "max", "clamp", "all"}) | (frozenset(BUILTINS) & frozenset(FUNCTIONS))
 #: Names every declaration knows.
 CONSTANTS: dict[str, Value] = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "true": True, "false": False, "none": None}
 

@@ -18,7 +18,7 @@ from ..ir.source import Span
 from ..ir.statement import Statement
 from ..ir.types import DType, TensorType
 from . import syntax as s
-from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, takes_elements
+from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, takes_elements
 from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
 
 _FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
@@ -179,7 +179,7 @@ class Evaluator:
         if node.fn in ABOUT_TENSORS:
             return BUILTINS[node.fn].apply(*(self.evaluate(a) for a in node.args))
         args = tuple(self.element(a) for a in node.args)
-        if takes_elements(args) or node.fn not in BUILTINS:
+        if node.fn not in BUILTINS or (node.fn in ON_ELEMENTS and takes_elements(args)):
             return self._scalar_call(node.fn, args)
         return BUILTINS[node.fn].apply(*args)
 

@@ -224,7 +224,7 @@ class _Instantiation:
         if not brackets:
             return tuple(as_index(evaluator.new_variable(f"i{n}", size)) for n, size in enumerate(target.type.shape))
         write: list[Index] = []
-        entries = target.items if len(target.items) == len(brackets[0]) else (None,) * len(brackets[0])
+        entries = _align(target, brackets[0])
         for node, entry in zip(brackets[0], entries, strict=True):
             inner = node.value if isinstance(node, s.Spread) else node
             if isinstance(inner, s.Name) and inner.id not in evaluator.scope:
@@ -291,6 +291,15 @@ class _Instantiation:
         program = Program(tensors, inputs, tuple(self.outputs), statements, tables)
         types = tuple(tensors[name] for name in self.outputs)
         return Instance(self.decl.name, program, binding.inputs, tuple(self.outputs), types, self.attributes)
+
+
+def _align(target: TensorRef, nodes: tuple[s.Expression, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
+    """Pair subscripts with the entries of the declared shape, or with single dims where none is spread."""
+    if len(target.items) == len(nodes) and all(isinstance(n, s.Spread) == isinstance(e, tuple) for n, e in zip(nodes, target.items, strict=True)):
+        return target.items
+    if not any(isinstance(n, s.Spread) for n in nodes) and len(nodes) == len(target.type.shape):
+        return target.type.shape
+    return (None,) * len(nodes)
 
 
 def _axes(write: tuple[Index, ...]) -> tuple[Var, ...]:

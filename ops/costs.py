@@ -1,0 +1,185 @@
+"""Work and traffic of a statement over a tile, derived from its accesses.
+
+A tile is an extent per axis (of the output and of the reduction): integers, or NumPy arrays for many tiles at once. These are the
+quantities that Tables 6 to 8 of DeepCuts list per operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import reduce as fold
+from typing import Any, TypeAlias
+
+import numpy as np
+from attrs import frozen
+
+from ..ir.expr import Call, expr_variables, reads, walk
+from ..ir.functions import FUNCTIONS
+from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var, indirects, variables
+from ..ir.statement import Program, Statement
+from ..ir.types import TensorType
+
+Extent: TypeAlias = Any  #: an int or an integer array
+Tile: TypeAlias = Mapping[Var, Extent]
+
+
+@frozen
+class Footprint:
+    """What one read, or the write, of a statement touches over a tile.
+
+    `widths` is the box per dim of the tensor, from the least to the greatest index, and `elements` how many distinct ones are used;
+    `accesses` counts every evaluation that reads. The box is `rows` runs of `row` elements that are contiguous in memory.
+    """
+
+    tensor: str
+    type: TensorType
+    widths: tuple[Extent, ...]
+    elements: Extent
+    accesses: Extent
+    row: Extent
+    rows: Extent
+
+    @property
+    def nbytes(self) -> Extent:
+        """Bytes of the distinct elements."""
+        return self.elements * self.type.dtype.size
+
+    def transactions(self, width: int) -> Extent:
+        """Return how many memory transactions of `width` elements fetch the box, each run on its own."""
+        return self.rows * _ceil(self.row, width)
+
+
+def full_tile(statement: Statement) -> dict[Var, int]:
+    """Return the tile that is the whole statement."""
+    return {axis: axis.extent for axis in (*statement.axes, *statement.reduce)}
+
+
+def complete(statement: Statement, tile: Tile) -> dict[Var, Extent]:
+    """Return the tile with axes that it leaves out at their full extent, and none beyond it."""
+    return {v: _least(tile[v], v.extent) if v in tile else v.extent for v in (*statement.axes, *statement.reduce)}
+
+
+def flops(statement: Statement, tile: Tile) -> Extent:
+    """Return the scalar operations over a tile.
+
+    An operation counts once for each value of the axes it depends on, and equal operations count once: what does not depend on an axis
+    is taken out of its loop. A reduction adds one operation per term.
+    """
+    tile = complete(statement, tile)
+    total: Extent = 0
+    for node in dict.fromkeys(walk(statement.body)):
+        if isinstance(node, Call):
+            total = total + FUNCTIONS[node.fn].flops * _volume(tile, expr_variables(node))
+    if statement.combine is not None:
+        total = total + _product([*tile.values()])
+    return total
+
+
+def footprints(statement: Statement, tensors: Mapping[str, TensorType], tile: Tile) -> tuple[Footprint, ...]:
+    """Return the footprint of each distinct read, in order of first occurrence, indirect index tensors last."""
+    tile = complete(statement, tile)
+    found = [footprint(read.tensor, tensors[read.tensor], read.indices, tile) for read in reads(statement.body)]
+    for inner in dict.fromkeys(_indirect_reads(statement)):
+        found.append(footprint(inner.tensor, tensors[inner.tensor], inner.indices, tile))
+    return tuple(found)
+
+
+def write_footprint(statement: Statement, tensors: Mapping[str, TensorType], tile: Tile) -> Footprint:
+    """Return the footprint of the write."""
+    tile = complete(statement, tile)
+    return footprint(statement.target, tensors[statement.target], statement.write, tile)
+
+
+def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: Tile) -> Footprint:
+    """Return what an access touches over a complete tile."""
+    used: frozenset[Var] = frozenset().union(*(variables(i) for i in indices))
+    accesses = _volume(tile, used)
+    widths = tuple(_least(_width(i, tile), n) for i, n in zip(indices, type_.shape, strict=True))
+    counts = [_least(_count(i, tile), w) for i, w in zip(indices, widths, strict=True)]
+    row: Extent = 1
+    open_: Extent = True
+    for width, size in zip(reversed(widths), reversed(type_.shape), strict=True):
+        row = row * _where(open_, width, 1)
+        open_ = open_ & (width == size)
+    return Footprint(tensor, type_, widths, _least(_product(counts), accesses), accesses, row, _product(widths) // row)
+
+
+@frozen
+class Costs:
+    """Totals of a program: operations, and bytes of operands and results, each counted once."""
+
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / max(1, self.bytes_read + self.bytes_written)
+
+
+def program_costs(program: Program) -> Costs:
+    """Return the costs of a program whose intermediates stay on chip."""
+    work = sum(int(flops(s, full_tile(s))) for s in program.statements)
+    touched: dict[str, int] = {}
+    for statement in program.statements:
+        for print_ in footprints(statement, program.tensors, full_tile(statement)):
+            if print_.tensor in program.inputs:
+                touched[print_.tensor] = min(print_.type.nbytes, touched.get(print_.tensor, 0) + int(print_.nbytes))
+    return Costs(work, sum(touched.values()), sum(program.tensors[name].nbytes for name in program.outputs))
+
+
+def _indirect_reads(statement: Statement) -> list[Indirect]:
+    return [found for read in reads(statement.body) for index in read.indices for found in indirects(index)]
+
+
+def _width(index: Index, tile: Tile) -> Extent:
+    """Values from the least to the greatest over a tile."""
+    return fold(lambda total, term: total + abs(term[1]) * (_atom_width(term[0], tile) - 1), index.terms, 1)
+
+
+def _count(index: Index, tile: Tile) -> Extent:
+    """Distinct values over a tile: those of the lattice that the coefficients span, at most one per combination of atoms."""
+    if not index.terms:
+        return 1
+    step = math.gcd(*(abs(factor) for _, factor in index.terms))
+    combinations = _product([_atom_width(atom, tile) for atom, _ in index.terms])
+    return _least((_width(index, tile) - 1) // step + 1, combinations)
+
+
+def _atom_width(atom: Var | FloorDiv | Mod | Clamp | Indirect, tile: Tile) -> Extent:
+    if isinstance(atom, Var):
+        return tile[atom]
+    if isinstance(atom, FloorDiv):
+        return (_width(atom.num, tile) - 1) // atom.den + 1
+    if isinstance(atom, Mod):
+        return _least(_width(atom.num, tile), atom.den)
+    if isinstance(atom, Clamp):
+        return _least(_width(atom.arg, tile), atom.high - atom.low + 1)
+    used: frozenset[Var] = frozenset().union(*(variables(i) for i in atom.indices))
+    return _least(_volume(tile, used), atom.extent)
+
+
+def _volume(tile: Tile, axes: frozenset[Var]) -> Extent:
+    return _product([tile[v] for v in sorted(axes, key=lambda v: v.name)])
+
+
+def _product(extents: list[Extent]) -> Extent:
+    return fold(lambda a, b: a * b, extents, 1)
+
+
+def _least(a: Extent, b: Extent) -> Extent:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
+
+
+def _where(condition: Extent, a: Extent, b: Extent) -> Extent:
+    if isinstance(condition, (bool, np.bool_)):
+        return a if condition else b
+    return np.where(condition, a, b)
+
+
+def _ceil(a: Extent, b: int) -> Extent:
+    return -(-a // b)
+
+
