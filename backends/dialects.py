@@ -14,7 +14,8 @@ from ..ir.types import DType
 class Dialect:
     """One source language.
 
-    `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert between the two for types
+    `types` names register types, `storage` the types of memory elements where they differ.
+    `load`/`store` convert between the two for types
     that need it ({p} pointer, {i} element, {v} value). Other fields are text templates; `math_suffix` is appended to the math functions of f32.
     """
 

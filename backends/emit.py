@@ -94,7 +94,7 @@ def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
 
 def _item(item: Item, names: Names, out: Writer) -> None:
     if isinstance(item, Loop):
-        with out.loop(item.var, unroll=False):
+        with out.loop(item.var, unroll=1):
             for inner in item.body:
                 _item(inner, names, out)
     elif isinstance(item, Phase):

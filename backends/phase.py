@@ -12,20 +12,36 @@ from math import prod
 from attrs import define, field
 
 from ..ir.dfg import (
-    Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Literal, Load, Node, Op, Store, Test, Value,
-    operands, own_variables, post_order,
-)  # fmt: skip
+    Accumulate,
+    Convert,
+    Held,
+    IndexNode,
+    Initialise,
+    LaneReduce,
+    Literal,
+    Load,
+    Node,
+    Op,
+    Store,
+    Test,
+    Value,
+    operands,
+    own_variables,
+    post_order,
+    substitute_node,
+)
 from ..ir.functions import COMBINE_FUNCTION, COMBINERS
-from ..ir.index import Var
+from ..ir.index import Var, substitute
 from ..ir.kernel import Phase
 from ..ir.types import DType
 from ..ir.vector import vector_address, vector_guards
 from .ctext import call_text, guard_text, index_text, literal_text, number_text
 from .scope import Names, Writer
 
-#: Largest body of accumulations, and of loads, that a reduction scope is unrolled to.
+#: Largest body of accumulations, and of loads and stores, that a scope is unrolled to.
 _UNROLLED_OPERATIONS = 2048
-_UNROLLED_LOADS = 512
+_UNROLLED_MOVES = 160
+_UNROLLED_FETCHES = 32
 
 
 @define
@@ -47,7 +63,7 @@ class PhasePrinter:
     users: dict[Node, list[Node]] = field(factory=dict)
     declared: dict[Node, tuple[Var, ...]] = field(factory=dict)
     texts: dict[Node, str] = field(factory=dict)
-    reduced: frozenset[Var] = frozenset()
+    scopes: frozenset[Var] = frozenset()
 
     def print(self) -> None:
         """Print the phase, under its condition if it has one."""
@@ -56,8 +72,10 @@ class PhasePrinter:
             self.boxes[node] = self._box(node)
             for operand in operands(node):
                 self.users.setdefault(operand, []).append(node)
-        self.reduced = frozenset(v for r in self.phase.roots if isinstance(r, Accumulate) for v in r.over)
-        nodes = [n for n in order if not _inline_always(n)]
+        self.scopes = frozenset(v for r in self.phase.roots if isinstance(r, Accumulate) for v in r.over)
+        if self.phase.kind == "fetch":
+            self.scopes = frozenset(self.phase.unrolled[:1])
+        nodes = [n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self._feeds_copy(n))]
         condition = guard_text(self.phase.when, self.names.pointers)
         with self.out.block(f"if ({condition})" if self.phase.when else ""):
             self._block(nodes, ())
@@ -78,7 +96,7 @@ class PhasePrinter:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
             if unit.key[0] == "scope":
-                with self.out.loop(rest[0], self._unrolls(unit.nodes, opened)):
+                with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0])):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif unit.key[0] == "vector":
                 with self.out.loops(rest[:-1]):
@@ -88,12 +106,18 @@ class PhasePrinter:
                     for node in unit.nodes:
                         self._node(node)
 
-    def _unrolls(self, nodes: Sequence[Node], opened: tuple[Var, ...]) -> bool:
-        """Whether a scope is small enough to unroll: compile time and register pressure grow superlinearly with its text."""
+    def _unroll(self, nodes: Sequence[Node], opened: tuple[Var, ...], var: Var) -> int:
+        """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
         operations = sum(size for n, size in sizes.items() if isinstance(n, Accumulate))
-        loads = sum(size for n, size in sizes.items() if isinstance(n, Load))
-        return operations <= _UNROLLED_OPERATIONS and loads <= _UNROLLED_LOADS
+        moves = sum(size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store)))
+        limit = _UNROLLED_FETCHES if self.phase.kind == "fetch" else _UNROLLED_MOVES
+        times = min(var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves))
+        return max(1, times)
+
+    def _width(self, node: Node, opened: tuple[Var, ...]) -> int:
+        rest = self._rest(node, opened)
+        return (self._vector_width(node, rest) if rest else 0) or 1
 
     def _rest(self, node: Node, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)
@@ -102,7 +126,7 @@ class PhasePrinter:
         rest = self._rest(node, opened)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
-        if rest and rest[0] in self.reduced:
+        if rest and rest[0] in self.scopes:
             only = len(rest) == 1 and self._vector_width(node, rest)
             return ("vector", node) if only else ("scope", rest[0])
         if rest and self._vector_width(node, rest):
@@ -188,8 +212,11 @@ class PhasePrinter:
             self.out.line(f"{self._lane_text(node, var, n)} = {name}.{'xyzw'[n]};")
 
     def _lane_text(self, node: Value, var: Var, number: int) -> str:
-        text = self._text(node)
-        return text.replace(f"[{var.name}]", f"[{number}]")
+        if isinstance(node, Held):
+            return self.names.held(node.name, tuple(substitute(i, {var: number}) for i in node.at))
+        if isinstance(node, (IndexNode, Test)):
+            return self._expression(substitute_node(node, {var: number}, {}))
+        return self._text(node).replace(f"[{var.name}]", f"[{number}]")
 
     def _is_copy(self, node: Store) -> bool:
         return self.phase.asynchronous and bool(self.names.dialect.copy) and isinstance(node.value, Load)
@@ -214,8 +241,6 @@ class PhasePrinter:
         self.out.line((f"if ({guard_text(outer, pointers)}) " if outer else "") + text)
 
     def _node(self, node: Node) -> None:
-        if isinstance(node, Load) and self._feeds_copy(node):
-            return
         if isinstance(node, Store):
             self._store(node)
         elif isinstance(node, Accumulate):

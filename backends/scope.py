@@ -37,10 +37,11 @@ class Writer:
         self.line("}")
 
     @contextmanager
-    def loop(self, var: Var, unroll: bool = True) -> Iterator[None]:
-        """Open a counted loop, unrolled where the dialect can ask for it."""
-        if unroll and self.dialect.unroll:
-            self.line(self.dialect.unroll)
+    def loop(self, var: Var, unroll: int = 0) -> Iterator[None]:
+        """Open a counted loop, to be unrolled `unroll` times (0: whole) where the dialect can ask for it."""
+        if self.dialect.unroll:
+            whole = unroll in (0, var.extent)
+            self.line(self.dialect.unroll if whole else self.dialect.unroll_by.format(count=unroll))
         with self.block(f"for (int {var.name} = 0; {var.name} < {var.extent}; ++{var.name})"):
             yield
 

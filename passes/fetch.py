@@ -9,23 +9,24 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from ..ir.dfg import Literal, Load, Op, Store, Test, Value
-from ..ir.expr import Guard, Read, expr_variables
+from ..ir.dfg import Literal, Load, Op, Store, Test, Value, substitute_node
+from ..ir.expr import Guard, Read
 from ..ir.index import Index, Var, as_index, delinearise, evaluate, indirects, substitute, variables
 from ..ir.kernel import Phase, Share, SharedBuffer
 from ..ir.types import DType
 from ..ir.vector import vector_address, vector_guards
 from .staging import Binding, Tile, main_read
+from .tabulate import Tables, tabulate
 from .values import Context, value_of
 
 
 def fetch_phase(
-    tile: Tile, buffer: SharedBuffer, slot: Index, context: Context, thread: Var, name: str, asynchronous: bool, vector: int
+    tile: Tile, buffer: SharedBuffer, slot: Index, context: Context, thread: Var, name: str, asynchronous: bool, vector: int, tables: Tables
 ) -> Phase:
     """Return the phase that fills one stage of a tile; `slot` is the stage's number, `vector` the widest access in elements."""
     context = evolve(context, binding=Binding({}, (), (), {}), extra=tile.valid)
-    value = _masked(tile, context, buffer.dtype)
     order = _traversal(tile, context)
+    value = tabulate(_masked(tile, context, buffer.dtype), tile.flats, tables)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)
     copies = isinstance(value, Load) and value.fill == 0 and buffer.dtype.size == 4
     for width in (vector, 2, 1):
@@ -48,9 +49,10 @@ def _masked(tile: Tile, context: Context, dtype: DType) -> Value:
 def _traversal(tile: Tile, context: Context) -> list[int]:
     """Order the coordinates by how far apart neighbours lie in global memory, nearest last."""
     read = main_read(tile.value, frozenset(tile.coordinates))
-    loaded = value_of(Read(read.tensor, read.indices), context)
+    plain: dict[Value, Value] = {}
+    loaded = substitute_node(value_of(Read(read.tensor, read.indices), context), {f.var: f.value for f in tile.flats.values()}, plain)
     assert isinstance(loaded, Load)
-    zero = {v: 0 for v in variables(loaded.address) | expr_variables(tile.value)}
+    zero = {v: 0 for v in variables(loaded.address) | set(tile.coordinates)}
 
     def distance(position: int) -> int:
         if indirects(loaded.address):

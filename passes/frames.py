@@ -15,6 +15,7 @@ from ..ir.segment import FusedGroup, Segment
 from ..ir.target import Target
 from ..ir.types import row_major
 from .staging import Box, bind_dims, local_vars, needed_box
+from .tabulate import Tables
 
 
 @frozen
@@ -50,6 +51,7 @@ class Layout:
     buffers: dict[str, SharedBuffer] = field(factory=dict)
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
+    tables: Tables = field(factory=Tables)
 
 
 def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> Layout:

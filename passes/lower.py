@@ -1,7 +1,7 @@
 """Lowering: a fused group and a schedule become kernel IR, phases over the block's box (DeepCuts sections 5.1 and 5.2).
 
-Each segment contributes, per reduction, a loop of *fetch* and *compute* phases, and an *exit* phase with the epilogue and the stores. Segments
-are concatenated with a barrier between them (shared-memory-level fusion); within a segment values stay in registers.
+Each segment contributes, per reduction, a loop of *fetch* and *compute* phases, and an *exit* phase with the epilogue and the
+stores. Segments are concatenated with a barrier between them (shared-memory-level fusion); within a segment values stay in registers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field
 
-from ..ir.dfg import Accumulate, Held, Initialise, LaneReduce, Literal, Op, Root, Store, Test, Value
+from ..ir.dfg import Accumulate, Held, Initialise, LaneReduce, Literal, Load, Op, Root, Store, Test, Value
 from ..ir.expr import Expr, Guard, Read, dtype_of, expr_variables
 from ..ir.functions import COMBINERS
-from ..ir.index import Index, Var, as_index, delinearise, linearise, substitute, variables
+from ..ir.index import Index, Var, as_index, delinearise, linearise, substitute
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait
 from ..ir.launch import Storage
 from ..ir.schedule import ReduceDim, ReductionSchedule, Schedule, TileDim
@@ -21,7 +21,9 @@ from ..ir.segment import FusedGroup, Output, Reduction, factors, operands
 from ..ir.target import Target
 from .fetch import fetch_phase
 from .frames import Frame, Layout, lay_out
+from .extract import substitute_phase
 from .staging import Binding, Tile, bind_dims, stage
+from .tabulate import Flat, tabulate
 from .values import Context, strides_of, value_of
 
 
@@ -66,6 +68,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         writes=group.outputs,
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs)},
         aligned={t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)},
+        tables=dict(layout.tables.values),
         min_blocks=schedule.min_blocks,
     )
 
@@ -110,7 +113,14 @@ def _bind(state: _Segment, dims: Sequence[ReduceDim], locals_: Sequence[Var], st
     frame = state.frame
     every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
     places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
-    return Binding(places, every, (*frame.tiles, *locals_), valid)
+    flats: dict[Var, Flat] = {}
+    for dim, local, start in zip(dims, locals_, starts, strict=True):
+        if state.layout.schedule.index == "table" and len(dim.axes) > 1:
+            length = dim.trips * dim.chunk
+            flat = Flat(Var(f"{local.name}flat", length), start + local, length)
+            flats[local] = flat
+            places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
+    return Binding(places, every, (*frame.tiles, *locals_), valid, flats)
 
 
 def _context(state: _Segment, binding: Binding, staged: Mapping[Expr, Value]) -> Context:
@@ -165,7 +175,8 @@ def _accumulate(
 ) -> Accumulate:
     """Build the accumulation of one chunk; elements past a ragged end contribute the identity."""
     dtype = state.group.tensors[reduction.name].dtype
-    value = value_of(reduction.body, _context(state, binding, staged))
+    flats = {f.var: f for f in binding.flats.values()}
+    value = tabulate(value_of(reduction.body, _context(state, binding, staged)), flats, state.layout.tables)
     missing = [v for v in locals_ if v in binding.valid and not _vanishes(reduction, v, binding, covered)]
     if missing:
         identity = COMBINERS[reduction.combine]
@@ -180,7 +191,7 @@ def _integer_identity(combine: str) -> int:
 
 def _vanishes(reduction: Reduction, var: Var, binding: Binding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
     """Whether the body is certainly 0 for missing elements: every factor that varies with `var` reads as 0 there."""
-    axes = {a for a, place in binding.places.items() if var in variables(place)}
+    axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
     parts = [p for p in factors(reduction.body) if axes & expr_variables(p)]
     if reduction.combine != "sum" or not parts:
         return False
@@ -202,7 +213,7 @@ def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, 
     binding = _bind(state, schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
     tiles = _tiles(state, reduction, schedule, binding, prefix)
     staged: dict[Expr, Value] = {
-        operand: _tile_load(tile, buffer, as_index(step) % schedule.stages, state) for operand, (tile, buffer) in tiles.items()
+        operand: _tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
     accumulate = _accumulate(state, reduction, binding, locals_, staged, {e: t.covered for e, (t, _) in tiles.items()})
     compute = _phase(state, "compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
@@ -233,10 +244,7 @@ def _tiles(
     return tiles
 
 
-def _tile_load(tile: Tile, buffer: SharedBuffer, slot: Index, state: _Segment) -> Value:
-    from ..ir.dfg import Load
-
-    del state
+def _tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
     return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
 
 
@@ -256,9 +264,8 @@ def _ring(
         width = state.target.vector_bytes // 4
         for number, (tile, buffer) in enumerate(tiles.values()):
             ring = schedule.stages > 1
-            phase = fetch_phase(
-                tile, buffer, as_index(step) % schedule.stages, context, state.layout.thread, f"{prefix}fetch{number}", ring, width
-            )
+            slot, name = as_index(step) % schedule.stages, f"{prefix}fetch{number}"
+            phase = fetch_phase(tile, buffer, slot, context, state.layout.thread, name, ring, width, state.layout.tables)
             found.append(_at_step(phase, step, at, guarded))
         return found
 
@@ -279,8 +286,6 @@ def _ring(
 
 def _at_step(phase: Phase, step: Var, at: Index, guarded: bool) -> Phase:
     """Return a fetch phase for another chunk than the loop's own, skipped past the end."""
-    from .extract import substitute_phase
-
     moved = substitute_phase(phase, {step: at})
     guard = Guard(at, 0, step.extent)
     if not guarded or guard.always:
@@ -331,4 +336,5 @@ def _store(state: _Segment, output: Output, binding: Binding, guards: tuple[Guar
         address = linearise([as_index(u) for u in state.frame.tiles], state.layout.pitches[output.tensor])
         return Store("shared", state.layout.buffers[output.tensor].name, address, value, dtype, guards)
     places = [substitute(i, binding.places) for i in output.write]
-    return Store("global", output.tensor, linearise(places, strides_of(output.tensor, context)), value, dtype, (*binding.valid.values(), *guards))
+    address = linearise(places, strides_of(output.tensor, context))
+    return Store("global", output.tensor, address, value, dtype, (*binding.valid.values(), *guards))

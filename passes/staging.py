@@ -13,9 +13,10 @@ from math import prod
 
 from attrs import field, frozen
 
-from ..ir.expr import Expr, Guard, InRange, IndexValue, Read, expr_variables, reads, rebuild, substitute_expr
+from ..ir.expr import Expr, Guard, IndexValue, InRange, Read, expr_variables, reads, rebuild, substitute_expr
 from ..ir.index import Index, IndexLike, Var, as_index, delinearise, substitute, variables
 from ..ir.schedule import ReduceDim, ReductionSchedule, SegmentSchedule, Staging, TileDim
+from .tabulate import Flat
 
 
 @frozen
@@ -23,13 +24,20 @@ class Binding:
     """What the axes of a segment are in terms of block-level variables, for one reduction.
 
     `places` maps every axis to its index; `dims` are the tile dims, then the reduce dims, `locals` their block-local variables;
-    `valid` holds the guard that a local variable's element exists, for ragged dims only.
+    `valid` holds the guard that a local variable's element exists, for ragged dims only. `flats` lists flattened dims that places know
+    under a name of their own (by local variable), for tables.
     """
 
     places: Mapping[Var, Index]
     dims: tuple[TileDim | ReduceDim, ...]
     locals: tuple[Var, ...]
     valid: Mapping[Var, Guard] = field(factory=dict)
+    flats: Mapping[Var, Flat] = field(factory=dict)
+
+    def depends(self, index: Index | Expr) -> frozenset[Var]:
+        """Return the locals that an index or expression over places depends on."""
+        used = variables(index) if isinstance(index, Index) else expr_variables(index)
+        return frozenset(v for v in self.locals if v in used or (v in self.flats and self.flats[v].var in used))
 
 
 @frozen
@@ -49,6 +57,7 @@ class Tile:
     size: int
     halo: bool
     covered: frozenset[Var]
+    flats: Mapping[Var, Flat] = field(factory=dict)
 
     @property
     def count(self) -> int:
@@ -95,7 +104,7 @@ def stage(operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: Binding
     local = frozenset(binding.locals)
     main = main_read(operand, frozenset(binding.places))
     indices = [substitute(i, binding.places) for i in main.indices]
-    if any(len(variables(i) & local) > 1 for i in indices) and all(_is_local_affine(i, local) for i in indices):
+    if not binding.flats and any(len(variables(i) & local) > 1 for i in indices) and all(_is_local_affine(i, local) for i in indices):
         tile = _box(operand, indices, shapes[main.tensor], binding, choice, prefix)
         if tile is not None:
             return tile
@@ -118,7 +127,7 @@ def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], i
 
 def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Tile:
     bound = substitute_expr(operand, binding.places)
-    used = expr_variables(bound)
+    used = binding.depends(bound)
     reduce_first = sorted(range(len(binding.dims)), key=lambda d: isinstance(binding.dims[d], TileDim))
     kept = [binding.locals[d] for d in reduce_first if binding.locals[d] in used]
     coordinates = tuple(Var(f"{prefix}{k}", v.extent) for k, v in enumerate(kept))
@@ -127,7 +136,8 @@ def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Ti
     ragged = [v for v in kept if v in binding.valid]
     valid = tuple(Guard(substitute(g.index, rename), g.low, g.high) for g in (binding.valid[v] for v in ragged))
     uses = tuple(as_index(v) for v in kept)
-    return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, halo=False, covered=frozenset(ragged))
+    flats = {f.var: Flat(f.var, substitute(f.value, rename), f.length) for v, f in binding.flats.items() if v in rename}
+    return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
 
 
 def _box(

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from ..ir.dfg import Convert, Held, IndexNode, Literal, Load, Op, Test, Value
 from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, dtype_of, substitute_expr
-from ..ir.index import Atom, Clamp, FloorDiv, Index, Indirect, Mod, Var, clamp, floordiv, linearise, modulo, substitute, variables
+from ..ir.index import Atom, Clamp, FloorDiv, Index, Indirect, Mod, Var, clamp, floordiv, linearise, modulo, substitute
 from ..ir.launch import Storage
 from ..ir.segment import FusedGroup
 from .staging import Binding, Box
@@ -66,7 +66,7 @@ def _load(read: Read, context: Context) -> Value:
     guards = [Guard(resolve(g.index, context), g.low, g.high) for g in read.guards]
     used: set[Var] = set()
     for index in read.indices:
-        used |= variables(index)
+        used |= context.binding.depends(index)
     guards += [g for v, g in context.binding.valid.items() if v in used]
     guards += context.extra
     kept = tuple(dict.fromkeys(g for g in guards if not g.always))
