@@ -88,20 +88,30 @@ def _syntax_errors(source: Source, start: int, text: str, first: UnexpectedInput
     errors: list[CutsError] = []
     error: UnexpectedInput | None = first
     while error is not None and len(errors) < _MAX_SYNTAX_ERRORS:
-        errors.append(_syntax_error(source, start, text, error))
-        position = error.pos_in_stream
-        if position is None or position < 0 or position >= len(text):
+        found = _syntax_error(source, start, text, error)
+        at_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+        if at_end and errors:
             break
-        low, high = text.rfind("\n", 0, position) + 1, (text + "\n").index("\n", position)
-        text = text[:low] + " " * (high - low) + text[high:]
-        if low == 0:
+        errors.append(found)
+        blanked = None if at_end else _blank_line(text, error.pos_in_stream or 0)
+        if blanked is None:
             break
+        text, error = blanked, None
         try:
             _lark().parse(text, start="declaration")
-            error = None
         except UnexpectedInput as following:
             error = following
     return errors
+
+
+def _blank_line(text: str, position: int) -> str | None:
+    """Blank the line an error lies on, or the one before when its first word already fails; None at the head."""
+    low = text.rfind("\n", 0, position) + 1
+    if not text[low:position].strip() and text.rstrip()[low:].strip() != "}":
+        earlier = text[:low].rstrip()
+        low = earlier.rfind("\n") + 1
+    high = (text + "\n").index("\n", low)
+    return text[:low] + " " * (high - low) + text[high:] if low > 0 else None
 
 
 def _syntax_error(source: Source, start: int, text: str, error: UnexpectedInput) -> ParseError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..ir.errors import CutsError, GraphError, SpecError, UsageError, raise_all
 from ..ir.source import Source
 from . import syntax as s
-from .checker import check_op
+from .checker import check_declaration
 from .declaration import OpDecl
 from .parser import parse_all
 
@@ -47,7 +47,7 @@ class Registry(Mapping[str, OpDecl]):
         for declaration in parsed:
             errors.extend(result._define(declaration))
         for declaration in parsed:
-            errors.extend(check_op(declaration, result._families))
+            errors.extend(check_declaration(declaration, result._families))
         errors.sort(key=lambda e: (e.span.source.name, e.span.start) if e.span else ("", 0))
         raise_all(errors)
         return result
