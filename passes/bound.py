@@ -4,7 +4,7 @@ The bound is `launch + max(terms)`. Every term is the least time one resource ne
 
 * math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole principle), at peak.
 * issue: warp instructions of those blocks, at the number an SM issues per clock.
-* shared: cycles in which those blocks occupy shared memory, each moving at most `shared_bandwidth` bytes.
+* shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth` bytes.
 * l2: sectors that all blocks must get and the bytes they store, at the bandwidth of the L2 cache.
 * dram: distinct bytes read and written, at DRAM bandwidth; with a warm cache what fits the L2 cache may never leave it.
 * latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
@@ -71,7 +71,7 @@ def bound(features: Features, target: Target, cold: bool = False) -> Bound:
 
 
 def _warp_instructions(features: Features, lanes: float) -> Count:
-    return (features.issue + features.shared_loads + features.global_loads) / lanes
+    return (features.issue + features.shared_loads + features.global_loads + features.stores) / lanes
 
 
 def longest(terms: dict[str, Count]) -> Count:
@@ -99,7 +99,15 @@ def rank(features: Features, found: Bound, target: Target) -> Count:
     rounds = waves * features.rounds * target.dram_latency * CACHED_LATENCY * exposed
     barriers = waves * features.barriers * _barrier_cost(features, target) / target.clock
     total = compute / np.maximum(0.25, np.sqrt(hidden)) + memory + found.terms["latency"] + rounds + barriers
-    return target.launch_time + total
+    return target.launch_time + total * _unwieldy(features, target)
+
+
+def _unwieldy(features: Features, target: Target) -> Count:
+    """A soft penalty on long unrolled bodies (instruction cache, compile time) and on work-groups too large for a CPU."""
+    long = 1.0 + 0.1 * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
+    if target.is_cpu:
+        long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.threads / 64.0)))
+    return long
 
 
 def _wanted_warps(target: Target) -> float:

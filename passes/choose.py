@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -12,7 +14,7 @@ from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from .bound import bound, longest, rank
 from .enumerate import Batch, evaluate, sampled, schedule_of
-from .space import Space, Structure, make_space
+from .space import SegmentStructure, Space, Structure, make_space
 
 #: Points that are scored of each structure before refinement.
 SAMPLE = 8192
@@ -57,7 +59,7 @@ def choose(group: FusedGroup, target: Target, model: str = "bound", count: int =
     return [_candidate(full, point) for point in chosen]
 
 
-def score(batch: Batch, target: Target, model: str) -> np.ndarray:
+def score(batch: Batch, target: Target, model: str) -> np.ndarray[Any, Any]:
     """Return the model's score of every point of a batch, infinite where it is illegal."""
     found = bound(batch.features, target)
     values = batch.flat(rank(batch.features, found, target)).astype(np.float64)
@@ -76,7 +78,7 @@ def _best_of(space: Space, count: int, model: str) -> list[_Point]:
     return sorted(best)[:count]
 
 
-def _embed(coarse: Space, full: Space, wide: dict[tuple[object, str], int], point: _Point) -> _Point:
+def _embed(coarse: Space, full: Space, wide: Mapping[tuple[tuple[SegmentStructure, ...], str], int], point: _Point) -> _Point:
     """Return the same point of the full space."""
     structure = coarse.structures[point.structure]
     position = wide[(structure.segments, structure.index)]

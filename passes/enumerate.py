@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -35,24 +36,24 @@ class Batch:
     columns: Columns
     features: Features
     illegal: Mapping[str, Count]
-    points: np.ndarray | None = None
+    points: np.ndarray[Any, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the mesh the columns span."""
         return np.broadcast_shapes(*(np.shape(c) for c in self.columns.values())) if self.columns else ()
 
-    def flat(self, value: Count) -> np.ndarray:
+    def flat(self, value: Count) -> np.ndarray[Any, Any]:
         """Return a feature or score of every point as a flat array."""
-        return np.broadcast_to(value, self.shape).reshape(-1)
+        return np.asarray(np.broadcast_to(value, self.shape).reshape(-1))
 
     @property
-    def legal(self) -> np.ndarray:
+    def legal(self) -> np.ndarray[Any, Any]:
         """Whether each point is legal."""
         bad: Count = np.bool_(False)
         for reason in self.illegal.values():
             bad = np.logical_or(bad, reason)
-        return np.logical_not(self.flat(bad))
+        return np.asarray(np.logical_not(self.flat(bad)))
 
 
 def mesh(structure: Structure, first: int = 0, last: int | None = None) -> dict[str, Count]:
@@ -65,7 +66,7 @@ def mesh(structure: Structure, first: int = 0, last: int | None = None) -> dict[
     return columns
 
 
-def columns_at(structure: Structure, points: np.ndarray) -> dict[str, Count]:
+def columns_at(structure: Structure, points: np.ndarray[Any, Any]) -> dict[str, Count]:
     """Return the knobs of the points with the given numbers within the structure."""
     if not structure.knobs:
         return {}
@@ -73,17 +74,18 @@ def columns_at(structure: Structure, points: np.ndarray) -> dict[str, Count]:
     return {k.name: np.asarray(k.values, dtype=np.int64)[p] for k, p in zip(structure.knobs, places, strict=True)}
 
 
-def illegal_reasons(group: FusedGroup, structure: Structure, target: Target, columns: Columns, features: Features) -> dict[str, Count]:
+def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Features) -> dict[str, Count]:
     """Return for each rule which points break it."""
     reasons: dict[str, Count] = {
         "threads": features.threads > target.MAX_thread,
         "shared": features.shared > target.MAX_shared,
         "registers": features.registers > target.max_registers,
         "body": features.body > MAX_BODY,
+        "tile": np.less_equal(features.tile, 1),
         "extent": np.bool_(False),
         "vector": np.bool_(False),
     }
-    for geometry in geometries(group, structure, columns):
+    for geometry in sizes:
         _check_dims(geometry, reasons)
     return reasons
 
@@ -100,10 +102,11 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
 
 
-def evaluate(space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray | None = None) -> Batch:
+def evaluate(space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None) -> Batch:
     """Count the features of points and check them."""
-    features = count_features(space.group, structure, space.target, columns)
-    illegal = illegal_reasons(space.group, structure, space.target, columns, features)
+    sizes = geometries(space.group, structure, columns)
+    features = count_features(space.group, sizes, space.target)
+    illegal = illegal_reasons(sizes, space.target, features)
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
     return Batch(structure, start, size, columns, features, illegal, points)
 
@@ -136,7 +139,7 @@ def sampled(space: Space, most: int) -> Iterator[Batch]:
         start += structure.size
 
 
-def scatter(count: int) -> np.ndarray:
+def scatter(count: int) -> np.ndarray[Any, Any]:
     """Return `count` well-mixed 64-bit numbers, always the same (the finaliser of SplitMix64)."""
     value = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -19,8 +19,7 @@ from ..ir.index import variables
 from ..ir.segment import FusedGroup, Segment, operands
 from ..ir.target import Target
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
-from .geometry import Columns, Geometry, StagedTile, geometries, staged_tiles
-from .space import Structure
+from .geometry import Geometry, StagedTile, staged_tiles
 
 
 @frozen
@@ -29,8 +28,9 @@ class Features:
 
     `flops` counts a multiply-add as two, `issue` as one slot; both for all threads of a block. `thread_flops` and `thread_loads` are
     `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads, `wavefronts` the least number of
-    shared-memory cycles they take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must get at least,
-    `fetched` the bytes it asks for. `chain` is the longest chain of dependent operations of a thread.
+    shared-memory or L1 cycles that all loads take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must get at least,
+    `fetched` the bytes it asks for. `chain` is the longest chain of dependent operations of a thread,
+    `tile` the elements of the smallest staged tile.
     """
 
     grid: Count
@@ -38,6 +38,7 @@ class Features:
     shared: Count
     registers: Count
     body: Count
+    tile: Count
     flops: Count
     issue: Count
     thread_flops: Count
@@ -48,6 +49,7 @@ class Features:
     transactions: Count
     bytes: Count
     fetched: Count
+    stores: Count
     stored: Count
     chain: Count
     barriers: Count
@@ -132,7 +134,7 @@ class Totals:
         self.target = target
         self.sums: dict[str, Count] = dict.fromkeys(
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
-             "fetched", "stored", "chain", "barriers", "rounds", "body"), 0)  # fmt: skip
+             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body"), 0)  # fmt: skip
 
     def add(self, name: str, value: Count) -> None:
         """Add to one sum."""
@@ -153,18 +155,19 @@ class Totals:
                 self.add("issue", times * work.issue * place.threads)
                 self.add("body", once * 1.0)
 
-    def load(self, read: Read, place: Place, vector: Count, shared: bool) -> None:
-        """Count the loads of one read by every thread, from global or shared memory."""
+    def load(self, read: Read, place: Place, geometry: Geometry) -> None:
+        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared memory."""
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
-        shape = self.group.tensors[read.tensor].shape
-        once = elements(read, shape, place.thread)
-        times = once * place.repeats(used) * 1.0
+        kind = self.group.tensors[read.tensor]
+        times = elements(read, kind.shape, place.thread) * place.repeats(used) * 1.0
+        vector = access_vector(read, geometry, self.target.vector_bytes // kind.dtype.size)
         self.add("thread_loads", times)
-        if shared:
+        self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
+        if read.tensor in self.group.shared:
             self.add("shared_loads", times / vector * place.threads)
             return
         self.add("global_loads", times / vector * place.threads)
-        self.add("fetched", times * place.threads * self.group.tensors[read.tensor].dtype.size)
+        self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place)
 
     def block_traffic(self, read: Read, place: Place) -> None:
@@ -176,14 +179,18 @@ class Totals:
         self.add("bytes", segments_of(read, kind.shape, place.whole, unit) * float(min(self.target.sector_bytes, unit * size)))
 
 
-def count_features(group: FusedGroup, structure: Structure, target: Target, columns: Columns) -> Features:
-    """Return the counts of all points that the columns describe."""
-    geometry = geometries(group, structure, columns)
+def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Target) -> Features:
+    """Return the counts of all points whose sizes are given, per segment."""
     totals = Totals(group, target)
     shared: Count = 0
     registers: Count = 0
-    for segment, part in zip(group.segments, geometry, strict=True):
+    smallest: Count = np.inf
+    for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
+        if position:
+            totals.add("barriers", 1.0)
         tiles = staged_tiles(group, segment, part)
+        for tile in tiles:
+            smallest = least(smallest, tile.count)
         shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
         registers = np.maximum(registers, _segment(totals, segment, part, tiles))
     threads: Count = 0
@@ -195,7 +202,7 @@ def count_features(group: FusedGroup, structure: Structure, target: Target, colu
     for part in geometry:
         stages = np.maximum(stages, part.stages)
     useful, unique = group_work(group)
-    return Features(grid=grid, threads=threads, shared=shared, registers=registers, stages=stages, useful_flops=useful,
+    return Features(grid=grid, threads=threads, shared=shared, registers=registers, tile=smallest, stages=stages, useful_flops=useful,
                     unique_bytes=unique, **totals.sums)  # fmt: skip
 
 
@@ -207,7 +214,7 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
         total = ceil_div(product(geometry.block) * size, 16) * 16
     if geometry.structure.lanes:
         widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
-        scratch = product(geometry.thread) * geometry.threads * widest
+        scratch = geometry.threads * widest
         total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
     return total
 
@@ -229,10 +236,11 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         place = _place(geometry, which)
         totals.compute(output.body, place, ())
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
-        vector = _store_vector(geometry)
         for read in _memory_reads(output.body, own):
-            totals.load(read, place, vector, read.tensor in totals.group.shared)
-        totals.add("issue", per_thread / vector * geometry.threads)
+            totals.load(read, place, geometry)
+        size = totals.group.tensors[output.tensor].dtype.size
+        vector = access_vector(Read(output.tensor, output.write), geometry, totals.target.vector_bytes // size)
+        totals.add("stores", per_thread / vector * geometry.threads)
         if output.tensor not in totals.group.shared:
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
         if not segment.reductions:
@@ -244,9 +252,17 @@ def _memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:
     return [r for r in reads(body) if r.tensor not in own]
 
 
-def _store_vector(geometry: Geometry) -> Count:
-    vector: Count = geometry.vector[-1] if geometry.vector else 1
-    return np.maximum(vector, geometry.row_vector)
+def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
+    """Return how many elements one access moves: the vector of the dim whose last axis alone runs along the innermost tensor dim."""
+    if not read.indices or len(read.indices[-1].terms) != 1 or read.indices[-1].terms[0][1] != 1:
+        return 1
+    axis = read.indices[-1].terms[0][0]
+    for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
+        if axis == dim[-1]:
+            return least(vector, widest)
+    if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
+        return least(geometry.row_vector, widest)
+    return 1
 
 
 def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int]) -> Count:
@@ -272,56 +288,69 @@ def _reduce(
     for expr, tile in staged.items():
         _fetch(totals, expr, tile, place, geometry)
     held = {r for e in staged for r in reads(e)}
-    vector = np.maximum(geometry.row_vector, _wide(totals, geometry))
     for read in _memory_reads(body, own):
         if read not in held:
-            totals.load(read, place, vector, read.tensor in totals.group.shared)
+            totals.load(read, place, geometry)
     if staged:
         totals.add("barriers", place.all_trips * np.where(np.greater(geometry.stages, 1), 1.0, 2.0))
     totals.add("rounds", place.all_trips * 1.0)
-    totals.add("barriers", np.where(np.greater(geometry.lanes, 1), 2.0, 0.0))
+    if geometry.structure.lanes:
+        _combine_lanes(totals, parallel, geometry)
     return np.where(np.greater(geometry.lanes, 1), reduced * parallel, 0.0)
 
 
-def _wide(totals: Totals, geometry: Geometry) -> Count:
-    wide: Count = 1
-    for vector in geometry.vector:
-        wide = np.maximum(wide, vector)
-    return least(wide, totals.target.vector_bytes // 4)
+def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
+    """Count the reduction across lanes: shuffles within a warp, one exchange between warps; a tree where a warp is no warp."""
+    steps = np.log2(geometry.lanes)
+    warp = totals.target.warp_size
+    tree = np.logical_or(totals.target.is_cpu, geometry.threads % warp != 0)
+    exchanges = np.where(tree, steps + 2, np.where(np.greater(geometry.lanes, warp), 2.0, 0.0))
+    several = np.greater(geometry.lanes, 1)
+    totals.add("barriers", np.where(several, parallel * exchanges, 0.0))
+    totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
+    totals.add("chain", np.where(several, parallel * steps, 0.0))
 
 
 def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
     """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
-    trips = place.all_trips * 1.0
-    moved = tile.count * trips
-    wide = totals.target.vector_bytes // 4
+    moved = tile.count * place.all_trips * 1.0
     for node in nodes(expr):
         work = node_cost(node)
         totals.add("flops", moved * work.flops)
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
     for read in reads(expr):
-        totals.add("global_loads", moved / wide)
-        totals.add("issue", 0.0)
+        totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
         totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
         totals.block_traffic(read, place)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     used = expr_variables(expr)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    shape = totals.group.tensors[main.tensor].shape
-    once = least(elements(main, shape, place.thread), place.thread.dependent(used))
+    once = least(elements(main, totals.group.tensors[main.tensor].shape, place.thread), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
+    vector = least(tile_vector(expr, tile, geometry), totals.target.vector_bytes // size)
     totals.add("thread_loads", loads)
-    vector = _wide(totals, geometry)
     totals.add("shared_loads", loads / vector * place.threads)
-    totals.add("wavefronts", _wavefronts(totals, used, loads / vector, vector * size, geometry))
+    totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
 
 
-def _wavefronts(totals: Totals, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
+def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, where the tile is no halo."""
+    used = expr_variables(expr)
+    for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
+        if used.intersection(dim) and any(a.extent > 1 for a in dim):
+            return np.where(tile.halo, 1, vector)
+    return 1
+
+
+def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
     """Return the least cycles that loads of all warps take: lanes that read one address share it (threads vary last dim fastest)."""
-    target = totals.target
     left: Count = float(target.warp_size)
     distinct: Count = 1.0
+    if geometry.structure.lanes:
+        loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
+        distinct = least(left, geometry.lanes * 1.0) if used & loops else 1.0
+        left = np.maximum(left / geometry.lanes, 1.0)
     for dim, count in zip(reversed(geometry.structure.dims), reversed(geometry.counts), strict=True):
         along = least(left, count * 1.0)
         distinct = distinct * (along if used.intersection(dim) else 1.0)

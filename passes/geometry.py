@@ -122,13 +122,17 @@ def _bounds(index: Index, local: Mapping[Var, Count]) -> tuple[Count, Count]:
 
 @frozen
 class StagedTile:
-    """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included."""
+    """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included.
+
+    `halo` says where it is a box of tensor elements.
+    """
 
     reduction: int
     operand: int
     expr: Expr
     count: Count
     bytes: Count
+    halo: Count
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
@@ -139,14 +143,14 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
         parts = operands(reduction, own)
         for operand in geometry.structure.staged[position]:
             expr = parts[operand]
-            count, padded = tile_size(expr, segment, reduction, geometry, position)
+            count, padded, halo = tile_size(expr, segment, reduction, geometry, position)
             size = dtype_of(expr, group.tensors).size
-            found.append(StagedTile(position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16))
+            found.append(StagedTile(position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16, halo))
     return found
 
 
-def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> tuple[Count, Count]:
-    """Return the elements of an operand's tile, without and with the padding of its innermost coordinate."""
+def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> tuple[Count, Count, Count]:
+    """Return the elements of an operand's tile, without and with the padding of its innermost coordinate, and where it is a box."""
     loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[position]]
     chunks = [geometry.chunk[k] for k in geometry.structure.reduces[position]]
     dims = [*loops, *geometry.structure.dims]
@@ -159,9 +163,9 @@ def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geom
     main = main_read(expr, frozenset(segment.axes + reduction.reduce))
     box, extents = _box(main.indices, dims, sizes, moving, expr)
     if box is False:
-        return count, padded
+        return count, padded, np.bool_(False)
     box_count, box_padded = _padded(extents, geometry.pad)
-    return np.where(box, box_count, count), np.where(box, box_padded, padded)
+    return np.where(box, box_count, count), np.where(box, box_padded, padded), box
 
 
 def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:

@@ -234,7 +234,7 @@ def _knobs(segment: Segment, structure: SegmentStructure, prefix: str, target: T
         extent = prod(a.extent for a in axes)
         if not structure.shared:
             yield Knob(f"{prefix}t{d}", _thread_counts(extent, len(structure.dims), structure, target, coarse))
-        yield Knob(f"{prefix}e{d}", _thread_tiles(extent, structure, matrix, coarse))
+        yield Knob(f"{prefix}e{d}", _thread_tiles(extent, structure, matrix, target, coarse))
         if extent > 1:
             yield Knob(f"{prefix}v{d}", _vectors(d, structure, segment, target, coarse))
     for k, loop in enumerate(structure.loops):
@@ -243,7 +243,7 @@ def _knobs(segment: Segment, structure: SegmentStructure, prefix: str, target: T
     if structure.lanes:
         longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
         yield Knob(f"{prefix}lanes", powers(1, min(next_power(longest), target.MAX_thread)))
-        yield Knob(f"{prefix}rv", (1, 2, 4))
+        yield Knob(f"{prefix}rv", powers(1, target.vector_bytes // 4))
     if structure.stages_any:
         yield Knob(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
         yield Knob(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
@@ -262,9 +262,9 @@ def _thread_counts(extent: int, rank: int, structure: SegmentStructure, target: 
     return tuple(sorted(found))
 
 
-def _thread_tiles(extent: int, structure: SegmentStructure, matrix: bool, coarse: bool) -> tuple[int, ...]:
+def _thread_tiles(extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool) -> tuple[int, ...]:
     top = 8 if matrix or not structure.loops else 4
-    if not coarse and matrix and len(structure.dims) <= 3:
+    if matrix and (target.is_cpu or (not coarse and len(structure.dims) <= 3)):
         top = 16
     return powers(1, min(next_power(extent), top))
 
@@ -277,7 +277,8 @@ def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Targ
     inner = inner or any(o.write and last in variables(o.write[-1]) for o in segment.outputs) or structure.stages_any
     if not inner:
         return (1,)
-    return (1, 4) if coarse else (1, 2, 4)
+    widest = target.vector_bytes // 4
+    return (1, widest) if coarse else powers(1, widest)
 
 
 def _chunks(extent: int, flat: bool, structure: SegmentStructure, coarse: bool) -> tuple[int, ...]:
