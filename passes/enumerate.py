@@ -12,13 +12,12 @@ from attrs import frozen
 from ..ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from ..ir.segment import FusedGroup
 from ..ir.target import Target
+from .check import MAX_BODY
 from .features import Features, count_features
 from .footprint import Count
 from .geometry import Columns, Geometry, geometries
 from .space import Space, Structure, next_power
 
-#: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
-MAX_BODY = 4096
 #: Points that are evaluated at once, so that arrays stay in the cache.
 BATCH = 1 << 17
 

@@ -1,0 +1,47 @@
+"""The vectorised rules and counts agree, point by point, with the scalar ones that work on schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.backends.targets import find_target
+from cuts.passes.bound import bound
+from cuts.passes.check import check_schedule, features_of, shared_bytes, staged_tiles_of
+from cuts.passes.enumerate import columns_at, evaluate, to_schedule
+from cuts.passes.frames import lay_out
+from cuts.passes.space import make_space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .groups import ALL
+
+TARGETS = [find_target("cuda:h200"), find_target("opencl")]
+
+
+@st.composite
+def points(draw):
+    group = ALL[draw(st.sampled_from(sorted(ALL)))]
+    target = draw(st.sampled_from(TARGETS))
+    space = make_space(group, target, coarse=draw(st.booleans()))
+    structure = draw(st.sampled_from(space.structures))
+    start = sum(s.size for s in space.structures[: space.structures.index(structure)])
+    return space, structure, start, draw(st.integers(0, structure.size - 1))
+
+
+@given(points())
+@settings(max_examples=300, deadline=None)
+def test_vectorised_counts_equal_scalar_ones(point):
+    space, structure, start, number = point
+    batch = evaluate(space, structure, columns_at(structure, np.asarray([number])), start)
+    schedule = to_schedule(space, start + number)
+    assert int(np.max(batch.features.threads)) == schedule.threads
+    assert int(np.max(batch.features.grid)) == schedule.blocks
+    layout = lay_out(space.group, schedule, space.target)
+    assert int(np.max(batch.features.shared)) == shared_bytes(layout, staged_tiles_of(layout))
+    scalar = features_of(space.group, schedule, space.target)
+    for name in ("registers", "body", "flops", "issue", "wavefronts", "bytes", "fetched", "stored", "transactions", "chain"):
+        assert float(np.max(getattr(batch.features, name))) == pytest.approx(float(np.max(getattr(scalar, name)))), name
+    reasons = check_schedule(space.group, schedule, space.target)
+    assert bool(batch.legal[0]) == (not reasons), (reasons, {n: bool(np.max(r)) for n, r in batch.illegal.items()})
+    time = float(np.max(bound(batch.features, space.target).time))
+    assert time >= space.target.launch_time
