@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
+from collections.abc import Callable
 from functools import cache
+from typing import Any, TypeVar
 
 import pytest
+
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 @cache
@@ -44,19 +47,20 @@ def toolchain_reason() -> str:
     return "" if toolchains() else "neither nvcc nor NVRTC is installed"
 
 
-def needs_opencl(test: pytest.MarkDecorator | object) -> object:
-    """Mark a test that runs OpenCL kernels."""
-    return pytest.mark.opencl(pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "-")(test))  # type: ignore[arg-type]
+def needs_opencl(test: Test) -> Test:
+    """Mark a test, or a class of tests, that runs OpenCL kernels."""
+    return pytest.mark.opencl(_skip(opencl_reason())(test))
 
 
-def needs_cuda(test: pytest.MarkDecorator | object) -> object:
-    """Mark a test that runs CUDA kernels."""
-    return pytest.mark.cuda(pytest.mark.skipif(bool(cuda_reason()), reason=cuda_reason() or "-")(test))  # type: ignore[arg-type]
+def needs_cuda(test: Test) -> Test:
+    """Mark a test, or a class of tests, that runs CUDA kernels."""
+    return pytest.mark.cuda(_skip(cuda_reason())(test))
 
 
-def needs_toolchain(test: pytest.MarkDecorator | object) -> object:
-    """Mark a test that compiles CUDA sources without running them."""
-    return pytest.mark.skipif(bool(toolchain_reason()), reason=toolchain_reason() or "-")(test)  # type: ignore[arg-type]
+def needs_toolchain(test: Test) -> Test:
+    """Mark a test, or a class of tests, that compiles CUDA sources without running them."""
+    return _skip(toolchain_reason())(test)
 
 
-HAS_NVCC = shutil.which("nvcc") is not None
+def _skip(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(bool(reason), reason=reason or "it is here")

@@ -1,0 +1,117 @@
+"""Compiling CUDA sources without a GPU: figures, warnings, failures, time limits, the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from cuts.backends import cuda_compile
+from cuts.backends.cuda_compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
+from cuts.ir.errors import BackendError, UsageError
+from cuts.ir.launch import Argument, KernelFunction
+from cuts.ir.types import DType
+from cuts.tests.needs import needs_toolchain
+
+SOURCE = """extern "C" __global__ void __launch_bounds__(64) k(const float* __restrict__ x, float* __restrict__ y) {
+  __shared__ float s[64];
+  int i = blockIdx.x * 64 + threadIdx.x;
+  s[threadIdx.x] = x[i];
+  __syncthreads();
+  y[i] = s[63 - threadIdx.x];
+}
+"""
+KERNEL = KernelFunction(
+    "k", "cuda", SOURCE, (1, 1, 1), (64, 1, 1), (Argument("x", DType.F32, False), Argument("y", DType.F32, True)), shared_bytes=256
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache."""
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@needs_toolchain
+def test_a_cubin_comes_with_its_figures() -> None:
+    cubin = compile_kernel(KERNEL, "sm_90")
+    assert cubin.code.startswith(b"\x7fELF")
+    assert 4 <= cubin.registers <= 64 and cubin.shared_bytes == 256
+    assert (cubin.spill_bytes, cubin.warnings) == (0, ())
+
+
+@needs_toolchain
+def test_warnings_surface() -> None:
+    kernel = evolve(KERNEL, source=SOURCE.replace("__syncthreads", "int idle = 3; __syncthreads"))
+    assert any("idle" in line for line in compile_kernel(kernel, "sm_90").warnings)
+
+
+@needs_toolchain
+def test_a_failure_shows_the_log_and_the_numbered_source() -> None:
+    with pytest.raises(BackendError) as caught:
+        compile_kernel(evolve(KERNEL, source=SOURCE.replace("s[63", "q[63")), "sm_90")
+    assert '"q" is undefined' in str(caught.value) and "   6 |   y[i] = q[63" in str(caught.value)
+
+
+def fake(log: str = "", code: bytes = b"cubin") -> tuple[Toolchain, list[str]]:
+    """Return a compiler that says `log`, and the list of what it was asked to compile."""
+    calls: list[str] = []
+
+    def run(source: str, arch: str, timeout: float) -> tuple[bytes, str]:
+        calls.append(source)
+        return code, log
+
+    return Toolchain("fake", "1", run), calls
+
+
+def use(monkeypatch: pytest.MonkeyPatch, *tools: Toolchain) -> None:
+    """Let these be the compilers of this machine."""
+    monkeypatch.setattr(cuda_compile, "toolchains", lambda: tools)
+
+
+def test_logs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = """ptxas info    : Compiling entry function 'k' for 'sm_90'
+    24 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 24 bytes cumulative stack size, 4096 bytes smem
+ptxas warning : Registers are spilled to local memory in function 'k'
+Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
+"""
+    use(monkeypatch, fake(log)[0])
+    warning = "ptxas warning : Registers are spilled to local memory in function 'k'"
+    assert compile_kernel(KERNEL, "sm_90") == Cubin(b"cubin", 255, 4096, 36, 24, (warning,))
+
+
+def test_equal_sources_are_compiled_once_and_then_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, calls = fake("ptxas warning : w")
+    use(monkeypatch, tool)
+    first = compile_kernels([KERNEL, KERNEL, evolve(KERNEL, source=SOURCE + " ")], "sm_90")
+    assert len(calls) == 2 and first[0] == first[1]
+    assert compile_kernels([KERNEL], "sm_90") == first[:1] and len(calls) == 2
+    compile_kernel(KERNEL, "sm_70")
+    assert len(calls) == 3
+
+
+def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch)
+    with pytest.raises(BackendError, match="neither NVRTC nor nvcc was found; install the wheels"):
+        compile_kernel(KERNEL, "sm_90")
+
+
+def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc, nvcc = (evolve(fake()[0], name=name) for name in ("nvrtc", "nvcc"))
+    use(monkeypatch, nvrtc, nvcc)
+    assert find_toolchain().name == "nvrtc"
+    monkeypatch.setenv("CUTS_CUDA_COMPILER", "nvcc")
+    assert find_toolchain().name == "nvcc"
+    monkeypatch.setenv("CUTS_CUDA_COMPILER", "gcc")
+    with pytest.raises(UsageError, match="expected nvrtc or nvcc"):
+        find_toolchain()
+
+
+def test_nvcc_is_stopped_in_time(tmp_path: Path) -> None:
+    slow = tmp_path / "nvcc"
+    slow.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
+    slow.chmod(0o755)
+    with pytest.raises(Exception, match="stopped after 0.2 seconds"):
+        cuda_compile._run_nvcc(str(slow), SOURCE, "sm_90", 0.2)

@@ -1,0 +1,182 @@
+"""OpenCL: choosing a platform by rule, building many kernels at once, and what a failure shows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends import opencl
+from cuts.backends.device import Device, Pointer, time_kernel
+from cuts.backends.opencl import OpenCLDevice, choose_device
+from cuts.backends.targets import find_target
+from cuts.ir.errors import BackendError
+from cuts.ir.launch import Argument, KernelFunction
+from cuts.ir.types import DType
+from cuts.tests.needs import needs_opencl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HELPER = "int twice(int x) { return 2 * x; }\n"
+
+
+def copy_kernel(name: str = "k", prologue: str = HELPER, body: str = "y[i] = twice(x[i]);", **fields: Any) -> KernelFunction:
+    """Return a kernel from ints to ints with 4 blocks of 16 threads."""
+    source = f"{prologue}__kernel void {name}(__global const int* x, int x_base, __global int* y, int y_base)"
+    source += f" {{ x += x_base; y += y_base; int i = get_global_id(0); {body} }}\n"
+    arguments = (Argument("a", DType.I32, False), Argument("b", DType.I32, True))
+    return KernelFunction(
+        **{"name": name, "dialect": "opencl", "source": source, "grid": (4, 1, 1), "block": (16, 1, 1), "arguments": arguments, **fields}
+    )
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    """The device of this machine."""
+    return OpenCLDevice(find_target("opencl"))
+
+
+def run(device: Device, kernels: list[KernelFunction], start: int = 0) -> list[Any]:
+    """Run each kernel on 64 ints at element `start` of one buffer, results behind them, and return the results."""
+    buffer = device.allocate(4 * (start + 128))
+    data = np.arange(64, dtype=np.int32)
+    results = []
+    for kernel, loaded in zip(kernels, device.build(kernels), strict=True):
+        device.upload(Pointer(buffer, 4 * start), data)
+        device.bind(loaded, kernel, [Pointer(buffer, 4 * start), Pointer(buffer, 4 * (start + 64))])()
+        out = np.empty(64, np.int32)
+        device.download(out, Pointer(buffer, 4 * (start + 64)))
+        results.append(out)
+    return results
+
+
+@needs_opencl
+@settings(max_examples=5, deadline=None)
+@given(start=st.integers(0, 100))
+def test_offsets_reach_the_kernel(start: int) -> None:
+    (result,) = run(OpenCLDevice(find_target("opencl")), [copy_kernel()], start)
+    assert np.array_equal(result, 2 * np.arange(64))
+
+
+@needs_opencl
+def test_kernels_that_share_helpers_share_a_program(device: Device) -> None:
+    kernels = [
+        copy_kernel("k0"),
+        copy_kernel("k1", body="y[i] = twice(x[i]) + 1;"),
+        copy_kernel("k2", prologue=HELPER.replace("2 *", "3 *")),
+    ]
+    loaded = device.build(kernels)
+    assert loaded[0] is loaded[1] and loaded[0] is not loaded[2]
+    assert [int(result[5]) for result in run(device, kernels)] == [10, 11, 15]
+
+
+@needs_opencl
+def test_kernels_of_one_name_are_kept_apart(device: Device) -> None:
+    assert [int(result[5]) for result in run(device, [copy_kernel(), copy_kernel(body="y[i] = 7;")])] == [10, 7]
+
+
+@needs_opencl
+def test_kernels_that_do_not_mix_are_built_one_by_one(device: Device) -> None:
+    macro = "__kernel void {0}_(__global int* x) {{ }}\nint helper(int x) {{ return {1}; }}\n"
+    kernels = [
+        copy_kernel("k0", macro.format("a", "x"), "y[i] = helper(x[i]);"),
+        copy_kernel("k1", macro.format("b", "-x"), "y[i] = helper(x[i]);"),
+    ]
+    assert [int(result[5]) for result in run(device, kernels)] == [5, -5]
+
+
+@needs_opencl
+def test_shared_memory_and_barriers(device: Device) -> None:
+    body = "__local int s[16]; int t = get_local_id(0); s[t] = x[i]; barrier(CLK_LOCAL_MEM_FENCE); y[i] = s[15 - t];"
+    (result,) = run(device, [copy_kernel(body=body, shared_bytes=64)])
+    assert np.array_equal(result, np.arange(64).reshape(4, 16)[:, ::-1].ravel())
+
+
+@needs_opencl
+def test_a_grid_without_blocks_does_nothing(device: Device) -> None:
+    time_kernel(device, copy_kernel(grid=(0, 1, 1)), [Pointer(device.allocate(4)), Pointer(device.allocate(4))], repeats=2)
+
+
+@needs_opencl
+def test_a_build_failure_shows_the_log_and_the_numbered_source(device: Device) -> None:
+    with pytest.raises(BackendError) as caught:
+        device.build([copy_kernel("fine"), copy_kernel("broken", body="y[i] = nonsense;")])
+    text = str(caught.value)
+    assert text.startswith("kernel broken does not compile for Portable")
+    assert "nonsense" in text and "   2 | __kernel void broken" in text
+    assert caught.value.exit_code == 4
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"block": (5000, 1, 1)}, "5000 threads per block"),
+        ({"shared_bytes": 1 << 30}, "bytes of shared memory"),
+    ],
+)
+def test_limits_of_the_device_are_named(device: Device, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BackendError, match=message):
+        device.build([copy_kernel(**fields)])
+
+
+@needs_opencl
+def test_wrong_parameters_are_named(device: Device) -> None:
+    kernel = copy_kernel()
+    extra = evolve(kernel, arguments=(*kernel.arguments, Argument("c", DType.I32, False)))
+    (loaded,) = device.build([extra])
+    with pytest.raises(BackendError, match="parameters"):
+        device.bind(loaded, extra, [Pointer(device.allocate(256))] * 3)
+
+
+@needs_opencl
+def test_too_large_an_allocation_is_named(device: Device) -> None:
+    with pytest.raises(BackendError, match="one allocation of"):
+        device.allocate(1 << 50)
+
+
+@needs_opencl
+def test_times_are_samples(device: Device) -> None:
+    buffer = device.allocate(1024)
+    timing = time_kernel(device, copy_kernel(), [Pointer(buffer), Pointer(buffer, 512)], repeats=5, cold=True)
+    assert len(timing.samples) == 5 and timing.best <= timing.median and timing.spread >= 0
+
+
+# ---- choosing a platform
+
+
+def platform(name: str, version: str) -> SimpleNamespace:
+    """Return a platform with one device."""
+    return SimpleNamespace(name=name, version=version, get_devices=lambda: [SimpleNamespace(name=f"cpu of {version}")])
+
+
+OLD = platform("Portable Computing Language", "OpenCL 3.0 PoCL 3.0-rc2  Linux")
+NEW = platform("Portable Computing Language", "OpenCL 3.0 PoCL 3.1+debian  Linux")
+OTHER = platform("A vendor", "OpenCL 3.0")
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
+    """Return the platform that is chosen among some."""
+    monkeypatch.setattr(opencl, "_import", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError))
+    monkeypatch.setenv("CUTS_OPENCL_PLATFORM", wanted)
+    return choose_device().platform
+
+
+def test_the_newest_pocl_wins_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, [OTHER, OLD, NEW]) is NEW
+    assert chosen(monkeypatch, [NEW, OLD, OTHER]) is NEW
+    assert chosen(monkeypatch, [OTHER, OLD]) is OLD
+
+
+def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, [NEW, OLD, OTHER], "3.0-rc2") is OLD
+    assert chosen(monkeypatch, [NEW, OLD, OTHER], "vendor") is OTHER
+    with pytest.raises(BackendError, match="platforms are: Portable"):
+        chosen(monkeypatch, [NEW, OLD], "nvidia")
+
+
+def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BackendError, match="pip install"):
+        chosen(monkeypatch, [])

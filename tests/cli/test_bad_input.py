@@ -1,0 +1,131 @@
+"""Bad input: the exit code, one clear line for each error, no traceback, nothing half-written."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cuts.runtime.plan_file import save_plan
+from cuts.tests.cli.conftest import MODEL, Cuts
+from cuts.tests.runtime.handmade import example_plan
+
+COMPILE = ["compile", "graph.json", "--target", "reference", "-o", "p"]
+
+USAGE: dict[str, tuple[list[str], int, str]] = {
+    "no command": ([], 2, "COMMAND"),
+    "unknown command": (["optimise"], 2, "invalid choice"),
+    "unknown flag": ([*COMPILE, "--fast"], 2, "--fast"),
+    "no model": (["compile"], 2, "MODEL"),
+    "missing file": (["compile", "none.json"], 3, "none.json"),
+    "missing onnx file": (["compile", "none.onnx"], 3, "none.onnx"),
+    "a folder": (["compile", "."], 3, "."),
+    "unknown target": ([*COMPILE, "--target", "cuda:sm_1"], 2, "targets are: opencl"),
+    "absent device": ([*COMPILE, "--target", "metal"], 2, "targets are: opencl"),
+    "unknown mode": ([*COMPILE, "--mode", "fast"], 2, "no-fusion"),
+    "bad shape": ([*COMPILE, "--shape", "x=2xq"], 2, "expected NAME=1x3x224x224"),
+    "shape of nothing": ([*COMPILE, "--shape", "z=2x4"], 2, "inputs are: x"),
+    "shape that does not fit": ([*COMPILE, "--shape", "x=2x5"], 3, "matmul"),
+    "bad budget": ([*COMPILE, "--budget", "-1"], 2, "number above 0"),
+    "missing spec": ([*COMPILE, "--spec", "none.cuts"], 2, "none.cuts"),
+    "output is a file": (["compile", "graph.json", "--target", "reference", "-o", "graph.json"], 3, "no folder"),
+    "output is no plan": (["compile", "graph.json", "--target", "reference", "-o", "."], 3, "no plan"),
+    "missing plan": (["run", "none"], 3, "no plan"),
+    "plan is a file": (["run", "graph.json"], 3, "plan"),
+    "missing arrays": (["run", "good", "--input", "none.npz"], 2, "none.npz"),
+    "foreign arrays": (["run", "good", "--input", "graph.json"], 2, "cannot read arrays"),
+    "unknown group": (["explain", "good", "99"], 2, "expected a number below 3"),
+    "unknown op": (["ops", "matmull"], 3, "did you mean 'matmul'"),
+    "cache verb": (["cache", "burn"], 2, "invalid choice"),
+}
+
+
+def assert_clean(err: str, folder: Path) -> None:
+    """Check that errors are lines of their own and that only complete plans are left."""
+    assert err and all(line.startswith("cuts: error: ") for line in err.strip().splitlines()), err
+    assert sorted(path.name for path in folder.iterdir()) == ["good", "graph.json"]
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_usage(name: str, cuts: Cuts, tmp_path: Path) -> None:
+    arguments, code, message = USAGE[name]
+    save_plan(example_plan(), tmp_path / "good")
+    result = cuts(*arguments)
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
+    assert_clean(result.err, tmp_path)
+
+
+def node(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    """Return a change of the model's second node."""
+    return lambda model: model["nodes"][1].update(changes)
+
+
+GRAPHS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "unknown op": (node(op="reluu"), "relu"),
+    "op full of code": (node(op='x;}__global__ void */ #include "/etc/passwd"'), "unknown op"),
+    "unknown attribute": (node(attributes={"fast": 1}), "fast"),
+    "unknown value": (node(inputs=["nothing"]), "nothing"),
+    "cycle": (lambda m: m["nodes"][0].update(inputs=["y", "w"]), "cycle"),
+    "wrong shapes": (lambda m: m["inputs"][0].update(shape=[2, 5]), "matmul"),
+    "two definitions": (node(outputs=["h"]), "defined 2 times"),
+    "missing output": (lambda m: m.update(outputs=["z"]), "nothing defines"),
+    "no outputs": (lambda m: m.update(outputs=[]), "no outputs"),
+    "wrong number of elements": (lambda m: m["constants"][0].update(data=[1]), "expected a flat list of 12"),
+    "missing weights": (lambda m: (m["constants"][0].pop("data"), m.update(weights="w.safetensors")), "w.safetensors"),
+    "weights outside": (lambda m: (m["constants"][0].pop("data"), m.update(weights="../w.safetensors")), "../w.safetensors"),
+    "unknown field": (lambda m: m.update(nodez=[]), "nodez"),
+    "newer version": (lambda m: m.update(version=9), "version"),
+    "foreign format": (lambda m: m.update(format="onnx"), "format"),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(name: str, cuts: Cuts, tmp_path: Path) -> None:
+    change, message = GRAPHS[name]
+    model = copy.deepcopy(MODEL)
+    change(model)
+    (tmp_path / "graph.json").write_text(json.dumps(model))
+    save_plan(example_plan(), tmp_path / "good")
+    result = cuts(*COMPILE)
+    assert (result.code, result.out) == (3, "")
+    assert message in result.err
+    assert_clean(result.err, tmp_path)
+
+
+TEXTS = {"empty": b"", "not JSON": b"{", "binary": b"\x00\xff\xfe", "a list": b"[]", "deep": b"[" * 100_000, "a number": b"1"}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(name: str, cuts: Cuts, tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_bytes(TEXTS[name])
+    result = cuts(*COMPILE)
+    assert (result.code, result.out) == (3, "")
+    assert "graph.json" in result.err and "Traceback" not in result.err
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_spec_with_errors_points_into_it(cuts: Cuts, tmp_path: Path) -> None:
+    (tmp_path / "my.cuts").write_text("op broken\n  out res: T[m, q\n")
+    result = cuts(*COMPILE, "--spec", "my.cuts")
+    assert (result.code, result.out) == (3, "")
+    assert "my.cuts:" in result.err and "^" in result.err and "Traceback" not in result.err
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_traceback_is_shown_on_request(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_DEBUG", "1")
+    result = cuts("run", "none")
+    assert result.code == 3 and "Traceback" in result.err
+
+
+def test_interruption_is_130(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cuts.cli_compile.load_model", interrupt)
+    result = cuts(*COMPILE)
+    assert (result.code, result.err) == (130, "cuts: interrupted\n")

@@ -1,0 +1,170 @@
+"""The commands: what they print, write and return."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.compile import _module_arguments
+from cuts.runtime.plan_file import load_plan, save_plan
+from cuts.tests.cli.conftest import MODEL, Cuts
+from cuts.tests.needs import needs_opencl
+from cuts.tests.runtime.handmade import example_plan, expected, random_x
+
+REFERENCE = ["--target", "reference"]
+
+
+def test_compile_writes_a_plan_and_says_so(cuts: Cuts, tmp_path: Path) -> None:
+    result = cuts("compile", "graph.json", *REFERENCE, "--verify")
+    assert result.code == 0 and "plan graph.plan written" in result.out
+    assert "random inputs (seed 0): x" in result.err
+    assert load_plan(tmp_path / "graph.plan").name == "tiny"
+
+
+def test_compile_prints_one_json_object(cuts: Cuts) -> None:
+    value = cuts("compile", "graph.json", *REFERENCE, "-o", "p", "--verify", "--json").json
+    assert (value["plan"], value["name"], value["complete"]) == ("p", "tiny", True)
+    assert value["verify"]["ok"] is True
+
+
+def test_compile_reads_standard_input(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(MODEL)))
+    assert "plan model.plan written" in cuts("compile", "-", *REFERENCE).out
+
+
+def test_shapes_are_fixed_and_derived_again(cuts: Cuts, tmp_path: Path) -> None:
+    assert cuts("compile", "graph.json", *REFERENCE, "--shape", "x=7x4", "-o", "p").code == 0
+    assert load_plan(tmp_path / "p").types["y"].shape == (7, 3)
+
+
+def test_user_declarations_travel_with_the_plan(cuts: Cuts, tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "spec" / "elementwise.cuts"
+    relu = next(line for line in source.read_text().splitlines() if line.startswith("op relu"))
+    (tmp_path / "my.cuts").write_text(
+        source.read_text().split("op ")[0] * 0 + relu.replace("op relu", "op my_relu") + _body(source, "relu")
+    )
+    model = json.loads(json.dumps(MODEL))
+    model["nodes"][1]["op"] = "my_relu"
+    (tmp_path / "graph.json").write_text(json.dumps(model))
+    assert cuts("compile", "graph.json", *REFERENCE, "--spec", "my.cuts", "-o", "p").code == 0
+    (tmp_path / "my.cuts").unlink()
+    assert cuts("verify", "p").code == 0
+    assert cuts("compile", "graph.json", *REFERENCE, "-o", "q").code == 3
+
+
+def _body(source: Path, name: str) -> str:
+    """Return the indented lines below an operation's head."""
+    lines = source.read_text().splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(f"op {name}")) + 1
+    end = next((n for n in range(start, len(lines)) if lines[n] and not lines[n].startswith(" ")), len(lines))
+    return "\n" + "\n".join(lines[start:end]) + "\n"
+
+
+def test_run_takes_and_writes_arrays(cuts: Cuts, tmp_path: Path) -> None:
+    cuts("compile", "graph.json", *REFERENCE, "-o", "p")
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.savez(tmp_path / "x.npz", x=x)
+    result = cuts("run", "p", "--input", "x.npz", "--output", "y.npz", "--json")
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], np.maximum(x @ weights, 0))
+    assert result.json["outputs"]["y"]["shape"] == [2, 3] and result.err == ""
+
+
+def test_missing_inputs_are_random_with_a_printed_seed(cuts: Cuts) -> None:
+    cuts("compile", "graph.json", *REFERENCE, "-o", "p")
+    first, again, other = (cuts("run", "p", "--seed", seed) for seed in ("7", "7", "8"))
+    assert first.err == "random inputs (seed 7): x\n"
+    assert first.out == again.out != other.out
+
+
+@needs_opencl
+def test_run_prints_percentiles(cuts: Cuts, tmp_path: Path) -> None:
+    save_plan(example_plan(), tmp_path / "p")
+    seconds = cuts("run", "p", "--iters", "5", "--json").json["seconds"]
+    assert set(seconds) == {"wall", "copy in", "compute", "copy out"}
+    assert 0 < seconds["wall"]["min"] <= seconds["wall"]["median"] <= seconds["wall"]["p99"]
+
+
+@needs_opencl
+def test_run_of_a_device_plan(cuts: Cuts, tmp_path: Path) -> None:
+    save_plan(example_plan(), tmp_path / "p")
+    x = random_x()
+    np.save(tmp_path / "x.npy", x)
+    assert cuts("run", "p", "--input", "x.npy", "--output", "y.npz").code == 0
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(x)["y"], rtol=1e-6)
+
+
+def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts("compile", "graph.json", *REFERENCE, "-o", "p")
+    assert cuts("verify", "p").code == 0
+    monkeypatch.setattr("cuts.driver.CompiledPlan.run", lambda self, inputs: {"y": np.zeros((2, 3), np.float32)})
+    monkeypatch.setattr("cuts.cli_common.first_wrong_step", lambda *_: "step 0, kernel k")
+    monkeypatch.setattr("cuts.driver.CompiledPlan.session", None)
+    result = cuts("verify", "p", "--json")
+    assert result.code == 5 and result.json["checks"][0]["ok"] is False
+    assert "wrong numbers: y: error" in result.err and "first at step 0, kernel k" in result.err
+
+
+def test_explain_shows_groups_and_sources(cuts: Cuts, tmp_path: Path) -> None:
+    save_plan(example_plan(), tmp_path / "p")
+    overview = cuts("explain", "p").out
+    assert "k_add" in overview and "register" in overview and "3 groups, 2 distinct kernels" in overview
+    by_number, by_node = cuts("explain", "p", "0").out, cuts("explain", "p", "add").out
+    assert by_number == by_node and "__kernel void k_add" in by_number
+    assert cuts("explain", "p", "1", "--json").json["kernel"] == "k_double"
+
+
+def test_names_full_of_markup_are_shown_as_they_are(cuts: Cuts, tmp_path: Path) -> None:
+    plan = example_plan()
+    groups = ({**plan.groups[0], "nodes": ["[red]no[/red]\x1b[31m"]}, *plan.groups[1:])
+    save_plan(evolve(plan, groups=groups), tmp_path / "p")
+    assert "[red]no[/red]\\x1b[31m" in cuts("explain", "p").out
+
+
+def test_report_is_one_safe_file(cuts: Cuts, tmp_path: Path) -> None:
+    model = json.loads(json.dumps(MODEL).replace('"tiny"', '"<script>alert(1)</script>"'))
+    (tmp_path / "graph.json").write_text(json.dumps(model))
+    assert cuts("compile", "graph.json", *REFERENCE, "-o", "p", "--report", "r.html").code == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "&lt;script&gt;alert(1)" in page and "<script" not in page
+    assert "http" not in page
+
+
+def test_device_lists_targets_and_compilers(cuts: Cuts) -> None:
+    value = cuts("device", "--json").json
+    assert "cuda:sm_90" in value["targets"] and {d["dialect"] for d in value["devices"]} == {"opencl", "cuda"}
+    assert "NUM_SM: 132" in cuts("device", "--target", "cuda:h200").out
+
+
+def test_ops_shows_a_declaration(cuts: Cuts) -> None:
+    names = [op["name"] for op in cuts("ops", "--json").json["ops"]]
+    assert {"relu", "matmul"} <= set(names)
+    assert "op matmul" in cuts("ops", "matmul").out
+
+
+def test_cache_shows_and_clears(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
+    assert cuts("cache", "info", "--json").json["entries"] == 0
+    (tmp_path / "cache" / "cubin").mkdir()
+    (tmp_path / "cache" / "cubin" / "k").write_bytes(b"x")
+    assert cuts("cache", "clear", "--json").json == {"removed": 1}
+
+
+def test_the_module_is_the_compile_command() -> None:
+    assert _module_arguments(["graph.json", "-o", "p"]) == ["compile", "graph.json", "-o", "p"]
+    assert _module_arguments(["run", "p"]) == ["run", "p"]
+    assert _module_arguments([]) == ["compile"]
+
+
+def test_python_m_cuts_compile(tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_text(json.dumps(MODEL))
+    command = [sys.executable, "-m", "cuts.compile", "graph.json", "--target", "reference"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tmp_path / "graph.plan" / "plan.json").is_file()

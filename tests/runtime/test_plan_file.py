@@ -1,0 +1,161 @@
+"""The folder form of a plan: it comes back whole, and damage of any kind is one clear error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.ir.compiled import Step
+from cuts.ir.errors import PlanError
+from cuts.ir.graph_text import print_graph
+from cuts.ir.launch import Storage
+from cuts.runtime.memory import Placement
+from cuts.runtime.plan import check_plan
+from cuts.runtime.plan_file import load_plan, plain, save_plan
+from cuts.tests.runtime.handmade import example_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NASTY = 'x;}__global__ void */ \\\n#include "/etc/passwd" \u202e é'
+
+
+@pytest.mark.parametrize("dialect", ["opencl", "cuda"])
+def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
+    plan = evolve(example_plan(dialect), binaries=(b"\x7fELF", None))
+    save_plan(plan, tmp_path / "p")
+    again = load_plan(tmp_path / "p")
+    assert again == plan
+    assert {k: v.tolist() for k, v in again.constants.items()} == {k: v.tolist() for k, v in plan.constants.items()}
+    assert again.model is not None and plan.model is not None
+    assert print_graph(again.model.graph) == print_graph(plan.model.graph)
+    assert again.model.specs == {"my.cuts": "op mine"}
+
+
+def test_names_full_of_code_round_trip_and_name_no_file(tmp_path: Path) -> None:
+    plan = example_plan(x=NASTY, y="../../etc")
+    save_plan(plan, tmp_path / "p")
+    assert load_plan(tmp_path / "p") == plan
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p"]
+    for kernel in load_plan(tmp_path / "p").kernels:
+        assert "include" not in kernel.source and "passwd" not in kernel.source
+
+
+def test_saving_again_replaces_the_plan(tmp_path: Path) -> None:
+    save_plan(evolve(example_plan(), name="old"), tmp_path / "p")
+    save_plan(evolve(example_plan(), name="new"), tmp_path / "p")
+    assert load_plan(tmp_path / "p").name == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_saving_spares_folders_that_are_no_plan(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "thesis.tex").write_text("years of work")
+    with pytest.raises(PlanError, match="no plan"):
+        save_plan(example_plan(), tmp_path / "p")
+    assert (tmp_path / "p" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(PlanError, match="No space left"):
+        save_plan(example_plan(), tmp_path / "p")
+    assert list(tmp_path.iterdir()) == []
+
+
+def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], object]:
+    """Return a damage that rewrites plan.json without fixing its digest."""
+
+    def damage(folder: Path) -> None:
+        data = json.loads((folder / "plan.json").read_text())
+        change(data)
+        (folder / "plan.json").write_text(json.dumps(data))
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no folder": (lambda p: p.rename(p.with_name("q")), "no plan"),
+    "no plan.json": (lambda p: (p / "plan.json").unlink(), "no plan.json"),
+    "empty plan.json": (lambda p: (p / "plan.json").write_text(""), "not JSON"),
+    "truncated plan.json": (lambda p: (p / "plan.json").write_text((p / "plan.json").read_text()[:900]), "not JSON"),
+    "binary plan.json": (lambda p: (p / "plan.json").write_bytes(b"\xff\xfe\x00"), "not JSON"),
+    "deep plan.json": (lambda p: (p / "plan.json").write_text("[" * 100_000), "not JSON"),
+    "a list": (lambda p: (p / "plan.json").write_text("[1, 2]"), "no plan of cuts"),
+    "foreign format": (edit(lambda d: d.update(format="other")), "no plan of cuts"),
+    "newer version": (edit(lambda d: d.update(version=99)), "version 99"),
+    "changed field": (edit(lambda d: d.update(arena=1)), "digest"),
+    "removed field": (edit(lambda d: d.pop("steps")), "digest"),
+    "missing source": (lambda p: (p / "kernels" / "0000.cl").unlink(), "missing"),
+    "changed source": (lambda p: (p / "kernels" / "0001.cl").write_text("__kernel void k() {}"), "0001.cl is damaged"),
+    "missing weights": (lambda p: (p / "weights.safetensors").unlink(), "missing"),
+    "truncated weights": (lambda p: (p / "weights.safetensors").write_bytes(b"\x10"), "damaged"),
+    "changed model": (lambda p: (p / "model.txt").write_text("graph"), "damaged"),
+    "linked weights": (
+        lambda p: ((p / "weights.safetensors").rename(p.with_name("w")), (p / "weights.safetensors").symlink_to(p.with_name("w"))),
+        "outside the plan",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    damage, message = DAMAGES[name]
+    save_plan(example_plan(), tmp_path / "p")
+    damage(tmp_path / "p")
+    with pytest.raises(PlanError, match=message) as caught:
+        load_plan(tmp_path / "p")
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_flipped_bit_is_found_or_harmless(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("flip") / "p"
+    plan = example_plan()
+    save_plan(plan, folder)
+    path = data.draw(st.sampled_from(sorted(p for p in folder.rglob("*") if p.is_file())))
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        again = load_plan(folder)
+    except PlanError:
+        return
+    assert again == plan  # a flip between two kinds of white space
+    assert all(np.array_equal(again.constants[k], plan.constants[k]) for k in plan.constants)
+
+
+CONTRADICTIONS = {
+    "a step without a kernel": ({"steps": (Step(9, ()),)}, "launches kernel 9 of 2"),
+    "too few tensors": ({"steps": (Step(1, ("x",)),)}, "binds 1 tensors, expected 2"),
+    "an unknown tensor": ({"steps": (Step(1, ("x", "?")),)}, "binds '\\?' where f32"),
+    "an unknown table": ({"steps": (Step(0, ("x", "w", "h", "u")),)}, "the table 'u'"),
+    "a tensor outside its buffer": ({"storages": {"x": Storage("x", 100, (8, 1))}}, "reaches outside"),
+    "a negative stride": ({"storages": {"x": Storage("x", 31, (-8, 1))}}, "reaches outside"),
+    "a buffer outside the arena": ({"arena": 8}, "outside the arena"),
+    "a tensor without a buffer": ({"buffers": {"y": Placement(0, 256)}}, "no place"),
+    "a constant of another type": ({"constants": {"w": np.zeros(3)}}, "constant 'w'"),
+    "an output without a type": ({"outputs": ("z",)}, "has no type"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_plans_that_would_leave_their_memory_are_refused(name: str) -> None:
+    changes, message = CONTRADICTIONS[name]
+    plan = example_plan()
+    if "storages" in changes:
+        changes = {"storages": {**plan.storages, **changes["storages"]}}  # type: ignore[dict-item]
+    with pytest.raises(PlanError, match=message):
+        check_plan(evolve(plan, **changes))
+
+
+def test_plain_values_are_json() -> None:
+    value = {"a": (1, np.float32(0.5), {3, 1}), 2: float("inf"), "p": Path("x")}
+    assert plain(value) == {"a": [1, 0.5, [1, 3]], "2": "inf", "p": "x"}
