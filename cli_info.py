@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from itertools import takewhile
 
 from attrs import asdict
 
@@ -13,6 +14,7 @@ from .backends.device import open_device
 from .backends.targets import find_target, known_targets
 from .driver import load_spec
 from .ir.errors import BackendError
+from .ops import OpDecl
 
 
 def device_command(arguments: Namespace) -> int:
@@ -55,7 +57,7 @@ def ops_command(arguments: Namespace) -> int:
     registry = load_spec(arguments.spec).registry
     if arguments.name:
         decl = registry[arguments.name]
-        text = decl.span.source.text[decl.span.start : decl.span.end].strip()
+        text = _declaration(decl)
         values = {"name": decl.name, "family": decl.family, "summary": decl.summary, "declared": decl.span.position, "text": text}
         if arguments.json:
             console.print_json(values)
@@ -68,3 +70,11 @@ def ops_command(arguments: Namespace) -> int:
     rows = [[decl.name, decl.family or "-", decl.summary] for decl in registry.values()]
     console.out().print(console.table(f"{len(rows)} operations", ["op", "family", "summary"], rows))
     return 0
+
+
+def _declaration(decl: OpDecl) -> str:
+    """Return the text of a declaration: its first line and the indented ones below."""
+    line, _ = decl.span.source.line_column(decl.span.start)
+    first, *rest = decl.span.source.text.split("\n")[line - 1 :]
+    body = takewhile(lambda text: not text or text[0].isspace(), rest)
+    return "\n".join([first, *body]).rstrip()

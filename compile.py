@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from .ir.errors import CutsError, UsageError
+from .ir.errors import CutsError, ErrorList, UsageError
 
 _DEBUG = "CUTS_DEBUG"
 
@@ -162,7 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except CutsError as error:
-        _report(f"cuts: error: {error}")
+        errors = error.errors if isinstance(error, ErrorList) else (error,)
+        _report("\n".join(f"cuts: error: {each}" for each in errors))
         return error.exit_code
     except KeyboardInterrupt:
         _report("cuts: interrupted")

@@ -119,7 +119,8 @@ def _read_log(code: bytes, log: str) -> Cubin:
     def most(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
 
-    warnings = [line.strip() for line in log.splitlines() if re.search(r"\bwarning\b(?!s)", line, re.IGNORECASE)]
+    lines = (line.strip() for line in log.splitlines() if "warning" in line.lower())
+    warnings = [line for line in lines if not line.startswith("Remark")]
     return Cubin(
         code,
         registers=most(r"Used (\d+) registers"),

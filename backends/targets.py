@@ -81,9 +81,9 @@ def _same_generation(key: str) -> Target | None:
     beyond what compilation reports.
     """
     digits = key.removeprefix("sm_").rstrip("af")
-    if not key.startswith("sm_") or not digits.isdigit():
+    if not key.startswith("sm_") or not digits.isdigit() or len(digits) < 2:
         return None
     for item in descriptions():
-        if item.target.arch.removeprefix("sm_")[:-1] == digits[:-1]:
+        if item.target.dialect == "cuda" and item.target.arch.removeprefix("sm_")[:-1] == digits[:-1]:
             return evolve(item.target, name=f"{key} (numbers of {item.target.name})", arch=key)
     return None

@@ -9,7 +9,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends.device import Array, Device, Pointer
-from ..ir.errors import ErrorList, UsageError, raise_all
+from ..ir.errors import UsageError, raise_all
 from ..ir.types import TensorType
 
 _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
@@ -84,12 +84,10 @@ def checked_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], give
     for name in names:
         try:
             array = host_array(name, given[name])
-            if not hasattr(given[name], "dtype"):  # lists and numbers have no element type of their own
+            if not hasattr(given[name], "dtype") and array.dtype.kind in "biuf":  # lists of numbers have no element type of their own
                 array = array.astype(types[name].dtype.numpy)
             check_type(name, array.dtype, array.shape, types[name])
             arrays[name] = array
-        except ErrorList:
-            raise
         except UsageError as error:
             errors.append(error)
     raise_all(errors)
