@@ -91,7 +91,8 @@ def rank(features: Features, found: Bound, target: Target) -> Count:
     busy = np.minimum(1.0, features.grid / target.NUM_SM)
     per_sm = np.minimum(resident, np.ceil(features.grid / target.NUM_SM))
     hidden = np.minimum(1.0, per_sm * warps / _wanted_warps(target))
-    compute = np.maximum(found.terms["math"], np.maximum(found.terms["issue"], found.terms["shared"])) * idle
+    busiest = np.maximum(found.terms["math"], np.maximum(found.terms["issue"], found.terms["shared"]))
+    compute = (0.9 * busiest + 0.05 * (found.terms["math"] + found.terms["issue"] + found.terms["shared"])) * idle
     traffic = features.grid * (0.5 * features.bytes + 0.5 * features.fetched + features.stored) / target.l2_bandwidth
     memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, 0.05)
     waves = np.ceil(features.grid / (target.NUM_SM * resident))
@@ -107,6 +108,7 @@ def _unwieldy(features: Features, target: Target) -> Count:
     long = 1.0 + 0.1 * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
     if target.is_cpu:
         long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.threads / 64.0)))
+        long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.registers / 96.0)))
     return long
 
 

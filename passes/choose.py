@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from ..ir.schedule import Schedule
 from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from .bound import bound, longest, rank
-from .enumerate import Batch, evaluate, sampled, schedule_of
-from .space import SegmentStructure, Space, Structure, make_space
+from .enumerate import Batch, columns_of, evaluate, sampled, schedule_of
+from .space import Knob, SegmentStructure, Space, Structure, make_space
 
 #: Points that are scored of each structure before refinement.
 SAMPLE = 8192
 #: Points of the coarse space that are refined.
-SEEDS = 24
-#: Rounds of refinement; each moves every knob of every seed by one value.
+SEEDS = 16
+#: Rounds of refinement; each tries every other value of every parameter of every seed.
 ROUNDS = 3
 
 
@@ -87,7 +88,7 @@ def _embed(coarse: Space, full: Space, wide: Mapping[tuple[tuple[SegmentStructur
 
 
 def _neighbours(space: Space, points: Sequence[_Point], model: str) -> set[_Point]:
-    """Return the points that differ by one step of one knob, scored; illegal ones are left out."""
+    """Return the points that differ in one parameter, scored; illegal ones are left out."""
     found: set[_Point] = set()
     for position in sorted({p.structure for p in points}):
         structure = space.structures[position]
@@ -95,7 +96,7 @@ def _neighbours(space: Space, points: Sequence[_Point], model: str) -> set[_Poin
         if not moves:
             continue
         table = np.asarray(moves, dtype=np.int64)
-        columns = {k.name: np.asarray(k.values, dtype=np.int64)[table[:, a]] for a, k in enumerate(structure.knobs)}
+        columns = columns_of(structure, table)
         values = score(evaluate(space, structure, columns, 0), space.target, model)
         found |= {_Point(float(v), position, m) for v, m in zip(values, moves, strict=True) if np.isfinite(v)}
     return found
@@ -104,16 +105,23 @@ def _neighbours(space: Space, points: Sequence[_Point], model: str) -> set[_Poin
 def _moves(structure: Structure, places: tuple[int, ...]) -> list[tuple[int, ...]]:
     found = []
     for axis, knob in enumerate(structure.knobs):
-        for place in (places[axis] - 1, places[axis] + 1):
-            if 0 <= place < len(knob.values):
-                found.append((*places[:axis], place, *places[axis + 1 :]))
+        found += [(*places[:axis], place, *places[axis + 1 :]) for place in _siblings(knob)[places[axis]]]
     return found
+
+
+@lru_cache(maxsize=4096)
+def _siblings(knob: Knob) -> tuple[tuple[int, ...], ...]:
+    """Return for each value of a knob the positions of those that differ in one of its parameters."""
+    table = np.asarray(knob.values, dtype=np.int64)
+    near = (table[:, None, :] != table[None, :, :]).sum(axis=2) == 1
+    return tuple(tuple(int(k) for k in np.flatnonzero(row)) for row in near)
 
 
 def _candidate(space: Space, point: _Point) -> Candidate:
     structure = space.structures[point.structure]
-    values = {k.name: k.values[p] for k, p in zip(structure.knobs, point.places, strict=True)}
-    batch = evaluate(space, structure, {n: np.asarray([v]) for n, v in values.items()}, 0)
+    columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
+    values = {name: int(column[0]) for name, column in columns.items()}
+    batch = evaluate(space, structure, columns, 0)
     found = bound(batch.features, space.target)
     limit = max(found.terms, key=lambda name: float(np.max(found.terms[name])))
     names = [n for n in dir(batch.features) if not n.startswith("_")]

@@ -60,8 +60,9 @@ def mesh(structure: Structure, first: int = 0, last: int | None = None) -> dict[
     rank = len(structure.knobs)
     columns: dict[str, Count] = {}
     for axis, knob in enumerate(structure.knobs):
-        values = np.asarray(knob.values[first:last] if axis == 0 else knob.values, dtype=np.int64)
-        columns[knob.name] = values.reshape([-1 if k == axis else 1 for k in range(rank)])
+        table = np.asarray(knob.values[first:last] if axis == 0 else knob.values, dtype=np.int64)
+        for place, name in enumerate(knob.names):
+            columns[name] = table[:, place].reshape([-1 if k == axis else 1 for k in range(rank)])
     return columns
 
 
@@ -69,8 +70,16 @@ def columns_at(structure: Structure, points: np.ndarray[Any, Any]) -> dict[str, 
     """Return the knobs of the points with the given numbers within the structure."""
     if not structure.knobs:
         return {}
-    places = np.unravel_index(points, structure.shape)
-    return {k.name: np.asarray(k.values, dtype=np.int64)[p] for k, p in zip(structure.knobs, places, strict=True)}
+    return columns_of(structure, np.stack(np.unravel_index(points, structure.shape), axis=1))
+
+
+def columns_of(structure: Structure, places: np.ndarray[Any, Any]) -> dict[str, Count]:
+    """Return the knobs of points given as rows of positions, one per knob."""
+    columns: dict[str, Count] = {}
+    for axis, knob in enumerate(structure.knobs):
+        table = np.asarray(knob.values, dtype=np.int64)[places[:, axis]]
+        columns.update({name: table[:, place] for place, name in enumerate(knob.names)})
+    return columns
 
 
 def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Features) -> dict[str, Count]:
@@ -114,16 +123,26 @@ def batches(space: Space) -> Iterator[Batch]:
     """Yield all points of a space in order, in batches that fit the cache."""
     start = 0
     for structure in space.structures:
-        if not structure.knobs:
-            yield evaluate(space, structure, {}, start)
-            start += 1
-            continue
-        inner = structure.size // len(structure.knobs[0].values)
-        step = max(1, BATCH // inner)
-        for first in range(0, len(structure.knobs[0].values), step):
-            columns = mesh(structure, first, first + step)
-            yield evaluate(space, structure, columns, start + first * inner)
+        for first, inner in _slices(structure):
+            points = np.arange(first, min(first + BATCH, structure.size)) if inner > BATCH else None
+            columns = mesh(structure, first // inner, _last(first, inner)) if points is None else columns_at(structure, points)
+            yield evaluate(space, structure, columns, start + first, points)
         start += structure.size
+
+
+def _slices(structure: Structure) -> Iterator[tuple[int, int]]:
+    """Yield the first point of each batch, and the points per value of the leading knob."""
+    if not structure.knobs:
+        yield 0, 1
+        return
+    inner = structure.size // len(structure.knobs[0].values)
+    step = BATCH if inner > BATCH else max(1, BATCH // inner) * inner
+    for first in range(0, structure.size, step):
+        yield first, inner
+
+
+def _last(first: int, inner: int) -> int:
+    return first // inner + max(1, BATCH // inner)
 
 
 def sampled(space: Space, most: int) -> Iterator[Batch]:

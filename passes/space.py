@@ -21,10 +21,13 @@ from ..ir.target import Target
 
 @frozen(cache_hash=True)
 class Knob:
-    """A numeric parameter: its name within the structure and the values it may take."""
+    """A numeric parameter, or a few that are chosen together: their names within the structure, and the values they may take.
 
-    name: str
-    values: tuple[int, ...]
+    Threads, thread tile and vector of a dim are one knob, so that combinations that are pointless for its extent are no points at all.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
 
 
 @frozen(cache_hash=True)
@@ -232,21 +235,26 @@ def _knobs(segment: Segment, structure: SegmentStructure, prefix: str, target: T
     matrix = bool(segment.reductions) and is_matrix_like(segment)
     for d, axes in enumerate(structure.dims):
         extent = prod(a.extent for a in axes)
-        if not structure.shared:
-            yield Knob(f"{prefix}t{d}", _thread_counts(extent, len(structure.dims), structure, target, coarse))
-        yield Knob(f"{prefix}e{d}", _thread_tiles(extent, structure, matrix, target, coarse))
-        if extent > 1:
-            yield Knob(f"{prefix}v{d}", _vectors(d, structure, segment, target, coarse))
+        counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
+        tiles = _thread_tiles(extent, structure, matrix, target, coarse)
+        vectors = _vectors(d, structure, segment, target, coarse) if extent > 1 else (1,)
+        triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
+        yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
-        yield Knob(f"{prefix}c{k}", _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse))
+        yield _single(f"{prefix}c{k}", _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse))
     if structure.lanes:
         longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-        yield Knob(f"{prefix}lanes", powers(1, min(next_power(longest), target.MAX_thread)))
-        yield Knob(f"{prefix}rv", powers(1, target.vector_bytes // 4))
+        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
+        pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
+        yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
     if structure.stages_any:
-        yield Knob(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
-        yield Knob(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
+        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
+        yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
+
+
+def _single(name: str, values: Iterable[int]) -> Knob:
+    return Knob((name,), tuple((v,) for v in values))
 
 
 def _thread_counts(extent: int, rank: int, structure: SegmentStructure, target: Target, coarse: bool) -> tuple[int, ...]:
