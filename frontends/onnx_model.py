@@ -142,7 +142,7 @@ def input_types(model: Model, known: Mapping[str, Array], shapes: Mapping[str, S
     """
     inputs = {v.name: v for v in model.graph.input if v.name not in known}
     raise_all([*_foreign_shapes(model, inputs, shapes)])
-    symbols = {d.dim_param: e for n, s in shapes.items() for d, e in zip(_dims(inputs[n]), s, strict=True) if d.dim_param}
+    symbols = _symbols(inputs, shapes)
     types: dict[str, TensorType] = {}
     errors = []
     for name, value in inputs.items():
@@ -164,8 +164,23 @@ def _dims(value: onnx.ValueInfoProto) -> Sequence[Any]:
     return list(value.type.tensor_type.shape.dim)
 
 
+def _is_static(dim: Any) -> bool:
+    """Some exporters write -1 for a dynamic dim."""
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
 def _dim_text(dim: Any) -> str:
-    return str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+    return str(dim.dim_value) if _is_static(dim) else dim.dim_param or "?"
+
+
+def _symbols(inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return what each symbol stands for by the shapes given; one that would stand for several extents is no symbol."""
+    found: dict[str, set[int]] = {}
+    for name, shape in shapes.items():
+        for dim, extent in zip(_dims(inputs[name]), shape, strict=True):
+            if dim.dim_param:
+                found.setdefault(dim.dim_param, set()).add(extent)
+    return {symbol: extents.pop() for symbol, extents in found.items() if len(extents) == 1}
 
 
 def _foreign_shapes(
@@ -176,7 +191,7 @@ def _foreign_shapes(
             yield GraphError(f"{model.name}: shape given for {quote(name)}, which is no input", hint=f"inputs are {', '.join(map(quote, inputs))}")
             continue
         dims = _dims(inputs[name])
-        fits = len(dims) == len(shape) and all(not d.HasField("dim_value") or d.dim_value == e for d, e in zip(dims, shape, strict=True))
+        fits = len(dims) == len(shape) and all(e > 0 and (not _is_static(d) or d.dim_value == e) for d, e in zip(dims, shape, strict=True))
         if not fits:
             declared = ", ".join(map(_dim_text, dims))
             yield GraphError(f"{model.name}: input {quote(name)}: expected a shape like [{declared}], found {list(shape)}")
@@ -185,7 +200,7 @@ def _foreign_shapes(
 def _static_shape(value: onnx.ValueInfoProto, symbols: Mapping[str, int], where: str) -> tuple[int, ...]:
     shape: list[int] = []
     for axis, dim in enumerate(_dims(value)):
-        if dim.HasField("dim_value"):
+        if _is_static(dim):
             shape.append(dim.dim_value)
         elif dim.dim_param in symbols:
             shape.append(symbols[dim.dim_param])
@@ -199,4 +214,4 @@ def _static_shape(value: onnx.ValueInfoProto, symbols: Mapping[str, int], where:
 
 
 def _example(value: onnx.ValueInfoProto) -> str:
-    return "x".join(str(d.dim_value) if d.HasField("dim_value") else "1" if n == 0 else "?" for n, d in enumerate(_dims(value)))
+    return "x".join(str(d.dim_value) if _is_static(d) else "1" if n == 0 else "?" for n, d in enumerate(_dims(value)))

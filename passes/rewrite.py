@@ -1,0 +1,89 @@
+"""Small steps that graph passes share: replacing values, dropping what nothing needs, fresh names, reading programs of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from attrs import evolve
+
+from ..ir.expr import Read
+from ..ir.graph import Array, Graph, Node
+from ..ir.statement import Program, Statement
+from ..ir.types import TensorType
+
+
+def fresh_name(taken: Collection[str], hint: str) -> str:
+    """Return a name that is not taken: the hint, or the hint with a number."""
+    name, number = hint, 1
+    while name in taken:
+        number += 1
+        name = f"{hint}.{number}"
+    return name
+
+
+def rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
+    """Return a node that reads other values."""
+    if not any(v in renamed for v in node.operands):
+        return node
+    return evolve(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
+
+
+def replace_value(graph: Graph, old: str, new: str) -> Graph | None:
+    """Let `new` stand wherever `old` was read and drop `old`'s definition, or return None where an output's name forbids it.
+
+    An output of the graph keeps its name: the node that makes `new` makes it under the name `old`, unless `new` has a name to keep itself.
+    """
+    if old in graph.outputs and (new in graph.outputs or new in graph.inputs or new in graph.constants):
+        return None
+    gone, stays = (new, old) if old in graph.outputs else (old, new)
+    nodes = []
+    for node in graph.nodes:
+        if old not in node.outputs:
+            node = rename_inputs(node, {gone: stays})
+            renamed = tuple(stays if v == gone else v for v in node.outputs)
+            nodes.append(node if renamed == node.outputs else evolve(node, outputs=renamed))
+    return evolve(graph, nodes=tuple(nodes), types={v: t for v, t in graph.types.items() if v != gone})
+
+
+def prune(graph: Graph) -> Graph:
+    """Drop nodes, constants and types that no output needs; inputs stay."""
+    live = set(graph.outputs)
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if live.intersection(node.outputs):
+            nodes.append(node)
+            live.update(node.operands)
+    nodes.reverse()
+    constants = {v: a for v, a in graph.constants.items() if v in live}
+    defined = {*graph.inputs, *constants, *(v for node in nodes for v in node.outputs)}
+    types = {v: t for v, t in graph.types.items() if v in defined}
+    if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants) and len(types) == len(graph.types):
+        return graph
+    return evolve(graph, nodes=tuple(nodes), constants=constants, types=types)
+
+
+def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> Graph:
+    """Return the graph with more constants."""
+    return evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
+
+
+def is_copy(statement: Statement) -> bool:
+    """Whether a statement moves elements without arithmetic: one unguarded read is its whole body."""
+    return statement.is_pointwise and isinstance(statement.body, Read) and not statement.body.guards
+
+
+def copied_in_place(program: Program) -> str | None:
+    """Return the input that a program of one output copies element by element in place, or None."""
+    if len(program.outputs) != 1:
+        return None
+    sources = set()
+    for statement in program.statements:
+        body = statement.body
+        if not is_copy(statement) or not isinstance(body, Read) or body.indices != statement.write or statement.target not in program.outputs:
+            return None
+        sources.add(body.tensor)
+    if len(sources) != 1:
+        return None
+    source = sources.pop()
+    same = source in program.inputs and program.tensors[source] == program.tensors[program.outputs[0]]
+    return source if same else None
