@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .driver import CompiledPlan, build, load
+    from .frontends.graph_json import graph_from_json, load_graph, save_graph
     from .ir.errors import CutsError
     from .ir.graph import Graph, Node
     from .ops import Registry
 
-__all__ = ["CompiledPlan", "CutsError", "Graph", "Node", "Registry", "build", "load"]
+__all__ = [
+    "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "build", "graph_from_json", "load", "load_graph", "save_graph",
+]  # fmt: skip
 
 _HOMES = {
     "CompiledPlan": ".driver", "build": ".driver", "load": ".driver", "CutsError": ".ir.errors",
-    "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops",
+    "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops", "graph_from_json": ".frontends.graph_json",
+    "load_graph": ".frontends.graph_json", "save_graph": ".frontends.graph_json",
 }  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

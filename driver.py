@@ -181,7 +181,8 @@ class CompiledPlan:
         """Run and compare every output with an oracle: the float64 reference, unless its values are given."""
         given = inputs if inputs is not None else self.random_inputs()
         expected = oracle if oracle is not None else self.reference(given)
-        allowed = self.tolerances()
+        rounded = 1.0 if oracle is None else 2.0  # another implementation rounds as we do, the reference does not
+        allowed = {name: rounded * value for name, value in self.tolerances().items()}
         found = self.run(given)
         missing = [name for name in found if name not in expected]
         if missing:

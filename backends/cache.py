@@ -19,6 +19,8 @@ from attrs import frozen
 
 from ..ir.errors import BackendError
 
+#: The kinds of entries: cubins, and what PoCL keeps for itself.
+KINDS = ("cubin", "pocl")
 _DIGEST = 64
 
 
@@ -64,6 +66,7 @@ class Store:
     @classmethod
     def open(cls, kind: str) -> Store:
         """Open the store of one kind of entry."""
+        assert kind in KINDS
         root = cache_root()
         return cls(None if root is None else private_folder(root / kind))
 
@@ -123,4 +126,4 @@ def clear_cache() -> int:
 
 
 def _files(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink() and path.parent != root]
+    return [path for kind in KINDS for path in (root / kind).rglob("*") if path.is_file() and not path.is_symlink()]

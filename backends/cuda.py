@@ -29,6 +29,20 @@ class Foreign:
         return self.address
 
 
+class _Bound:
+    """A launch with its arguments: the addresses are computed once, and the memory behind them stays alive."""
+
+    def __init__(self, function: Any, kernel: KernelFunction, pointers: tuple[Pointer, ...], stream: Any) -> None:
+        self._launch = function.prepared_async_call
+        self._geometry = (kernel.grid, kernel.block, stream)
+        self._addresses = tuple(_address(pointer) for pointer in pointers)
+        self._shared = kernel.dynamic_shared
+        self._pointers = pointers
+
+    def __call__(self) -> None:
+        self._launch(*self._geometry, *self._addresses, shared_size=self._shared)
+
+
 class CudaDevice(Device):
     """The current CUDA device with one stream of ours.
 
@@ -51,9 +65,11 @@ class CudaDevice(Device):
             raise BackendError(f"the plan is for {arch}, this machine's {self.name} is sm_{major}{minor}", hint="use --target cuda")
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory."""
+        """Allocate device memory, filled with zeros."""
         try:
-            return Buffer(self._driver.mem_alloc(max(nbytes, 1)), nbytes)
+            memory = self._driver.mem_alloc(max(nbytes, 1))
+            self._driver.memset_d8(int(memory), 0, max(nbytes, 1))
+            return Buffer(memory, nbytes)
         except self._driver.Error as error:
             raise BackendError(f"cannot allocate {nbytes:,} bytes on {self.name}: {error}") from error
 
@@ -110,15 +126,7 @@ class CudaDevice(Device):
         """Compute the addresses once; the launch goes to our stream."""
         if 0 in kernel.grid:
             return _nothing
-        addresses = [_address(pointer) for pointer in pointers]
-        call: Any = loaded
-        launch, grid, block, shared, stream = call.prepared_async_call, kernel.grid, kernel.block, kernel.dynamic_shared, self._stream
-        call._cuts_keep = tuple(pointers)
-
-        def run() -> None:
-            launch(grid, block, stream, *addresses, shared_size=shared)
-
-        return run
+        return _Bound(loaded, kernel, tuple(pointers), self._stream)
 
     def capture(self, run: Launch) -> Launch:
         """Record what `run` launches as a CUDA graph and return its replay, which costs one call; `run` itself without cuda-bindings."""

@@ -68,7 +68,7 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate `nbytes` (at least one) of device memory, uninitialised."""
+        """Allocate device memory filled with zeros: no kernel ever meets a stray index in it."""
 
     @abstractmethod
     def upload(self, destination: Pointer, source: Array) -> None:

@@ -93,14 +93,16 @@ class OpenCLDevice(Device):
         self._queue = self._cl.CommandQueue(self._context)
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory."""
+        """Allocate device memory, filled with zeros."""
         limit = int(self.choice.device.max_mem_alloc_size)
         if nbytes > limit:
             raise BackendError(
                 f"the plan needs one allocation of {nbytes:,} bytes, {self.name} allows {limit:,}", hint="use smaller shapes"
             )
         try:
-            return Buffer(self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1)), nbytes)
+            memory = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1))
+            self._cl.enqueue_fill_buffer(self._queue, memory, np.uint8(0), 0, max(nbytes, 1))
+            return Buffer(memory, nbytes)
         except self._cl.Error as error:
             raise BackendError(f"cannot allocate {nbytes:,} bytes on {self.name}: {error}") from error
 
