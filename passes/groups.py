@@ -156,7 +156,11 @@ class Workshop:
         for unit in (u for units in members for u in units):
             for tensor in unit.tensors:
                 numbers.setdefault(tensor, len(numbers))
-        live = [self._live(units, {name for p in parts for name in p}, members[n + 1 :]) for n, units in enumerate(members)]
+        inside = {u.name for units in members for u in units}
+        for tensor in (t for units in members[:-1] for u in units for t in u.writes if not u.free):
+            if self._needed(tensor, inside):
+                return Illegal(f"'{tensor}' is in shared memory but needed outside")
+        live = [self._live(units, inside, members[n + 1 :]) for n, units in enumerate(members)]
         key = (
             tuple(tuple((self._pattern(u), tuple(numbers[t] for t in u.tensors)) for u in units) for units in members),
             tuple(tuple(numbers[t] for t in tensors) for tensors in live),
@@ -216,12 +220,11 @@ class Workshop:
                     pending.append(view)
         return [chosen[name] for name in self._sorted(tuple(chosen))]
 
-    def _live(self, units: Sequence[Unit], group: set[str], later: Sequence[Sequence[Unit]]) -> tuple[str, ...]:
+    def _live(self, units: Sequence[Unit], inside: set[str], later: Sequence[Sequence[Unit]]) -> tuple[str, ...]:
         """Return the tensors of a part that are needed outside of it: by other groups, or by a later part."""
         after = {t for part in later for u in part for t in u.reads}
-        own = {u.name for u in units}
         written = dict.fromkeys(t for u in units if not u.free for t in u.writes)
-        return tuple(t for t in written if t in after or self._needed(t, group | own))
+        return tuple(t for t in written if t in after or self._needed(t, inside))
 
     def _needed(self, tensor: str, inside: set[str]) -> bool:
         if tensor in self._graph_outputs:

@@ -68,8 +68,8 @@ def shared_level(
     after = register_level(second, known, live[1], tables, policy)
     if isinstance(after, Illegal):
         return after
-    if len(before.outputs) != 1 or before.outputs[0] in live[1]:
-        return Illegal("the first half leaves more behind than the one tensor that the second reads")
+    if len(before.outputs) != 1 or not before.segments[0].reductions:
+        return Illegal("the first half is not one reduced tensor")
     (tensor,) = before.outputs
     if reason := _box_reason(after, tensor, policy):
         return Illegal(reason)

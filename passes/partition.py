@@ -100,9 +100,8 @@ class Partitioner:
             return Illegal("a path leaves the merged set and comes back")
         return merged
 
-    def schedule(self, groups: Iterable[Group]) -> list[Group]:
+    def schedule(self, groups: Sequence[Group]) -> list[Group]:
         """Return the groups in an order in which each comes behind what it reads; ties go to the graph's order."""
-        groups = list(groups)
         owner = self.owners(groups)
         vertices = dict.fromkeys(owner.values())
         place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from ..ir.errors import GraphError
+from ..ir.expr import Read
 from ..ir.graph import Array, Graph, Node
+from ..ir.index import indirects
 from ..ir.statement import Program, Statement
 from ..ir.types import TensorType
 from ..ops import Instance, Registry
@@ -90,9 +92,10 @@ def cut(program: Program) -> tuple[int, ...]:
 
 
 def _fits(program: Program, start: int, end: int) -> bool:
-    """Whether a run of statements is one kernel and finishes every tensor that it writes."""
+    """Whether a run of statements is one kernel and finishes every tensor that it writes; copies stay apart, they may be views."""
     run, rest = program.statements[start:end], program.statements[end:]
-    if {s.target for s in run} & {s.target for s in rest}:
+    targets = {s.target for s in run}
+    if targets & {s.target for s in rest} or (len(targets) > 1 and all(copied(s) for s in run)):
         return False
     writes = _writes(run, rest, program.outputs)
     return not isinstance(normalise(run, program.tensors, writes, program.constants), Illegal)
@@ -169,7 +172,7 @@ class _Builder:
         operands = tuple(None if v is None else self.types[v] for v in node.inputs)
         key = (node.op, operands, tuple(sorted(node.attributes.items())))
         if key not in self.cache:
-            known = _Constants({n: self.graph.constants[v] for n, v in enumerate(node.inputs) if v in self.graph.constants})
+            known = _Constants({n: self.graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in self.graph.constants})
             try:
                 instance = self.registry[node.op].instantiate(operands, node.attributes, known)
             except GraphError as error:
@@ -186,7 +189,9 @@ class _Builder:
         return name
 
 
-def mark_free(programs: Programs, free: Iterable[str]) -> Programs:
-    """Return the programs with the named units marked as needing no kernel."""
-    names = set(free)
-    return evolve(programs, units=tuple(evolve(u, free=u.name in names) for u in programs.units))
+def copied(statement: Statement) -> Read | None:
+    """Return what a pure copy reads, None for any other statement."""
+    body = statement.body
+    if statement.combine or not isinstance(body, Read) or body.guards or any(indirects(i) for i in body.indices):
+        return None
+    return body

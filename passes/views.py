@@ -16,12 +16,11 @@ from math import gcd
 
 from attrs import evolve, field, frozen
 
-from ..ir.expr import Read
-from ..ir.index import Index, Var, as_index, indirects, is_affine, linearise, substitute
+from ..ir.index import Index, Var, as_index, is_affine, linearise, substitute
 from ..ir.launch import Storage
 from ..ir.statement import Statement
 from ..ir.types import TensorType
-from .programs import Programs, Unit
+from .programs import Programs, Unit, copied
 from .solve import solve
 
 
@@ -59,14 +58,6 @@ def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
     steps = [s for s, extent in zip(storage.strides, type_.shape, strict=True) if extent > 1 and s != 1]
     found = gcd(limit, storage.offset, *steps)
     return found & -found if found else limit
-
-
-def copied(statement: Statement) -> Read | None:
-    """Return what a pure copy reads, None for any other statement."""
-    body = statement.body
-    if statement.combine or not isinstance(body, Read) or body.guards or any(indirects(i) for i in body.indices):
-        return None
-    return body
 
 
 def _is_join(unit: Unit) -> bool:

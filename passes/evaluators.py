@@ -1,16 +1,25 @@
-"""The cheapest evaluator: launch, bytes over bandwidth, operations over peak. It ranks partitions where nothing better is wanted."""
+"""Evaluators: what the best kernel of a group takes, as the partition's `Evaluate` asks.
+
+`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed sample of the group's
+parameter space under the `bound` model. Measured time takes their place where there is a device.
+"""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
+from math import inf, prod
 
-from attrs import frozen
+import numpy as np
+from attrs import define, frozen
 
 from ..ir.expr import reads
 from ..ir.index import Var
 from ..ir.segment import FusedGroup, Segment
 from ..ir.target import Target
+from .choose import score
+from .enumerate import sampled
 from .legality import box_extent, issue_slots
+from .space import make_space
 
 #: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
 TILE = 16
@@ -29,6 +38,37 @@ class Roofline:
         for segment in group.segments[:-1]:
             work += _operations(segment) * _recomputed(segment, group)
         return self.target.launch_time + max(moved / self.target.BW_global, work / self.target.PERF_peak)
+
+
+@frozen
+class Modelled:
+    """Seconds of the best of at most `sample` points per structure of a group's space, by the `bound` model's order."""
+
+    target: Target
+    sample: int = 512
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return launch time plus the modelled time, infinity where no sampled point is legal."""
+        best = inf
+        for batch in sampled(make_space(group, self.target, coarse=True), self.sample):
+            values = score(batch, self.target, "bound")
+            best = min(best, float(np.min(values, initial=inf)))
+        return best + self.target.launch_time
+
+
+@define
+class Limited:
+    """An evaluator with a deadline: behind it, the roofline answers. `clock` tells the time, `expired` whether the deadline was met."""
+
+    evaluator: Modelled
+    deadline: float
+    clock: Callable[[], float]
+    expired: bool = False
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group."""
+        self.expired = self.expired or self.clock() > self.deadline
+        return Roofline(self.evaluator.target).cost(group) if self.expired else self.evaluator.cost(group)
 
 
 def _operations(segment: Segment) -> float:

@@ -1,0 +1,60 @@
+"""The last step: kernels, the order to launch them in, and the records that reports show."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from ..ir.compiled import CompiledGraph, Step
+from ..ir.graph import Graph
+from ..ir.launch import KernelFunction
+from .choose import Candidate
+from .groups import Group, structural_key
+from .listing import parameters, show_group
+from .views import Views
+
+
+def kernel_key(group: Group, views: Views) -> Hashable:
+    """Return what decides a group's kernel: its normal form, and how the tensors it touches are laid out in memory."""
+    return structural_key(group.form), tuple(group.storages(views).items())
+
+
+def facts(candidate: Candidate) -> dict[str, object]:
+    """Return what a kernel's record says of its chosen point."""
+    return {"parameters": parameters(candidate.schedule), "bound": candidate.bound, "limit": candidate.limit}
+
+
+def assemble(
+    graph: Graph,
+    groups: Sequence[Group],
+    views: Views,
+    chosen: Mapping[Hashable, Candidate],
+    made: Mapping[Hashable, KernelFunction],
+    complete: bool,
+) -> CompiledGraph:
+    """Bind each group's tensors to its kernel's arguments; groups come in execution order, equal ones share a kernel."""
+    kernels = {key: n for n, key in enumerate(made)}
+    steps: list[Step] = []
+    records: list[Mapping[str, object]] = []
+    for group in groups:
+        key = kernel_key(group, views)
+        arguments = made[key].arguments
+        steps.append(Step(kernels[key], tuple(a.tensor if a.table else group.tensors[a.tensor] for a in arguments)))
+        records.append(_record(group, views, chosen[key]))
+    touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
+    storages = {t: s for t, s in views.storages.items() if t in touched}
+    return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete)
+
+
+def _record(group: Group, views: Views, candidate: Candidate) -> Mapping[str, object]:
+    units = {u.name: u for u in views.programs.units}
+    nodes = tuple(dict.fromkeys(units[u].node for u in group.units))
+    return {
+        "nodes": list(nodes),
+        "ops": [units[u].op for u in group.units],
+        "level": group.level,
+        "form": show_group(group.form, group.tensors),
+        "inputs": list(group.inputs),
+        "outputs": list(group.outputs),
+        "why": f"the model expects {candidate.limit} to limit it",
+        **facts(candidate),
+    }

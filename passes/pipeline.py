@@ -1,0 +1,142 @@
+"""The pipeline, from a graph to kernels, on one screen.
+
+    graph passes   a canonical graph: identities gone, constants folded, batch norm inside convolutions, common subexpressions shared
+    programs       each node's declaration as statements, cut into units
+    views          where tensors live; data movement that costs no kernel
+    partition      units to groups in normal form (legality, Algorithm 1)
+    schedule       per distinct kernel: enumeration, pruning, the chosen point of the parameter space
+    lower          per distinct kernel: block-level phases (fetch, compute, epilogue)
+    extract        per distinct kernel: what one thread does
+    emit           per distinct kernel: source text
+
+Views come before the partition because a movement that is a view needs no group; schedules come after it because they are per kernel, and equal
+groups share one. Each pass can be printed and stopped after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import inf
+from time import monotonic
+from typing import TypeAlias, TypeVar
+
+from attrs import define, field
+
+from ..ir.compiled import CompiledGraph, CompileOptions
+from ..ir.errors import PassError, UsageError
+from ..ir.graph import Graph
+from ..ir.graph_text import print_graph
+from ..ir.kernel import Kernel
+from ..ir.launch import KernelFunction
+from ..ir.target import Target
+from ..ops import Registry
+from ..ops.inference import Instances
+from .assemble import assemble, facts, kernel_key
+from .base import Pass, run_passes
+from .choose import Candidate, choose
+from .evaluators import Limited, Modelled
+from .extract import extract
+from .fold_constants import FoldConstants
+from .groups import Group, Workshop
+from .legality import Policy
+from .listing import show_candidate, show_kernel, show_partition, show_programs, show_views
+from .lower import lower
+from .merge_common import MergeCommon
+from .partition import Partitioner, partition
+from .programs import build_programs
+from .remove_dead_code import RemoveDeadCode
+from .remove_identities import RemoveIdentities
+from .views import Views, find_views
+
+
+#: Prints an extracted kernel in a dialect, with facts for reports.
+Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
+S = TypeVar("S")
+T = TypeVar("T")
+
+STAGES = ("programs", "views", "partition", "schedule", "lower", "extract", "emit")
+
+
+def canonical_passes(registry: Registry) -> tuple[Pass, ...]:
+    """Return the graph passes in order: folding constants leaves identities and dead nodes, sharing comes last."""
+    instances = Instances(registry)
+    return (FoldConstants(instances), RemoveIdentities(instances), MergeCommon(instances), RemoveDeadCode())
+
+
+def compile_graph(graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit) -> CompiledGraph:
+    """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no kernels."""
+    return _Pipeline(registry, target, options, emit).run(graph)
+
+
+class _Stop(Exception):
+    """Raised behind the pass that `--stop-after` names."""
+
+
+@define
+class _Pipeline:
+    """One compilation; `graph` is the graph as the passes so far have left it."""
+
+    registry: Registry
+    target: Target
+    options: CompileOptions
+    emit: Emit
+    start: float = field(factory=monotonic)
+
+    def run(self, graph: Graph) -> CompiledGraph:
+        passes = canonical_passes(self.registry)
+        self._check_names([p.name for p in passes])
+        latest = [graph]
+
+        def keep(name: str, changed: Graph) -> None:
+            latest.append(changed)
+            self._after(name, changed, print_graph)
+
+        try:
+            graph = run_passes(graph, passes, keep)
+            programs = self._after("programs", build_programs(graph, self.registry), show_programs)
+            views = self._after("views", find_views(programs), show_views)
+            evaluator = Limited(Modelled(self.target), self._deadline(), monotonic)
+            workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
+            groups = self._after("partition", partition(Partitioner(workshop, evaluator), self.options.mode), show_partition)
+            unique = {kernel_key(g, views): g for g in reversed(groups)}
+            chosen = self._after("schedule", self._each(unique, lambda _, g: self._choose(g)), self._show(show_candidate))
+            lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
+            self._after("lower", lowered, self._show(show_kernel))
+            extracted = self._after("extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(show_kernel))
+            made = self._each(extracted, lambda key, kernel: self.emit(kernel, self.target.dialect, facts(chosen[key])))
+            self._after("emit", made, self._show(lambda kernel: kernel.source))
+        except _Stop:
+            return CompiledGraph(latest[-1], (), ())
+        return assemble(graph, groups, views, chosen, made, not evaluator.expired)
+
+    def _choose(self, group: Group) -> Candidate:
+        found = choose(group.form, self.target)
+        if not found:
+            raise PassError(f"schedule: no legal point of the parameter space for the group {', '.join(group.units)}")
+        return found[0]
+
+    def _deadline(self) -> float:
+        """Half of the budget goes to the partition; what comes behind it takes a fixed time per kernel."""
+        return inf if self.options.budget is None else self.start + self.options.budget / 2
+
+    @staticmethod
+    def _each(values: Mapping[Hashable, S], step: Callable[[Hashable, S], T]) -> dict[Hashable, T]:
+        """Apply a step to each distinct kernel."""
+        return {key: step(key, value) for key, value in values.items()}
+
+    @staticmethod
+    def _show(one: Callable[[T], str]) -> Callable[[Mapping[Hashable, T]], str]:
+        return lambda made: "\n".join(f"kernel {n}:\n{one(value)}" for n, value in enumerate(made.values()))
+
+    def _after(self, name: str, value: T, show: Callable[[T], str]) -> T:
+        self.options.after(name, lambda: show(value))
+        if self.options.stops_after(name):
+            raise _Stop
+        return value
+
+    def _check_names(self, graph_passes: Sequence[str]) -> None:
+        known = (*graph_passes, *STAGES)
+        wanted = [n for n in (*self.options.print_after, self.options.stop_after) if n and n != "all"]
+        unknown = [n for n in wanted if n not in known]
+        if unknown:
+            raise UsageError(f"unknown pass '{unknown[0]}'", hint=f"passes in order: {', '.join(known)}")
