@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -31,8 +32,7 @@ def cuda_reason() -> str:
     if importlib.util.find_spec("pycuda") is None:
         return "PyCUDA is not installed"
     try:
-        import pycuda.driver as driver
-
+        driver = importlib.import_module("pycuda.driver")
         driver.init()
         return "" if driver.Device.count() else "no CUDA device"
     except Exception as error:
@@ -49,17 +49,17 @@ def toolchain_reason() -> str:
 
 def needs_opencl(test: Test) -> Test:
     """Mark a test, or a class of tests, that runs OpenCL kernels."""
-    return pytest.mark.opencl(_skip(opencl_reason())(test))
+    return cast(Test, pytest.mark.opencl(_skip(opencl_reason())(test)))
 
 
 def needs_cuda(test: Test) -> Test:
     """Mark a test, or a class of tests, that runs CUDA kernels."""
-    return pytest.mark.cuda(_skip(cuda_reason())(test))
+    return cast(Test, pytest.mark.cuda(_skip(cuda_reason())(test)))
 
 
 def needs_toolchain(test: Test) -> Test:
     """Mark a test, or a class of tests, that compiles CUDA sources without running them."""
-    return _skip(toolchain_reason())(test)
+    return cast(Test, _skip(toolchain_reason())(test))
 
 
 def _skip(reason: str) -> pytest.MarkDecorator:
