@@ -41,6 +41,7 @@ class _Checker:
         self.scope: set[str] = set(_RESERVED)
         self.tensors: dict[str, s.Operand | s.Result | s.Temporary | s.TableItem] = {}
         self.types: set[str] = set(_DTYPES)
+        self.inherited_types: set[str] = set()
         self.kinds: dict[str, str] = {}
         self.defined: dict[str, Span] = {}
         self.assigned: set[str] = set()
@@ -123,7 +124,10 @@ class _Checker:
     def _bind_operands(self, item: s.Item) -> None:
         """Bring types, operands and the dims that operands name into scope; these hold everywhere."""
         if isinstance(item, s.TypeItem):
-            self._define(item.name, item.span)
+            if item.name not in self.inherited_types:
+                self._define(item.name, item.span)
+            if self.quiet:
+                self.inherited_types.add(item.name)  # an op may narrow the classes of its family
             self.types.add(item.name)
             self.scope.add(item.name)
             for name in item.classes:
@@ -308,8 +312,6 @@ class _Checker:
         self._children(node)
         if node.fn in self.types or self.kinds.get(node.fn) == "dtype":
             least = most = 1
-        elif node.fn in BUILTINS and node.fn in FUNCTIONS:
-            least, most = BUILTINS[node.fn].arity
         elif node.fn in BUILTINS:
             least, most = BUILTINS[node.fn].arity
         elif node.fn in FUNCTIONS or node.fn == "value":

@@ -1,0 +1,199 @@
+"""Declarations: printing, errors with their places, errors of instantiation."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuts.ir.errors import CutsError, ErrorList, GraphError, SpecError
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.parser import parse
+from cuts.ops.printer import print_file
+
+SPEC = files("cuts.spec")
+FILES = sorted(f.name for f in SPEC.iterdir() if f.name.endswith(".cuts"))
+REGISTRY = Registry.builtin()
+
+
+def types(*shapes: tuple[int, ...]) -> list[TensorType]:
+    return [TensorType(DType.F32, s) for s in shapes]
+
+
+def errors(text: str) -> list[str]:
+    """Return the errors of a file as `line:column message | hint`."""
+    with pytest.raises(CutsError) as caught:
+        REGISTRY.extend(Source("op.cuts", text))
+    found = caught.value.errors if isinstance(caught.value, ErrorList) else [caught.value]
+    lines = []
+    for error in found:
+        line, column = error.span.source.line_column(error.span.start)
+        lines.append(f"{line}:{column} {error.message}" + (f" | {error.hint}" if error.hint else ""))
+    return lines
+
+
+def refused(op: str, operands: list[Any], text: str = "", **attributes: Any) -> str:
+    """Return the message with which an op of the vocabulary, or of a text, refuses its operands."""
+    registry = REGISTRY.extend(Source("op.cuts", text)) if text else REGISTRY
+    with pytest.raises((GraphError, SpecError)) as caught:
+        registry[op].instantiate(operands, attributes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_print_parse_print_is_the_identity(name: str) -> None:
+    tree = parse(Source(name, SPEC.joinpath(name).read_text()))
+    text = print_file(tree)
+    assert parse(Source("again", text)) == tree
+    assert print_file(parse(Source("again", text))) == text
+
+
+def test_parentheses_are_kept_where_they_matter() -> None:
+    body = 'op t "t" {\n  in a: f32[N], b: f32[N]\n  out y: f32[N]\n  y = a - (b - a) * -b ** 2 / (sum[i < N] a[i] * b[i]) if not (a < b or b > 1) and a >= 0 else (a + b) * 2\n}\n'
+    assert print_file(parse(Source("t", body))) == body
+
+
+def test_every_op_has_a_summary_and_at_most_fifteen_lines() -> None:
+    for op in REGISTRY.values():
+        assert op.summary
+        assert len(op.items) <= 15, op.name
+
+
+def test_all_errors_of_a_file_are_reported_at_once() -> None:
+    assert errors(
+        """\
+op one : nothing "unknown family" { in x: f32[N] out y: f32[N] y = x }
+op two "many slips" {
+  type T: flot
+  in x: T[N, C]
+  attr a: ints = ones(M), k: number = 2
+  require N == 3 "found {zz}"
+  out y: T[N, C], z: T[N]
+  y[n] = sum[c < C] x[n, c, 1] * frob(x) + exp(1, 2)
+  q[n] = 1
+}
+op three "syntax" {
+  in x: f32[N]
+  out y: f32[N]
+  y[n] = x[n] +* 3
+  y = x @ 2
+}
+op three "again" { in x: f32[N] out y: f32[N] y = x }
+op three "and again" { in x: f32[N] out y: f32[N] y = x }
+"""
+    ) == [
+        "1:4 unknown family 'nothing' | families are " + ", ".join(sorted(REGISTRY._families)),
+        "3:3 unknown element type class 'flot' | expected float, int, number, any, f64, f32, f16, i64, i32, i16, i8, u64, u32, u16, u8, bool",
+        "5:23 unknown name 'M' | names in scope: C, N, T, x",
+        "5:30 unknown attribute type 'number' | expected axes, axis, bool, dtype, float, floats, int, ints, string",
+        "6:26 unknown name 'zz' | names in scope: C, N, T, a, k, x",
+        "7:19 result 'z' of op 'two' is never assigned",
+        "8:3 tensor 'y' has 2 dims, found 1 subscripts",
+        "8:21 tensor 'x' has 2 dims, found 3 subscripts",
+        "8:34 unknown function 'frob' | see spec/README.md",
+        "8:44 'exp' takes 1 argument, found 2",
+        "9:3 'q' is no result or intermediate | expected y or z",
+        "14:16 unexpected '*' | expected an expression",
+        "15:9 unexpected character '@' | expected an operator, '(', ')', ',', ':', '[', ']', '{', '}', a name or a string",
+        "18:4 op 'three' is declared twice | the first is at op.cuts:17:4",
+    ]
+
+
+def test_an_error_shows_the_line_with_a_caret() -> None:
+    with pytest.raises(SpecError) as caught:
+        REGISTRY.extend(Source("my.cuts", 'op twice "2 x" {\n  in x: f32[N]\n  out y: f32[M]\n  y[n] = 2 * x[n]\n}\n'))
+    assert str(caught.value) == (
+        "my.cuts:3:14: error: unknown name 'M'\n   3 |   out y: f32[M]\n     |              ^ names in scope: N, x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("y[n] = x[n]", "4:3 tensor 'y' has 2 dims, found 1 subscripts"),
+        ("y = rlu(x)", "4:7 unknown function 'rlu' | see spec/README.md"),
+        ("y[n, c] = sum[n < N] x[n, c]", "4:13 'n' already has a meaning here | choose another name for the index"),
+        ("y[n, c] = x[n, d]", "4:18 unknown name 'd' | names in scope: C, N, c, n, x, y"),
+        ("x = y", "4:3 'x' is no result or intermediate | expected y"),
+        ("y = (x + 1) outside 0", "4:7 'outside' follows the subscripts of a tensor"),
+        ("let pi = 3  y = x", "4:7 'pi' is a reserved name"),
+        ("attr y: int = 3  y = x", "4:8 'y' is defined twice | the first is at op.cuts:3:7"),
+        ("y = select(x)", "4:7 'select' takes 3 arguments, found 1"),
+    ],
+)
+def test_a_slip_is_named_where_it_stands(line: str, message: str) -> None:
+    assert message in errors(f'op t "t" {{\n  in x: f32[N, C]\n  out y: f32[N, C]\n  {line}\n}}\n')
+
+
+def test_text_outside_a_declaration_and_an_open_bracket() -> None:
+    assert errors("hello\n") == ["1:1 expected 'op' or 'family' at the start of a line"]
+    assert errors('op t "t" {\n  in x: f32[N\n  out y: f32[N]\n  y = x\n}\n') == [
+        "3:3 unexpected 'out' | expected an operator, ',', ':' or ']'"
+    ]
+
+
+def test_operands_that_do_not_fit_are_explained() -> None:
+    assert refused("conv", types((1, 4, 8, 8), (6, 3, 3, 3))) == (
+        "op 'conv': operand 'w': expected 4 / 1 input channels and a multiple of 1 output channels, found 3 and 6"
+    )
+    assert refused("conv", types((1, 4, 8, 8))) == "op 'conv': expected 2 to 3 operands (x, w, b?), found 1"
+    assert refused("conv", types((4,), (6, 3, 3))) == "op 'conv': operand 'x': expected at least 2 axes, found 1 in f32[4]"
+    assert refused("conv", types((1, 4, 8), (6, 4, 3), (5,))) == "op 'conv': operand 'b': expected K = 6, found 5 in f32[5]"
+    assert refused("relu", [TensorType(DType.BOOL, (3,))]) == "op 'relu': operand 'x': expected element type number, found bool"
+    assert refused("add", [*types((3,)), TensorType(DType.F16, (3,))]) == "op 'add': operand 'b': expected element type f32, found f16"
+    assert "shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refused("add", types((2, 3), (4,)))
+    assert refused("matmul", types((2, 3), (4, 5))) == "op 'matmul': operand 'b': expected inner size 3, found shape [4, 5]"
+    assert refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,))) == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
+
+
+def test_attributes_that_do_not_fit_are_explained() -> None:
+    x = types((2, 3, 4))
+    assert refused("softmax", x, axis=3) == "op 'softmax': attribute 'axis': expected an axis from -3 to 2, found 3"
+    assert refused("softmax", x, axes=3) == "op 'softmax': unknown attribute 'axes'; it has axis"
+    assert refused("softmax", x, axis="last") == "op 'softmax': attribute 'axis': expected an axis, found last"
+    assert refused("transpose", x, perm=(0, 0, 1)) == "op 'transpose': attribute 'perm': expected distinct axes, found [0, 0, 1]"
+    assert refused("max_pool", x) == "op 'max_pool': attribute 'kernel_shape': expected a list of integers, found none"
+    assert refused("max_pool", x, kernel_shape=(2, 2)) == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found 2 in [2, 2]"
+    assert refused("pad", x, pads=(0,) * 6, mode="odd") == (
+        "op 'pad': attribute 'mode': expected \"constant\" or \"edge\" or \"reflect\" or \"wrap\", found odd"
+    )
+    assert refused("reshape", x, shape=(5, -1)) == "op 'reshape': attribute 'shape': [5, -1] does not hold the 24 elements of shape [2, 3, 4]"
+
+
+def test_what_only_shapes_can_show_points_into_the_declaration() -> None:
+    head = 'op t "t" {\n  in x: f32[N]\n  out y: f32[N]\n  '
+    assert refused("t", types((4,)), head + "y[n] = x[n + 1]\n}") == (
+        "op.cuts:4:10: error: 'x' is read out of bounds: index n + 1 of axis 0 runs from 1 to 4, the axis has 4 elements; say what is 'outside'\n"
+        "   4 |   y[n] = x[n + 1]\n     |          ^^^^^^^^"
+    )
+    assert "writes 2 of the 4 elements of 'y'" in refused("t", types((4,)), head + "y[2 * n] = x[n] for n < N // 2\n}")
+    assert "'y' is written several times: m does not occur" in refused("t", types((4,)), head + "y[n] = x[n] for m < 2\n}")
+    assert "the product of n and n is not affine" in refused("t", types((4,)), head + "y[n] = x[n * n]\n}")
+    assert "'y' has element type f32, the value bool" in refused("t", types((4,)), head + "y = x > 0\n}")
+
+
+def test_an_unknown_op_suggests_near_ones() -> None:
+    with pytest.raises(GraphError, match="unknown op 'sofmax'; did you mean 'softmax' or 'log_softmax'"):
+        REGISTRY["sofmax"]
+
+
+def test_user_files_get_what_built_in_ones_get(tmp_path: Path) -> None:
+    (tmp_path / "mine.cuts").write_text('op twice : unary "two times x" { y = 2 * x }\n')
+    registry = REGISTRY.load(tmp_path)
+    assert registry["twice"].instantiate(types((3,))).output_types == (TensorType(DType.F32, (3,)),)
+    assert "twice" not in REGISTRY
+
+
+def test_value_of_a_constant_operand_can_give_a_shape() -> None:
+    import numpy as np
+
+    text = 'op fill "zeros of a shape" { in shape: i64[R] let s = value(shape) out y: f32[...s]  y = 0 }'
+    decl = REGISTRY.extend(Source("op.cuts", text))["fill"]
+    shape = TensorType(DType.I64, (2,))
+    assert decl.instantiate([shape], {}, {0: np.array([2, 3])}).output_types[0].shape == (2, 3)
+    with pytest.raises(GraphError, match="operand 'shape': expected a constant, found a computed value"):
+        decl.instantiate([shape])
