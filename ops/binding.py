@@ -158,7 +158,9 @@ def check_shapes(decl: OpDecl, binding: Binding, evaluator: Evaluator) -> None:
                 expected.extend(value if isinstance(node, s.Spread) else (value,))
             found = evaluator.tensors[name]
             if tuple(expected) != found.shape:
-                raise GraphError(f"op '{decl.name}': operand '{name}': expected shape {describe(tuple(expected))}, found {describe(found.shape)}")
+                raise GraphError(
+                    f"op '{decl.name}': operand '{name}': expected shape {describe(tuple(expected))}, found {describe(found.shape)}"
+                )
 
 
 def bind_attribute(decl: OpDecl, item: s.AttributeItem, given: Mapping[str, Attribute], evaluator: Evaluator) -> Value:

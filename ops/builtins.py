@@ -54,7 +54,9 @@ def _broadcast(*shapes: Value) -> tuple[int, ...]:
         sizes = {s[axis - rank + len(s)] for s in map(_ints, lists) if axis - rank + len(s) >= 0}
         wide = sizes - {1}
         if len(wide) > 1:
-            raise Trouble(f"shapes {' and '.join(map(describe, lists))} do not broadcast: sizes {' and '.join(map(str, sorted(wide)))} differ")
+            raise Trouble(
+                f"shapes {' and '.join(map(describe, lists))} do not broadcast: sizes {' and '.join(map(str, sorted(wide)))} differ"
+            )
         result.append(wide.pop() if wide else 1)
     return tuple(result)
 

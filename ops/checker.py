@@ -174,7 +174,9 @@ class _Checker:
 
     def _attribute(self, item: s.AttributeItem) -> None:
         if item.type.kind not in ATTRIBUTE_KINDS:
-            self.error(f"unknown attribute type '{item.type.kind}'", item.type.span, f"expected {', '.join(sorted(ATTRIBUTE_KINDS - {'choice'}))}")
+            self.error(
+                f"unknown attribute type '{item.type.kind}'", item.type.span, f"expected {', '.join(sorted(ATTRIBUTE_KINDS - {'choice'}))}"
+            )
         for part in (item.type.length, item.type.shape, item.default):
             if part is not None:
                 self._expression(part)
@@ -239,7 +241,9 @@ class _Checker:
         target = self.tensors.get(item.target.name)
         if not isinstance(target, (s.Result, s.Temporary)):
             writable = [n for n, t in self.tensors.items() if isinstance(t, (s.Result, s.Temporary))]
-            self.error(f"'{item.target.name}' is no result or intermediate", item.target.span, f"expected {' or '.join(writable) or 'a result'}")
+            self.error(
+                f"'{item.target.name}' is no result or intermediate", item.target.span, f"expected {' or '.join(writable) or 'a result'}"
+            )
         self.assigned.add(item.target.name)
         brackets = list(item.target.brackets)
         if isinstance(target, s.Result) and target.binder is not None and brackets:

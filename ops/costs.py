@@ -72,7 +72,7 @@ def flops(statement: Statement, tile: Tile) -> Extent:
         if isinstance(node, Call):
             total = total + FUNCTIONS[node.fn].flops * _volume(tile, expr_variables(node))
     if statement.combine is not None:
-        total = total + _product([*tile.values()])
+        total = total + _product(list(tile.values()))
     return total
 
 
@@ -102,7 +102,7 @@ def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: 
     for width, size in zip(reversed(widths), reversed(type_.shape), strict=True):
         row = row * _where(open_, width, 1)
         open_ = open_ & (width == size)
-    return Footprint(tensor, type_, widths, _least(_product(counts), accesses), accesses, row, _product(widths) // row)
+    return Footprint(tensor, type_, widths, _least(_product(counts), accesses), accesses, row, _product(list(widths)) // row)
 
 
 @frozen
@@ -181,5 +181,3 @@ def _where(condition: Extent, a: Extent, b: Extent) -> Extent:
 
 def _ceil(a: Extent, b: int) -> Extent:
     return -(-a // b)
-
-

@@ -69,4 +69,3 @@ class OpDecl:
     ) -> Instance:
         """Return what the operation means for operands of these types."""
         return instantiate(self, input_types, attributes or {}, constants)
-

@@ -136,7 +136,7 @@ class Evaluator:
             return (not value) if isinstance(value, bool) else call("not", self.arithmetic.condition(value))
         if is_expr(value):
             return call("neg", value)
-        if isinstance(value, DType) or isinstance(value, str) or value is None:
+        if value is None or isinstance(value, (DType, str)):
             raise Trouble(f"cannot negate {describe(value)}")
         return elementwise(lambda v: call("neg", v) if is_expr(v) else -v, value)
 
@@ -200,7 +200,9 @@ class Evaluator:
         if fn not in FUNCTIONS:
             raise Trouble(f"'{fn}' is no function of elements")
         if fn == "select":
-            return self.arithmetic.select(*args, self.target.type.dtype if self.target else DType.F32)
+            test, then, other = args
+            assert self.target is not None
+            return self.arithmetic.select(test, then, other, self.target.type.dtype)
         if not any(is_expr(a) for a in args):
             assert self.target is not None
             args = tuple(to_expr(a, self.target.type.dtype) for a in args)

@@ -20,8 +20,6 @@ from .registry import Registry
 _LIMIT = 1 << 14
 
 
-
-
 @define(eq=False)
 class Instances:
     """The instances of a vocabulary that have been asked for."""

@@ -233,7 +233,9 @@ class _Instantiation:
             values = value if isinstance(node, s.Spread) else (value,)
             write.extend(evaluator.as_index(v, 0, target.type) for v in values)
         if len(write) != len(target.type.shape):
-            raise SpecError(f"{target.type} tensor '{target.name}' needs {len(target.type.shape)} subscripts, found {len(write)}", item.target.span)
+            raise SpecError(
+                f"{target.type} tensor '{target.name}' needs {len(target.type.shape)} subscripts, found {len(write)}", item.target.span
+            )
         for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
             low, high = index.bounds()
             if indirects(index) or (extent and not 0 <= low <= high < extent):
@@ -249,7 +251,9 @@ class _Instantiation:
         elif not spread and isinstance(entry, int):
             evaluator.scope[name.id] = as_index(evaluator.new_variable(name.id, entry))
         else:
-            raise SpecError(f"the range of '{name.id}' is unknown", name.span, "subscripts must match the declared shape entry by entry, or add 'for'")
+            raise SpecError(
+                f"the range of '{name.id}' is unknown", name.span, "subscripts must match the declared shape entry by entry, or add 'for'"
+            )
 
     def _merge(self, first: int) -> None:
         """Let a reduction whose value is stored as it is write the target itself."""
@@ -295,7 +299,9 @@ class _Instantiation:
 
 def _align(target: TensorRef, nodes: tuple[s.Expression, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
     """Pair subscripts with the entries of the declared shape, or with single dims where none is spread."""
-    if len(target.items) == len(nodes) and all(isinstance(n, s.Spread) == isinstance(e, tuple) for n, e in zip(nodes, target.items, strict=True)):
+    if len(target.items) == len(nodes) and all(
+        isinstance(n, s.Spread) == isinstance(e, tuple) for n, e in zip(nodes, target.items, strict=True)
+    ):
         return target.items
     if not any(isinstance(n, s.Spread) for n in nodes) and len(nodes) == len(target.type.shape):
         return target.type.shape

@@ -7,9 +7,11 @@ error of another. Within a piece, a line with an error is blanked and the rest p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import pairwise
+from typing import Any
 
 from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 from lark.exceptions import VisitError
@@ -49,9 +51,9 @@ def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]
     declarations: list[Declaration] = []
     starts = [m.start() for m in _HEAD.finditer(source.text)] + [len(source.text)]
     errors: list[CutsError] = list(_stray_text(source, starts[0]))
-    for start, end in zip(starts, starts[1:], strict=False):
+    for start, end in pairwise(starts):
         try:
-            declarations.append(_parse_piece(source, start, source.text[start:end]))
+            declarations.append(_build(source, start, source.text[start:end], "declaration"))
         except UnexpectedInput as error:
             errors.extend(_syntax_errors(source, start, source.text[start:end], error))
     return tuple(declarations), errors
@@ -60,16 +62,13 @@ def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]
 def parse_expression(source: Source, start: int, text: str) -> Expression:
     """Parse one expression that stands at an offset of a source."""
     try:
-        return _build(source, start, text, "expr")
+        node: Expression = _build(source, start, text, "expr")
+        return node
     except UnexpectedInput as error:
         raise _syntax_error(source, start, text, error) from error
 
 
-def _parse_piece(source: Source, start: int, text: str) -> Declaration:
-    return _build(source, start, text, "declaration")
-
-
-def _build(source: Source, start: int, text: str, rule: str):  # type: ignore[no-untyped-def]
+def _build(source: Source, start: int, text: str, rule: str) -> Any:
     tree = _lark().parse(text, start=rule)
     try:
         return TreeBuilder(source, start).transform(tree)
@@ -116,19 +115,20 @@ def _blank_line(text: str, position: int) -> str | None:
 
 def _syntax_error(source: Source, start: int, text: str, error: UnexpectedInput) -> ParseError:
     if isinstance(error, UnexpectedCharacters):
-        position, found, expected = error.pos_in_stream, repr(text[error.pos_in_stream]), error.allowed
-        return ParseError(f"unexpected character {found}", Span(source, start + position, start + position + 1), _expected(expected))
+        position = error.pos_in_stream or 0
+        span = Span(source, start + position, start + position + 1)
+        return ParseError(f"unexpected character {text[position]!r}", span, _expected(error.allowed))
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         position = error.token.start_pos or 0
         span = Span(source, start + position, start + position + len(error.token))
         return ParseError(f"unexpected {str(error.token)!r}", span, _expected(error.accepts or error.expected))
     assert isinstance(error, (UnexpectedToken, UnexpectedEOF))
     position = len(text.rstrip())
-    expected = error.accepts if isinstance(error, UnexpectedToken) else error.expected
-    return ParseError("unexpected end of the declaration", Span(source, start + max(0, position - 1), start + position), _expected(expected))
+    span = Span(source, start + max(0, position - 1), start + position)
+    return ParseError("unexpected end of the declaration", span, _expected(error.accepts if isinstance(error, UnexpectedToken) else ()))
 
 
-def _expected(terminals: Sequence[str] | set[str] | None) -> str:
+def _expected(terminals: Iterable[str] | None) -> str:
     """Say what could stand here, with operators and items of a declaration summed up."""
     names = set(terminals or ())
     parts: list[str] = []

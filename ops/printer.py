@@ -152,6 +152,6 @@ def _print_operator(node: s.Expression) -> tuple[str, int]:
     return f"{node.kind}[{binders}] {_at_least(node.body, _STRENGTH['reduce'])}", _STRENGTH["reduce"]
 
 
-def _number(value: int | float) -> str:
+def _number(value: float) -> str:
     text = repr(value)
     return text if "e" not in text or "." in text.split("e")[0] else text.replace("e", ".0e")

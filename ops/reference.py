@@ -7,7 +7,7 @@ a batched matrix product of gathered operands; everything else is evaluated elem
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ Box = dict[Var, tuple[int, int]]
 Values = npt.NDArray[Any]
 
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
-_REDUCERS: dict[str, Callable[..., Any]] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+_REDUCERS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> dict[str, Array]:
@@ -57,7 +57,9 @@ def evaluate_graph(graph: Graph, registry: Registry, inputs: Mapping[str, Array]
         types = [None if v is None else graph.types[v] for v in node.inputs]
         known = {n: graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in graph.constants}
         instance = registry[node.op].instantiate(types, node.attributes, known)
-        operands = {formal: values[v] for formal, v in zip(instance.inputs, node.inputs, strict=False) if formal is not None and v is not None}
+        operands = {
+            formal: values[v] for formal, v in zip(instance.inputs, node.inputs, strict=False) if formal is not None and v is not None
+        }
         results = evaluate(instance.program, operands, dtype)
         values.update({v: results[formal] for v, formal in zip(node.outputs, instance.outputs, strict=False)})
     return {name: values[name] for name in graph.outputs}
@@ -109,8 +111,8 @@ class _Run:
             yield from self._boxes({**box, var: half})
 
     def _size(self, box: Box) -> int:
-        groups = [expr_variables(f) for f in self.factors] if self.factors else [set(box)]
-        groups.append(set(self.statement.axes))
+        groups = [expr_variables(f) for f in self.factors] or [frozenset(box)]
+        groups.append(frozenset(self.statement.axes))
         return max(math.prod(box[v][1] - box[v][0] for v in group if v in box) for group in groups)
 
 
@@ -138,11 +140,11 @@ class _Box:
         combine = self.run.statement.combine
         assert combine is not None
         flat = body.reshape(*body.shape[:kept], math.prod(body.shape[kept:]))
+        if combine in _REDUCERS and flat.shape[-1] == 0:
+            neutral = COMBINERS[combine]
+            return np.full(flat.shape[:-1], neutral if flat.dtype.kind == "f" or math.isfinite(neutral) else 0, flat.dtype)
         if combine in _REDUCERS:
-            initial = COMBINERS[combine] if flat.shape[-1] == 0 and flat.dtype.kind == "f" else None
-            if flat.shape[-1] == 0 and initial is None:
-                initial = 1 if combine == "prod" else 0
-            return np.asarray(_REDUCERS[combine].reduce(flat, axis=-1, **({} if initial is None else {"initial": initial})))
+            return np.asarray(_REDUCERS[combine].reduce(flat, axis=-1))
         return np.asarray(np.argmax(flat, axis=-1) if combine == "argmax" else np.argmin(flat, axis=-1))
 
     # ---- indices

@@ -5,170 +5,156 @@ Spans take no part in equality, so two texts that print alike have equal trees.
 
 from __future__ import annotations
 
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from attrs import field, frozen
 
 from ..ir.source import Span
 
 
-def _span() -> Span:
-    span: Span = field(eq=False, repr=False)
-    return span
+@frozen
+class Node:
+    """Anything written in a declaration, and where."""
+
+    span: Span = field(eq=False, repr=False, kw_only=True)
 
 
 @frozen
-class Number:
+class Number(Node):
     """An integer or real literal; `inf`, `true` and the like are names."""
 
     value: int | float
-    span: Span = _span()
 
 
 @frozen
-class Text:
+class Text(Node):
     """A string literal."""
 
     value: str
-    span: Span = _span()
 
 
 @frozen
-class Name:
+class Name(Node):
     """A dim, attribute, index variable, tensor or predefined constant."""
 
     id: str
-    span: Span = _span()
 
 
 @frozen
-class Call:
+class Call(Node):
     """`fn(args)`: a static function, a scalar function or a conversion to an element type."""
 
     fn: str
     args: tuple[Expression, ...]
-    span: Span = _span()
 
 
 @frozen
-class Listing:
+class Listing(Node):
     """`[a, b, c]`."""
 
     items: tuple[Expression, ...]
-    span: Span = _span()
 
 
 @frozen
-class Comprehension:
+class Comprehension(Node):
     """`[body for var < source]` (counted) or `[body for var in source]`."""
 
     body: Expression
     var: str
     counted: bool
     source: Expression
-    span: Span = _span()
 
 
 @frozen
-class Spread:
+class Spread(Node):
     """`...list`: every item of a list in place."""
 
     value: Expression
-    span: Span = _span()
 
 
 @frozen
-class Slice:
+class Slice(Node):
     """`low:high` within a list's subscript."""
 
     low: Expression | None
     high: Expression | None
-    span: Span = _span()
 
 
 @frozen
-class Subscript:
+class Subscript(Node):
     """`base[items]`: an element of a tensor or of a list, or a slice of a list."""
 
     base: Expression
     items: tuple[Expression, ...]
-    span: Span = _span()
 
 
 @frozen
-class Outside:
+class Outside(Node):
     """`read outside fill`: what a read yields where an index leaves the tensor."""
 
     read: Expression
     fill: Expression
-    span: Span = _span()
 
 
 @frozen
-class Unary:
+class Unary(Node):
     """`-x` or `not x`."""
 
     op: str
     arg: Expression
-    span: Span = _span()
 
 
 @frozen
-class Binary:
+class Binary(Node):
     """An infix operation."""
 
     op: str
     left: Expression
     right: Expression
-    span: Span = _span()
 
 
 @frozen
-class Conditional:
+class Conditional(Node):
     """`then if test else other`."""
 
     then: Expression
     test: Expression
     other: Expression
-    span: Span = _span()
 
 
 @frozen
-class Binder:
+class Binder(Node):
     """`name < bound`, or `...name < bounds` for one variable per item."""
 
     name: str
     spread: bool
     bound: Expression
-    span: Span = _span()
 
 
 @frozen
-class Reduction:
+class Reduction(Node):
     """`sum[binders] body`."""
 
     kind: str
     binders: tuple[Binder, ...]
     body: Expression
-    span: Span = _span()
 
 
-Expression: TypeAlias = Union[
-    Number, Text, Name, Call, Listing, Comprehension, Spread, Slice, Subscript, Outside, Unary, Binary, Conditional, Reduction
-]
+Expression: TypeAlias = (
+    Number | Text | Name | Call | Listing | Comprehension | Spread | Slice | Subscript | Outside | Unary | Binary | Conditional | Reduction
+)
 
 
 @frozen
-class TypeItem:
+class TypeItem(Node):
     """`type T: float | int`: an element type that stands for any of some classes."""
 
     name: str
     classes: tuple[str, ...]
-    span: Span = _span()
 
 
 @frozen
-class Operand:
+class Operand(Node):
     """`name: T[dims]`; `name?` may be absent, `name*` is any number of operands."""
 
     name: str
@@ -176,183 +162,162 @@ class Operand:
     optional: bool
     dtype: str
     dims: tuple[Expression, ...]
-    span: Span = _span()
 
 
 @frozen
-class Result:
+class Result(Node):
     """`name: T[dims]`; with a binder, one result per value of it."""
 
     name: str
     binder: Binder | None
     dtype: str
     dims: tuple[Expression, ...]
-    span: Span = _span()
 
 
 @frozen
-class Temporary:
+class Temporary(Node):
     """`name: T[dims]`, a named intermediate."""
 
     name: str
     dtype: str
     dims: tuple[Expression, ...]
-    span: Span = _span()
 
 
 @frozen
-class AttributeType:
+class AttributeType(Node):
     """Type of an attribute: a `kind`, an expected length of a list, the shape an axis counts in, or the allowed strings."""
 
     kind: str
     length: Expression | None
     shape: Expression | None
     choices: tuple[str, ...]
-    span: Span = _span()
 
 
 @frozen
-class AttributeItem:
+class AttributeItem(Node):
     """`name: type = default`."""
 
     name: str
     type: AttributeType
     default: Expression | None
-    span: Span = _span()
 
 
 @frozen
-class Binding:
+class Binding(Node):
     """`name = value` in a `let`."""
 
     name: str
     value: Expression
-    span: Span = _span()
 
 
 @frozen
-class InItem:
+class InItem(Node):
     """A line of operands."""
 
     operands: tuple[Operand, ...]
-    span: Span = _span()
 
 
 @frozen
-class OutItem:
+class OutItem(Node):
     """A line of results."""
 
     results: tuple[Result, ...]
-    span: Span = _span()
 
 
 @frozen
-class TempItem:
+class TempItem(Node):
     """A line of named intermediates."""
 
     temporaries: tuple[Temporary, ...]
-    span: Span = _span()
 
 
 @frozen
-class AttrItem:
+class AttrItem(Node):
     """A line of attributes."""
 
     attributes: tuple[AttributeItem, ...]
-    span: Span = _span()
 
 
 @frozen
-class LetItem:
+class LetItem(Node):
     """A line of static definitions."""
 
     bindings: tuple[Binding, ...]
-    span: Span = _span()
 
 
 @frozen
-class TableItem:
+class TableItem(Node):
     """`table name: T = rows`, a constant tensor."""
 
     name: str
     dtype: str
     value: Expression
-    span: Span = _span()
 
 
 @frozen
-class Require:
+class Require(Node):
     """`require condition "message with {expressions}"`."""
 
     condition: Expression
     message: str
-    span: Span = _span()
 
 
 @frozen
-class Target:
+class Target(Node):
     """What an assignment writes: a tensor with subscripts, or without any for every element by position."""
 
     name: str
     brackets: tuple[tuple[Expression, ...], ...]
-    span: Span = _span()
 
 
 @frozen
-class Assignment:
+class Assignment(Node):
     """`each j < n: target = value for c < C`."""
 
     each: Binder | None
     target: Target
     value: Expression
     binders: tuple[Binder, ...]
-    span: Span = _span()
 
 
 @frozen
-class Argument:
+class Argument(Node):
     """An operand of a step, or an attribute when it has a name."""
 
     name: str | None
     value: Expression
-    span: Span = _span()
 
 
 @frozen
-class Step:
+class Step(Node):
     """`a, b = op(x, attribute: value)` of an algorithm or a gradient."""
 
     results: tuple[str, ...]
     op: str
     arguments: tuple[Argument, ...]
-    span: Span = _span()
 
 
 @frozen
-class Algorithm:
+class Algorithm(Node):
     """Another way to compute the op: steps of declared ops, legal when the guard holds."""
 
     name: str
     guard: Expression | None
     steps: tuple[Step, ...]
-    span: Span = _span()
 
 
 @frozen
-class Gradient:
+class Gradient(Node):
     """Steps that compute the gradient where the derived one is not wanted."""
 
     steps: tuple[Step, ...]
-    span: Span = _span()
 
 
-Item: TypeAlias = Union[
-    TypeItem, InItem, OutItem, TempItem, AttrItem, LetItem, TableItem, Require, Assignment, Algorithm, Gradient
-]
+Item: TypeAlias = TypeItem | InItem | OutItem | TempItem | AttrItem | LetItem | TableItem | Require | Assignment | Algorithm | Gradient
 
 
 @frozen
-class Declaration:
+class Declaration(Node):
     """A family or an op, as written."""
 
     kind: str
@@ -360,4 +325,3 @@ class Declaration:
     family: str | None
     summary: str
     items: tuple[Item, ...]
-    span: Span = _span()

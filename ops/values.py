@@ -90,7 +90,7 @@ def to_expr(value: Value, dtype: DType) -> Expr:
     raise Trouble(f"expected a number or an element, found {describe(value)}")
 
 
-def _literal(value: int | float, dtype: DType) -> int | float | bool:
+def _literal(value: float, dtype: DType) -> int | float | bool:
     if dtype.is_float:
         return float(value)
     if dtype is DType.BOOL:

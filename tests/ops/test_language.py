@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from cuts.ir.errors import CutsError, ErrorList, GraphError, SpecError
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
@@ -147,7 +146,9 @@ def test_operands_that_do_not_fit_are_explained() -> None:
     assert refused("add", [*types((3,)), TensorType(DType.F16, (3,))]) == "op 'add': operand 'b': expected element type f32, found f16"
     assert "shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refused("add", types((2, 3), (4,)))
     assert refused("matmul", types((2, 3), (4, 5))) == "op 'matmul': operand 'b': expected inner size 3, found shape [4, 5]"
-    assert refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,))) == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
+    assert (
+        refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,))) == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
+    )
 
 
 def test_attributes_that_do_not_fit_are_explained() -> None:
@@ -159,9 +160,11 @@ def test_attributes_that_do_not_fit_are_explained() -> None:
     assert refused("max_pool", x) == "op 'max_pool': attribute 'kernel_shape': expected a list of integers, found none"
     assert refused("max_pool", x, kernel_shape=(2, 2)) == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found 2 in [2, 2]"
     assert refused("pad", x, pads=(0,) * 6, mode="odd") == (
-        "op 'pad': attribute 'mode': expected \"constant\" or \"edge\" or \"reflect\" or \"wrap\", found odd"
+        'op \'pad\': attribute \'mode\': expected "constant" or "edge" or "reflect" or "wrap", found odd'
     )
-    assert refused("reshape", x, shape=(5, -1)) == "op 'reshape': attribute 'shape': [5, -1] does not hold the 24 elements of shape [2, 3, 4]"
+    assert (
+        refused("reshape", x, shape=(5, -1)) == "op 'reshape': attribute 'shape': [5, -1] does not hold the 24 elements of shape [2, 3, 4]"
+    )
 
 
 def test_what_only_shapes_can_show_points_into_the_declaration() -> None:

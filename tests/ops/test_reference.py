@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from cuts.ir.types import TensorType, dtype_of_numpy
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
 
 onnx = pytest.importorskip("onnx")
-from onnx import helper  # noqa: E402
-from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 REGISTRY = Registry.builtin()
 RNG = np.random.default_rng(7)
@@ -35,7 +34,11 @@ def oracle(op: str, *operands: np.ndarray | None, outputs: int = 1, opset: int =
     names = ["" if x is None else f"x{n}" for n, x in enumerate(operands)]
     results = [f"y{n}" for n in range(outputs)]
     node = helper.make_node(op, names, results, **attributes)
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in zip(names, operands, strict=True) if n]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for n, x in zip(names, operands, strict=True)
+        if n
+    ]
     outs = [helper.make_tensor_value_info(n, 0, None) for n in results]
     model = helper.make_model(helper.make_graph([node], "g", infos, outs), opset_imports=[helper.make_opsetid("", opset)])
     return ReferenceEvaluator(model).run(None, {n: x for n, x in zip(names, operands, strict=True) if n})
@@ -156,7 +159,9 @@ def test_matmul_follows_numpy_for_vectors_and_batches() -> None:
         close(run("matmul", a, b), [a.astype(np.float64) @ b])
 
 
-@pytest.mark.parametrize("case", [([1], [4], [1], [2]), ([-1, 3], [-7, 0], [0, 2], [-2, -1]), ([5], [9], [1], [1]), ([0, 0], [9, 2], [0, 1], [1, 1])])
+@pytest.mark.parametrize(
+    "case", [([1], [4], [1], [2]), ([-1, 3], [-7, 0], [0, 2], [-2, -1]), ([5], [9], [1], [1]), ([0, 0], [9, 2], [0, 1], [1, 1])]
+)
 def test_slice_equals_onnx(case: tuple[list[int], ...]) -> None:
     x = f(4, 6, 5)
     starts, ends, axes, steps = case
