@@ -1,0 +1,275 @@
+"""Graph passes: golden rewritings, and the laws that hold for all graphs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from cuts.ir.errors import GraphError, PassError
+from cuts.ir.graph import Graph
+from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.verify_graph import verify_graph
+from cuts.ops import Registry
+from cuts.ops.inference import builtin_instances
+from cuts.ops.reference import evaluate_graph
+from cuts.passes.base import Pass, run_passes
+from cuts.passes.canonicalise import Canonicalise, canonical_passes
+from cuts.passes.compose_movement import ComposeMovement
+from cuts.passes.fold_affine import FoldAffine
+from cuts.passes.fold_constants import FoldConstants
+from cuts.passes.merge_common import MergeCommon
+from cuts.passes.remove_dead_code import RemoveDeadCode
+from cuts.passes.remove_identities import RemoveIdentities
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "frontends"))
+from strategies import GraphBuilder, graphs  # noqa: E402  # tests are no package
+
+INSTANCES = builtin_instances()
+ALL: list[Pass] = [*canonical_passes(INSTANCES), Canonicalise(INSTANCES)]
+
+
+def rewrite(step: Pass, before: str) -> str:
+    """Return the text of a graph after a pass, verified on both sides."""
+    graph = verify_graph(parse_graph(before), INSTANCES.infer)
+    return print_graph(run_passes(graph, [step], infer=INSTANCES.infer))
+
+
+def results(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    inputs = {v: rng.uniform(-1, 1, graph.types[v].shape).astype(np.float32) for v in graph.inputs}
+    return evaluate_graph(graph, Registry.builtin(), inputs)
+
+
+@pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
+@given(graph=graphs())
+@settings(max_examples=25, deadline=None)
+def test_a_pass_keeps_results_and_signature_and_is_idempotent(step: Pass, graph: Graph) -> None:
+    verify_graph(graph, INSTANCES.infer)
+    after = run_passes(graph, [step], infer=INSTANCES.infer)
+    assert (after.inputs, after.outputs) == (graph.inputs, graph.outputs)
+    assert print_graph(step.run(after)) == print_graph(after)
+    expected, found = results(graph), results(after)
+    for name, value in expected.items():
+        # Folded constants are rounded to float32 once more than the reference rounds.
+        np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-5 * max(1.0, float(np.max(np.abs(value)))))
+
+
+def test_identities_go_and_outputs_keep_their_names() -> None:
+    before = """\
+graph "g" {
+  input %x: f32[4]
+  %a: f32[4] = relu(%x) @a
+  %b: f32[4] = dropout(%a) @b
+  %c: f32[4] = exp(%b) @c
+  %d: f32[4] = reshape(%c) {shape = [4]} @d
+  %y: f32[4] = cast(%d) {to = "f32"} @y
+  output %y
+}
+"""
+    after = """\
+graph "g" {
+  input %x: f32[4]
+  %a: f32[4] = relu(%x) @a
+  %y: f32[4] = exp(%a) @c
+  output %y
+}
+"""
+    assert rewrite(RemoveIdentities(INSTANCES), before) == after
+
+
+def test_a_copy_that_names_an_input_or_a_second_output_stays() -> None:
+    text = """\
+graph "g" {
+  input %x: f32[4]
+  %y: f32[4] = identity(%x) @y
+  %a: f32[4] = relu(%x) @a
+  %b: f32[4] = identity(%a) @b
+  output %y, %a, %b
+}
+"""
+    assert rewrite(RemoveIdentities(INSTANCES), text) == text
+
+
+def test_constants_are_folded_where_all_operands_are_known() -> None:
+    before = """\
+graph "g" {
+  input %x: f32[2]
+  const %a: f32[2] = [1.0, 4.0]
+  %b: f32[2] = sqrt(%a) @b
+  %c: f32[2] = add(%b, %b) @c
+  %y: f32[2] = mul(%x, %c) @y
+  output %y
+}
+"""
+    after = """\
+graph "g" {
+  input %x: f32[2]
+  const %c: f32[2] = [2.0, 4.0]
+  %y: f32[2] = mul(%x, %c) @y
+  output %y
+}
+"""
+    assert rewrite(FoldConstants(INSTANCES), before) == after
+
+
+def test_folding_is_limited_in_size() -> None:
+    text = 'graph "g" {\n  input %x: f32[64]\n  const %a: f32[] = [1.0]\n  %b: f32[64] = expand(%a) {shape = [64]} @b\n'
+    text += "  %y: f32[64] = mul(%x, %b) @y\n  output %y\n}\n"
+    assert rewrite(FoldConstants(INSTANCES, max_elements=63), text) == text
+    assert "expand" not in rewrite(FoldConstants(INSTANCES, max_elements=64), text)
+
+
+def test_equal_nodes_and_constants_merge_with_defaults_filled_in() -> None:
+    before = """\
+graph "g" {
+  input %x: f32[2, 2]
+  const %p: f32[2] = [1.0, 2.0]
+  const %q: f32[2] = [1.0, 2.0]
+  %a: f32[2, 2] = softmax(%x) @a
+  %b: f32[2, 2] = softmax(%x) {axis = -1} @b
+  %c: f32[2, 2] = add(%a, %p) @c
+  %d: f32[2, 2] = add(%b, %q) @d
+  %y: f32[2, 2] = mul(%c, %d) @y
+  output %y
+}
+"""
+    after = """\
+graph "g" {
+  input %x: f32[2, 2]
+  const %p: f32[2] = [1.0, 2.0]
+  %a: f32[2, 2] = softmax(%x) @a
+  %c: f32[2, 2] = add(%a, %p) @c
+  %y: f32[2, 2] = mul(%c, %c) @y
+  output %y
+}
+"""
+    assert rewrite(MergeCommon(INSTANCES), before) == after
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("transpose(%x) {perm = [1, 2, 0]}|transpose(%a) {perm = [2, 0, 1]}", "relu(%x) @z"),
+        ("transpose(%x) {perm = [1, 2, 0]}|transpose(%a) {perm = [0, 2, 1]}", "transpose(%x) {perm = [1, 0, 2]}"),
+        ("reshape(%x) {shape = [4, 6]}|reshape(%a) {shape = [24]}", "reshape(%x) {shape = [24]}"),
+        ("reshape(%x) {shape = [4, 6]}|reshape(%a) {shape = [2, 3, 4]}", "relu(%x) @z"),
+        ('cast(%x) {to = "f64"}|cast(%a) {to = "f16"}', 'cast(%x) {to = "f16"}'),
+        ('cast(%x) {to = "f64"}|cast(%a) {to = "f32"}', "relu(%x) @z"),
+    ],
+)
+def test_adjacent_movements_compose(chain: str, expected: str) -> None:
+    first, second = chain.split("|")
+    builder = parse_lines("f32[2, 3, 4]", {"a": first, "b": second, "z": "relu(%b)"}, "z")
+    assert expected in print_graph(run_passes(builder, [ComposeMovement(INSTANCES)], infer=INSTANCES.infer))
+    assert "%a" not in print_graph(ComposeMovement(INSTANCES).run(builder))
+
+
+def test_a_narrowing_conversion_stays() -> None:
+    graph = parse_lines("f32[4]", {"a": 'cast(%x) {to = "f16"}', "b": 'cast(%a) {to = "f32"}', "z": "relu(%b)"}, "z")
+    assert len(ComposeMovement(INSTANCES).run(graph).nodes) == 3
+
+
+def parse_lines(input_type: str, nodes: dict[str, str], output: str) -> Graph:
+    """Return a graph of nodes written without types, which are derived."""
+    types = {}
+    graph = parse_graph(f'graph "g" {{ input %x: {input_type} output %x }}')
+    types.update(graph.types)
+    parsed = []
+    for name, text in nodes.items():
+        (node,) = parse_graph(f'graph "g" {{ %{name}: f32[] = {text} @{name} }}').nodes
+        (types[name],) = INSTANCES.infer(node, [types[v] for v in node.operands])
+        parsed.append(node)
+    return verify_graph(Graph("g", ("x",), (output,), types, tuple(parsed)), INSTANCES.infer)
+
+
+def folded(build: GraphBuilder, output: str) -> Graph:
+    graph = verify_graph(build.graph(output), INSTANCES.infer)
+    after = run_passes(graph, [FoldAffine(INSTANCES)], infer=INSTANCES.infer)
+    np.testing.assert_allclose(results(after)[output], results(graph)[output], rtol=1e-5, atol=1e-5)
+    return after
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("bias", [True, False])
+def test_batch_norm_folds_into_convolution(groups: int, bias: bool) -> None:
+    build = GraphBuilder(0)
+    x = build.input((2, 4, 5, 5))
+    y = build.node("conv", x, build.constant((8, 4 // groups, 3, 3)), build.constant((8,)) if bias else None, groups=groups)
+    y = build.node("batch_norm", y, *(build.constant((8,)) for _ in range(4)))
+    assert [node.op for node in folded(build, y).nodes] == ["conv"]
+
+
+def test_scale_and_bias_after_other_linear_operations_fold() -> None:
+    build = GraphBuilder(0)
+    x = build.input((3, 4))
+    y = build.node("matmul", x, build.constant((4, 5)))
+    y = build.node("mul", y, build.constant((5,)))
+    y = build.node("div", y, build.constant(()))
+    assert [node.op for node in folded(build, y).nodes] == ["matmul"]
+    y = build.node("gemm", y, build.constant((6, 5)), trans_b=True, beta=0.5)
+    y = build.node("add", build.constant((6,)), y)
+    y = build.node("sub", build.constant(()), y)
+    y = build.node("layer_norm", y, build.constant((6,)))
+    y = build.node("add", y, build.constant((6,)))
+    assert [node.op for node in folded(build, y).nodes] == ["matmul", "gemm", "layer_norm"]
+
+
+def test_what_is_not_a_scale_along_one_shared_axis_does_not_fold() -> None:
+    build = GraphBuilder(0)
+    x = build.input((1, 4, 4, 4))
+    w = build.constant((4, 4, 1, 1))
+    rows = build.node("mul", build.node("conv", x, w), build.constant((4, 1)))  # along another axis than the filter's
+    twice = build.node("conv", x, w)
+    both = build.node("add", build.node("mul", twice, build.constant(())), twice)  # two readers
+    power = build.node("relu", build.node("conv", x, w))  # not affine
+    mixed = build.node("mul", build.node("conv", x, w), x)  # not constant
+    y = build.node("add", build.node("add", rows, both), build.node("add", power, mixed))
+    assert len(folded(build, y).nodes) == len(build.nodes)
+
+
+def test_a_fold_that_would_overflow_is_not_made() -> None:
+    build = GraphBuilder(0)
+    x = build.input((2, 4))
+    w, s = build.constant((4, 4)), build.constant((4,))
+    build.constants[w] = np.full((4, 4), 1e30, np.float32)
+    build.constants[s] = np.full((4,), 1e30, np.float32)
+    y = build.node("mul", build.node("matmul", x, w), s)
+    graph = build.graph(y)
+    assert FoldAffine(INSTANCES).run(graph) == graph
+
+
+def test_dead_code_goes_and_inputs_stay() -> None:
+    graph = parse_lines("f32[4]", {"a": "exp(%x)", "b": "relu(%x)"}, "b")
+    after = RemoveDeadCode().run(graph)
+    assert [node.name for node in after.nodes] == ["b"]
+    assert after.inputs == ("x",)
+
+
+def test_a_pass_that_breaks_the_graph_is_named() -> None:
+    class Broken:
+        name = "broken"
+
+        def run(self, graph: Graph) -> Graph:
+            return Graph(graph.name, graph.inputs, ("nothing",), graph.types, graph.nodes)
+
+    graph = parse_lines("f32[4]", {"a": "exp(%x)"}, "a")
+    with pytest.raises(PassError, match="pass 'broken' broke the graph: output 'nothing' of the graph is a value that nothing defines"):
+        run_passes(graph, [Broken()], infer=INSTANCES.infer)
+
+
+def test_an_error_inside_a_pass_names_the_pass_and_each_result_is_shown() -> None:
+    class Failing:
+        name = "failing"
+
+        def run(self, graph: Graph) -> Graph:
+            raise GraphError("no")
+
+    graph = parse_lines("f32[4]", {"a": "exp(%x)"}, "a")
+    seen: list[str] = []
+    with pytest.raises(PassError, match="pass 'failing': no"):
+        run_passes(graph, [RemoveDeadCode(), Failing()], after=lambda name, _: seen.append(name))
+    assert seen == ["remove-dead-code"]
