@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import console
-from .backends.device import Timing
+from .backends.device import Array, Timing
 from .backends.targets import find_target
 from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_text
 from .driver import CompiledPlan, Spec, build_graph, load_model, load_spec
@@ -38,8 +38,9 @@ def compile_command(arguments: Namespace) -> int:
     if plan is None:
         return 0
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
-    results, oracle = _compile_checks(arguments, plan)
-    times = _times(arguments, plan)
+    inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
+    results, oracle = _compile_checks(arguments, plan, inputs)
+    times = _times(arguments, plan, inputs)
     plan.save(folder)
     for warning in dict.fromkeys(line for cubin in plan.cubins for line in cubin.warnings):
         console.note(f"compiler: {warning}")
@@ -53,11 +54,11 @@ def compile_command(arguments: Namespace) -> int:
     return 0
 
 
-def _times(arguments: Namespace, plan: CompiledPlan) -> tuple[Timing, ...]:
+def _times(arguments: Namespace, plan: CompiledPlan, inputs: Mapping[str, Array]) -> tuple[Timing, ...]:
     """Time each group on real numbers; zeros would flatter it."""
     if not arguments.time or plan.target.dialect == "reference":
         return ()
-    plan.run(read_inputs(plan, arguments))
+    plan.run(inputs)
     return plan.session.time_steps()
 
 
@@ -97,11 +98,10 @@ def _dump_kernels(dump: str | None, plan: CompiledPlan) -> None:
         write_text(Path(dump) / "kernels" / f"{number:04}-{kernel.name}.{suffix}", kernel.source)
 
 
-def _compile_checks(arguments: Namespace, plan: CompiledPlan) -> tuple[tuple[Comparison, ...], str]:
+def _compile_checks(arguments: Namespace, plan: CompiledPlan, inputs: Mapping[str, Array]) -> tuple[tuple[Comparison, ...], str]:
     if not arguments.verify:
         return (), ""
     onnx = arguments.model if arguments.model.lower().endswith(".onnx") and has_onnxruntime() else None
-    inputs = read_inputs(plan, arguments)
     results, oracle = compare_plan(plan, inputs, onnx)
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle

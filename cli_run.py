@@ -105,7 +105,7 @@ def explain_command(arguments: Namespace) -> int:
         console.print_json(details | {"source": kernel.source})
         return 0
     for key, value in plain(details).items():
-        print(f"{key}: {console.brief(value, 400)}")
+        print(console.detail(key, value))
     print(f"\n{kernel.source}")
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -68,6 +69,41 @@ def brief(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def parameters_text(value: object) -> str:
+    """Return chosen parameters on one line: `axis:block/thread` with the vector width, `axis:chunk` of reductions, what is staged."""
+    if not isinstance(value, Mapping) or "segments" not in value:
+        return brief(value, 80)
+    parts = [] if value.get("index", "computed") == "computed" else [f"index {value['index']}"]
+    parts += [_segment_text(segment) for segment in value["segments"]]
+    return brief("; ".join(part for part in parts if part), 120)
+
+
+def _segment_text(segment: Mapping[str, Any]) -> str:
+    words = []
+    for axis, tile in segment.get("tiles", {}).items():
+        if tile["block"] > 1:
+            words.append(f"{axis}:{tile['block']}/{tile['thread']}" + (f"v{tile['vector']}" if tile["vector"] > 1 else ""))
+    for reduction in segment.get("reductions", ()):
+        words += [f"{axis}:{chunk}" for axis, chunk in reduction.get("chunks", {}).items()]
+        words += [f"{len(reduction['staged'])} staged x{reduction.get('stages', 1)}"] if reduction.get("staged") else []
+    words += [f"lanes {segment['lanes']}"] if segment.get("lanes", 1) > 1 else []
+    return " ".join(words)
+
+
+def detail(key: str, value: object) -> str:
+    """Return a report value in full: text of several lines as an indented block, nested values as JSON."""
+    if isinstance(value, str):
+        lines = [brief(line, 10_000) for line in value.splitlines()] or [""]
+        return f"{key}: {lines[0]}" if len(lines) == 1 else "\n    ".join([f"{key}:", *lines])
+    if isinstance(value, (Mapping, list, tuple)) and any(isinstance(item, (Mapping, list, tuple)) for item in _items(value)):
+        return f"{key}: {json.dumps(plain(value))}"
+    return f"{key}: {brief(value, 10_000)}"
+
+
+def _items(value: object) -> list[Any]:
+    return list(value.values()) if isinstance(value, Mapping) else list(value) if isinstance(value, (list, tuple)) else []
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """Return a table of plain text cells; numbers stand right."""
     result = Table(title=escape(title), title_justify="left", header_style="bold")
@@ -88,7 +124,7 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
         row: list[object] = [
             number, brief(group.get("nodes", kernel.info.get("nodes", "-"))), brief(group.get("level", "-")), kernel.name,
             f"{'x'.join(map(str, kernel.grid))} / {'x'.join(map(str, kernel.block))}",
-            brief(group.get("parameters", kernel.info.get("parameters", "-")), 80), seconds(group.get("bound")),
+            parameters_text(group.get("parameters", kernel.info.get("parameters", "-"))), seconds(group.get("bound")),
         ]  # fmt: skip
         if cubins:
             cubin = cubins[step.kernel]
