@@ -1,132 +1,161 @@
-"""Choosing parameters of a group without a device: the best points by a model, found in a coarse space and refined around."""
+"""Choosing parameters of a group without a device, and saying why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from math import ceil
 
+import attrs
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
+from ..ir.errors import PassError
+from ..ir.expr import substitute_expr
+from ..ir.index import Var, substitute
 from ..ir.schedule import Schedule
-from ..ir.segment import FusedGroup
+from ..ir.segment import FusedGroup, Segment
 from ..ir.target import Target
-from .bound import bound, longest, rank
-from .enumerate import Batch, columns_of, evaluate, sampled, schedule_of
-from .space import Knob, SegmentStructure, Space, Structure, make_space
-
-#: Points that are scored of each structure before refinement.
-SAMPLE = 8192
-#: Points of the coarse space that are refined.
-SEEDS = 16
-#: Rounds of refinement; each tries every other value of every parameter of every seed.
-ROUNDS = 3
+from .bound import Bound, bound
+from .check import features_of
+from .climb import Point, best_points
+from .enumerate import columns_of, schedule_of
+from .features import Features
+from .rename import rename_expr, rename_index
+from .space import Space, make_space
 
 
 @frozen
 class Candidate:
     """A chosen point: its schedule, the lower bound of its time in seconds, what limits it, and its counts by name.
 
-    `score` is the model's order (smaller is better): seconds for `bound`, one minus the PUL for `paper`.
+    `score` is the model's order (smaller is better): estimated seconds for `bound`, one minus the PUL for `paper`.
     """
 
     schedule: Schedule
     bound: float
     limit: str
-    features: dict[str, float]
+    features: Mapping[str, float]
     score: float
 
 
-@frozen(order=True)
-class _Point:
-    score: float
-    structure: int
-    places: tuple[int, ...]
+@frozen
+class _Key:
+    """A group up to names of tensors and axes: equal groups are searched once."""
+
+    shape: tuple[object, ...]
+    group: FusedGroup = field(eq=False)
 
 
 def choose(group: FusedGroup, target: Target, model: str = "bound", count: int = 1) -> list[Candidate]:
-    """Return the best `count` legal points of a group, best first; ties are broken by position in the space."""
-    coarse = make_space(group, target, coarse=True)
-    full = make_space(group, target)
-    seeds = _best_of(coarse, max(SEEDS, count), model)
-    wide = {(s.segments, s.index): k for k, s in enumerate(full.structures)}
-    points = {_embed(coarse, full, wide, seed) for seed in seeds}
-    for _ in range(ROUNDS):
-        best = sorted(points)[: max(SEEDS, count)]
-        points |= _neighbours(full, best, model)
-    chosen = sorted(points)[:count]
-    return [_candidate(full, point) for point in chosen]
+    """Return the best `count` legal points of a group by a model, best first; ties go to the earlier point of the space.
 
-
-def score(batch: Batch, target: Target, model: str) -> np.ndarray[Any, Any]:
-    """Return the model's score of every point of a batch, infinite where it is illegal."""
-    found = bound(batch.features, target)
-    values = batch.flat(rank(batch.features, found, target)).astype(np.float64)
-    return np.where(batch.legal, values, np.inf)
-
-
-def _best_of(space: Space, count: int, model: str) -> list[_Point]:
-    best: list[_Point] = []
-    for position, batch in enumerate(sampled(space, SAMPLE)):
-        values = score(batch, space.target, model)
-        assert batch.points is not None, "samples name their points"
-        for k in np.argsort(values, kind="stable")[:count]:
-            if np.isfinite(values[k]):
-                places = np.unravel_index(int(batch.points[k]), batch.structure.shape) if batch.structure.knobs else ()
-                best.append(_Point(float(values[k]), position, tuple(int(p) for p in places)))
-    return sorted(best)[:count]
-
-
-def _embed(coarse: Space, full: Space, wide: Mapping[tuple[tuple[SegmentStructure, ...], str], int], point: _Point) -> _Point:
-    """Return the same point of the full space."""
-    structure = coarse.structures[point.structure]
-    position = wide[(structure.segments, structure.index)]
-    knobs = zip(structure.knobs, full.structures[position].knobs, point.places, strict=True)
-    return _Point(point.score, position, tuple(k.values.index(c.values[p]) for c, k, p in knobs))
-
-
-def _neighbours(space: Space, points: Sequence[_Point], model: str) -> set[_Point]:
-    """Return the points that differ in one parameter, scored; illegal ones are left out."""
-    found: set[_Point] = set()
-    for position in sorted({p.structure for p in points}):
-        structure = space.structures[position]
-        moves = sorted({m for p in points if p.structure == position for m in _moves(structure, p.places)})
-        if not moves:
-            continue
-        table = np.asarray(moves, dtype=np.int64)
-        columns = columns_of(structure, table)
-        values = score(evaluate(space, structure, columns, 0), space.target, model)
-        found |= {_Point(float(v), position, m) for v, m in zip(values, moves, strict=True) if np.isfinite(v)}
-    return found
-
-
-def _moves(structure: Structure, places: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found = []
-    for axis, knob in enumerate(structure.knobs):
-        found += [(*places[:axis], place, *places[axis + 1 :]) for place in _siblings(knob)[places[axis]]]
-    return found
+    `model` is "bound" or "paper". Raises `PassError` where no point is legal, which the target's limits can cause.
+    """
+    points = _search(_Key(structural_key(group), group), target, model, count)
+    if not points:
+        raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
+    space = make_space(group, target)
+    return [_candidate(space, point) for point in points]
 
 
 @lru_cache(maxsize=4096)
-def _siblings(knob: Knob) -> tuple[tuple[int, ...], ...]:
-    """Return for each value of a knob the positions of those that differ in one of its parameters."""
-    table = np.asarray(knob.values, dtype=np.int64)
-    near = (table[:, None, :] != table[None, :, :]).sum(axis=2) == 1
-    return tuple(tuple(int(k) for k in np.flatnonzero(row)) for row in near)
+def _search(key: _Key, target: Target, model: str, count: int) -> tuple[Point, ...]:
+    return best_points(key.group, target, model, count)
 
 
-def _candidate(space: Space, point: _Point) -> Candidate:
+def structural_key(group: FusedGroup) -> tuple[object, ...]:
+    """Return what the space of a group depends on, with names replaced by numbers."""
+    names: dict[str, str] = {}
+    for segment in group.segments:
+        for name in (*segment.tensors_read, *(r.name for r in segment.reductions), *(o.tensor for o in segment.outputs)):
+            names.setdefault(name, f"t{len(names)}")
+    for name in group.tensors:
+        names.setdefault(name, f"t{len(names)}")
+    types = tuple(sorted((names[n], str(t)) for n, t in group.tensors.items()))
+    return (*(_segment_key(s, names) for s in group.segments), types, tuple(names[t] for t in group.shared))
+
+
+def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ...]:
+    axes = [*segment.axes, *(v for r in segment.reductions for v in r.reduce), *(v for o in segment.outputs for v in o.extra)]
+    places: dict[Var, Var] = {}
+    for axis in axes:
+        places.setdefault(axis, Var(f"v{len(places)}", axis.extent))
+    reductions = tuple(
+        (names[r.name], tuple(places[v] for v in r.reduce), r.combine, rename_expr(substitute_expr(r.body, places), names))
+        for r in segment.reductions
+    )
+    outputs = tuple(
+        (
+            names[o.tensor],
+            tuple(rename_index(substitute(i, places), names) for i in o.write),
+            tuple(places[v] for v in o.extra),
+            rename_expr(substitute_expr(o.body, places), names),
+        )
+        for o in segment.outputs
+    )
+    return tuple(places[a] for a in segment.axes), reductions, outputs
+
+
+def _candidate(space: Space, point: Point) -> Candidate:
     structure = space.structures[point.structure]
     columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
-    values = {name: int(column[0]) for name, column in columns.items()}
-    batch = evaluate(space, structure, columns, 0)
-    found = bound(batch.features, space.target)
-    limit = max(found.terms, key=lambda name: float(np.max(found.terms[name])))
-    names = [n for n in dir(batch.features) if not n.startswith("_")]
-    numbers = {n: float(np.max(getattr(batch.features, n))) for n in names}
-    numbers["occupancy"] = float(np.max(found.occupancy))
-    numbers.update({f"time_{n}": float(np.max(t)) for n, t in found.terms.items()})
-    time = space.target.launch_time + float(np.max(longest(found.terms)))
-    return Candidate(schedule_of(space.group, structure, values), time, limit, numbers, point.score)
+    schedule = schedule_of(space.group, structure, {name: int(column[0]) for name, column in columns.items()})
+    return assess(space.group, schedule, space.target, point.score)
+
+
+def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float | None = None) -> Candidate:
+    """Return a schedule with its bound, what limits it and its counts; its score is the bound where none is given."""
+    features = features_of(group, schedule, target)
+    found = bound(features, target)
+    limit = max(found.terms, key=lambda name: float(found.terms[name]))
+    time = float(found.time)
+    return Candidate(schedule, time, limit, _numbers(features, found), time if score is None else score)
+
+
+def _numbers(features: Features, found: Bound) -> dict[str, float]:
+    values = {f.name: getattr(features, f.name) for f in attrs.fields(Features) if f.name != "segments"}
+    values["occupancy"] = found.occupancy
+    values.update({f"time_{name}": term for name, term in found.terms.items()})
+    return {name: float(value) for name, value in values.items()}
+
+
+#: What each resource of the bound means to a reader.
+_MEANING = {
+    "math": "arithmetic at peak rate",
+    "issue": "issuing instructions",
+    "shared": "bandwidth of shared memory and L1",
+    "l2": "bandwidth of the L2 cache",
+    "dram": "bandwidth of global memory",
+    "latency": "latency of memory, barriers and dependent operations",
+}
+
+
+def explain(candidate: Candidate, target: Target) -> str:
+    """Return what limits a candidate and what it wastes, a line each."""
+    numbers = candidate.features
+    time = max(candidate.bound, 1e-12)
+    share = numbers[f"time_{candidate.limit}"] / time
+    lines = [
+        f"at least {candidate.bound * 1e6:.2f} us: {share:.0%} of it {_MEANING[candidate.limit]}, "
+        f"{target.launch_time / time:.0%} the launch",
+        _waves(int(numbers["grid"]), target.NUM_SM),
+        f"{int(numbers['threads'])} threads a block, {int(numbers['occupancy'])} blocks resident on an SM, "
+        f"{int(numbers['shared'])} bytes of shared memory, about {int(numbers['registers'])} registers",
+    ]
+    computed, useful = numbers["flops"] * numbers["grid"], numbers["useful_flops"]
+    if useful and computed > 1.05 * useful:
+        lines.append(f"{1 - useful / computed:.0%} of the arithmetic is padding or recomputed")
+    moved = numbers["grid"] * (numbers["bytes"] + numbers["stored"])
+    lines.append(f"{moved / 1e6:.3g} MB through L2, {numbers['unique_bytes'] / 1e6:.3g} MB of them distinct")
+    return "\n".join(lines)
+
+
+def _waves(blocks: int, sms: int) -> str:
+    """Say how evenly blocks fall on SMs: "133 blocks on 132 SMs: 50% of the SM time idle"."""
+    waves = ceil(blocks / sms)
+    idle = 1 - blocks / (sms * waves)
+    text = f"{blocks} {'block' if blocks == 1 else 'blocks'} on {sms} SMs"
+    if idle < 0.005:
+        return f"{text}: every SM works to the end"
+    return f"{text}: {idle:.0%} of the SM time idle" + ("" if waves == 1 else f", the last of {waves} rounds is {blocks % sms or sms} blocks")

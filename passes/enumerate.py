@@ -24,9 +24,10 @@ BATCH = 1 << 17
 
 @frozen
 class Batch:
-    """Evaluated points of one structure: `start` is the number of the structure's first point within the space.
+    """Evaluated points of one structure.
 
-    The points are consecutive from `start`, or those with the numbers `points` within the structure.
+    They are consecutive from number `start` of the space, or, where `points` is
+    given, those with these numbers counted from `start`.
     """
 
     structure: Structure
@@ -35,6 +36,7 @@ class Batch:
     columns: Columns
     features: Features
     illegal: Mapping[str, Count]
+    sizes: tuple[Geometry, ...]
     points: np.ndarray[Any, Any] | None = None
 
     @property
@@ -116,7 +118,7 @@ def evaluate(space: Space, structure: Structure, columns: Columns, start: int, p
     features = count_features(space.group, sizes, space.target)
     illegal = illegal_reasons(sizes, space.target, features)
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
-    return Batch(structure, start, size, columns, features, illegal, points)
+    return Batch(structure, start, size, columns, features, illegal, sizes, points)
 
 
 def batches(space: Space) -> Iterator[Batch]:
@@ -126,7 +128,7 @@ def batches(space: Space) -> Iterator[Batch]:
         for first, inner in _slices(structure):
             points = np.arange(first, min(first + BATCH, structure.size)) if inner > BATCH else None
             columns = mesh(structure, first // inner, _last(first, inner)) if points is None else columns_at(structure, points)
-            yield evaluate(space, structure, columns, start + first, points)
+            yield evaluate(space, structure, columns, start if points is not None else start + first, points)
         start += structure.size
 
 

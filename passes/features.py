@@ -23,6 +23,16 @@ from .geometry import Geometry, StagedTile, staged_tiles
 
 
 @frozen
+class PaperCounts:
+    """What the paper's model knows of one segment: its predecessor's loads and transactions, the arithmetic of all its operations."""
+
+    comp_block: Count
+    comp_thread: Count
+    loads: Count
+    transactions: Count
+
+
+@frozen
 class Features:
     """Derived counts of a structure's points; every value broadcasts against the others.
 
@@ -57,6 +67,7 @@ class Features:
     stages: Count
     useful_flops: float
     unique_bytes: float
+    segments: tuple[PaperCounts, ...]
 
 
 @frozen
@@ -140,6 +151,10 @@ class Totals:
         """Add to one sum."""
         self.sums[name] = self.sums[name] + value
 
+    def since(self, name: str, before: dict[str, Count]) -> Count:
+        """Return how much a sum has grown since a copy of the sums was taken."""
+        return self.sums[name] - before[name]
+
     def compute(self, expr: Expr, place: Place, stop: Sequence[Expr], fused: bool = False) -> None:
         """Count the arithmetic of an expression in every thread; `fused` makes the top node one half of a multiply-add."""
         for node in nodes(expr, stop):
@@ -185,6 +200,7 @@ def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Targ
     shared: Count = 0
     registers: Count = 0
     smallest: Count = np.inf
+    parts: list[PaperCounts] = []
     for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
         if position:
             totals.add("barriers", 1.0)
@@ -192,7 +208,9 @@ def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Targ
         for tile in tiles:
             smallest = least(smallest, tile.count)
         shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
-        registers = np.maximum(registers, _segment(totals, segment, part, tiles))
+        used, counts = _segment(totals, segment, part, tiles)
+        registers = np.maximum(registers, used)
+        parts.append(counts)
     threads: Count = 0
     for part in geometry:
         threads = np.maximum(threads, part.threads)
@@ -203,7 +221,7 @@ def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Targ
         stages = np.maximum(stages, part.stages)
     useful, unique = group_work(group)
     return Features(grid=grid, threads=threads, shared=shared, registers=registers, tile=smallest, stages=stages, useful_flops=useful,
-                    unique_bytes=unique, **totals.sums)  # fmt: skip
+                    unique_bytes=unique, segments=tuple(parts), **totals.sums)  # fmt: skip
 
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
@@ -219,8 +237,9 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
     return total
 
 
-def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Count:
-    """Add up one segment; return the estimate of its registers per thread."""
+def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> tuple[Count, PaperCounts]:
+    """Add up one segment; return the estimate of its registers per thread, and its counts for the paper's model."""
+    before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
     instances = product(geometry.thread) * 1.0
     registers: Count = 24.0
@@ -231,6 +250,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         parts = operands(reduction, own)
         for part in parts:
             registers = registers + 2.0 * geometry.cover(geometry.thread).dependent(expr_variables(part)) * (len(parts) > 1)
+    fetched = dict(totals.sums)
     for output in segment.outputs:
         which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
         place = _place(geometry, which)
@@ -245,7 +265,13 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
         if not segment.reductions:
             registers = registers + instances * (1 + len(_memory_reads(output.body, own)))
-    return registers
+    loaded = fetched if segment.reductions else totals.sums
+    return registers, PaperCounts(
+        totals.since("flops", before),
+        totals.since("thread_flops", before),
+        loaded["thread_loads"] - before["thread_loads"],
+        loaded["transactions"] - before["transactions"],
+    )
 
 
 def _memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:

@@ -168,6 +168,39 @@ def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geom
     return np.where(box, box_count, count), np.where(box, box_padded, padded), box
 
 
+def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> list[Count]:
+    """Return for each tile dim how far apart in the staged tile its neighbouring elements lie, in elements; 0 where it is not read."""
+    structure = geometry.structure
+    loops = [structure.loops[k] for k in structure.reduces[position]]
+    dims = [*loops, *structure.dims]
+    sizes: list[Count] = [*(geometry.chunk[k] for k in structure.reduces[position]), *geometry.block]
+    moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
+    used = expr_variables(expr)
+    gather = [size if used & set(dim) else 1 for dim, size in zip(dims, sizes, strict=True)]
+    steps: list[Count] = _pitches(gather, geometry.pad)[len(loops) :]
+    indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
+    box, extents = _box(indices, dims, sizes, moving, expr)
+    if box is not False:
+        pitches = _pitches(extents, geometry.pad)
+        for d, dim in enumerate(structure.dims):
+            inside = sum((abs(i.coefficient(dim[-1])) * p for i, p in zip(indices, pitches, strict=True)), np.int64(0))
+            steps[d] = np.where(box, inside, steps[d])
+    return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, structure.dims, strict=True)]
+
+
+def _pitches(extents: Sequence[Count], pad: Count) -> list[Count]:
+    """Return the steps of coordinates laid out row-major, the innermost one above 1 longer by `pad`."""
+    found: list[Count] = []
+    step: Count = np.int64(1)
+    padded: Count = np.bool_(False)
+    for extent in reversed(extents):
+        found.insert(0, step)
+        first = np.logical_and(np.logical_not(padded), np.greater(extent, 1))
+        step = step * np.where(first, extent + pad, extent)
+        padded = np.logical_or(padded, first)
+    return found
+
+
 def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
     """Return for each axis of a dim whether it varies within a tile: outer axes stand still where tiles divide the inner ones."""
     found = []
