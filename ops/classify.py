@@ -42,10 +42,10 @@ def is_complex_program(program: Program) -> bool:
 
 def classify_axes(statement: Statement, constants: Collection[str] = ()) -> Mapping[Var, AxisClass]:
     """Return the class of every axis of a statement; without a contraction all output axes are batch."""
-    classes = {axis: AxisClass.REDUCED for axis in statement.reduce}
+    classes = dict.fromkeys(statement.reduce, AxisClass.REDUCED)
     operands = contracted_reads(statement, constants)
     if not is_complex(statement, constants):
-        return {**{axis: AxisClass.BATCH for axis in statement.axes}, **classes}
+        return {**dict.fromkeys(statement.axes, AxisClass.BATCH), **classes}
     first, *others = [expr_variables(r) for r in operands]
     for axis in statement.axes:
         in_first, in_others = axis in first, any(axis in o for o in others)

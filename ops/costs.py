@@ -140,12 +140,22 @@ def _width(index: Index, tile: Tile) -> Extent:
 
 
 def _count(index: Index, tile: Tile) -> Extent:
-    """Distinct values over a tile: those of the lattice that the coefficients span, at most one per combination of atoms."""
+    """Distinct values over a tile; exact for up to two atoms, else an upper bound.
+
+    With coprime a and b, `a*i + b*j` takes a value again exactly where i moves by b and j by -a.
+    """
     if not index.terms:
         return 1
-    step = math.gcd(*(abs(factor) for _, factor in index.terms))
-    combinations = _product([_atom_width(atom, tile) for atom, _ in index.terms])
-    return _least((_width(index, tile) - 1) // step + 1, combinations)
+    common = math.gcd(*(abs(factor) for _, factor in index.terms))
+    steps = [abs(factor) // common for _, factor in index.terms]
+    extents = [_atom_width(atom, tile) for atom, _ in index.terms]
+    if len(steps) == 2:
+        return extents[0] * extents[1] - _positive(extents[0] - steps[1]) * _positive(extents[1] - steps[0])
+    return _least((_width(index, tile) - 1) // common + 1, _product(extents))
+
+
+def _positive(extent: Extent) -> Extent:
+    return max(extent, 0) if isinstance(extent, int) else np.maximum(extent, 0)
 
 
 def _atom_width(atom: Var | FloorDiv | Mod | Clamp | Indirect, tile: Tile) -> Extent:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from attrs import define, field
-
 from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..ir.verify_graph import Infer
@@ -20,12 +18,12 @@ from .registry import Registry
 _LIMIT = 1 << 14
 
 
-@define(eq=False)
 class Instances:
     """The instances of a vocabulary that have been asked for."""
 
-    registry: Registry
-    _known: dict[object, Instance] = field(factory=dict, repr=False)
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self._known: dict[object, Instance] = {}
 
     def of(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
         """Return what a node means for operands of these types."""
