@@ -1,0 +1,126 @@
+"""The text form of Index IR, schedules, Kernel IR and data-flow graphs: printed, and parsed back to what was printed.
+
+    var n < 1, k < 2, p < 4, q < 4, c < 2
+
+    group {
+      tensor x: f32[1, 2, 4, 4]
+      ...
+      segment (n, k, p, q) {
+        reduce acc = sum over (c) of x[n, c, p, q] * f[k, c]
+        output y[n, k, p, q] = max(acc[n, k, p, q], 0.0)
+      }
+    }
+
+`FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing else. A data-flow
+graph is a list of values, each once and after its operands, and of the roots that use them:
+
+    %0: f32 = load shared s0[2*k + u]
+    %1: f32 = %0 * 2.0
+    store global y[u]: f32 = %1
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Load, Store, Test
+from .forms import Form
+from .index_text import Names, parse_declarations
+from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
+from .launch import Storage
+from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from .segment import FusedGroup, Output, Reduction, Segment
+from .source import Source
+from .statement import Program, Statement
+from .text_parser import Parser
+from .text_printer import Printer, variables_of
+from .tokens import Tokens
+
+_RESERVED = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
+
+FORMS: dict[type, Form] = {
+    # Index IR
+    Program: Form(
+        "program",
+        (
+            "*tensors: tensor <key>: <value>",
+            "*constants: constant <key> = [<value>]",
+            "inputs <inputs>",
+            "outputs <outputs>",
+            "*statements",
+        ),
+    ),
+    Statement: Form("let <target>[<write>] for (<axes>) = {?<combine> over (<reduce>) of ?}<body>"),
+    FusedGroup: Form(
+        "group",
+        (
+            "*tensors: tensor <key>: <value>",
+            "*constants: constant <key> = [<value>]",
+            "inputs <inputs>",
+            "outputs <outputs>",
+            "shared <shared>",
+            "*segments",
+        ),
+    ),
+    Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
+    Reduction: Form("reduce <name> = <combine> over (<reduce>) of <body>"),
+    Output: Form("output <tensor>[<write>]{? for (<extra>)?} = <body>"),
+    Storage: Form("storage <buffer> offset <offset> strides (<strides>)"),
+    # Schedules
+    Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
+    SegmentSchedule: Form("spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}", ("*dims", "*reductions")),
+    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
+    ReductionSchedule: Form("chunks{? stages <stages>?}", ("*dims", "*staging")),
+    ReduceDim: Form("chunk (<axes>) by <chunk>"),
+    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}"),
+    # Kernel IR
+    Kernel: Form(
+        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
+        (
+            "reads <reads>",
+            "writes <writes>",
+            "*dtypes: dtype <key>: <value>",
+            "*aligned: aligned <key>: <value>",
+            "*tables: table <key> = [<value>]",
+            "*shared",
+            "*defines",
+            "*items",
+        ),
+    ),
+    SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
+    Define: Form("define <var> = <value>"),
+    Loop: Form("loop <var>", ("*body",)),
+    Phase: Form("phase <kind> <name>{? async<!asynchronous>?}{? when <when>?}{? unroll <unrolled>?}", ("*shares", "*roots")),
+    Share: Form("share <var> = <value> register <register>{? valid <valid>?}"),
+    Barrier: Form("barrier"),
+    Commit: Form("commit"),
+    Wait: Form("wait <pending>"),
+    # Data-flow graphs: roots, and values (whose type the line itself shows)
+    Store: Form("store <space> <buffer>[<address>]: <dtype> = <value>{? if <guards>?}"),
+    Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
+    Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
+    LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>"),
+    Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
+    Held: Form("held <name>[<at>]"),
+    IndexNode: Form("index <index>"),
+    Test: Form("inside <guards>"),
+    Convert: Form("convert <arg>"),
+}
+
+
+def print_ir(node: Any) -> str:
+    """Return the text of a node of any class in `FORMS` that is not a value, ending in a newline."""
+    names = Names(_RESERVED)
+    names.declare(variables_of(node))
+    head = names.declarations()
+    return "\n".join([*head, *([""] if head else []), *Printer(FORMS, names).node(node), ""])
+
+
+def parse_ir(text: str, name: str = "<ir>") -> Any:
+    """Read one node from its text."""
+    tokens = Tokens(Source(name, text))
+    parser = Parser(FORMS, tokens, parse_declarations(tokens))
+    node = parser.root() if tokens.follows("%") else parser.node(tuple(FORMS))
+    if tokens.peek().kind != "end":
+        raise tokens.fail("the end of the text")
+    return node
