@@ -7,9 +7,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from ..ir.compiled import CompiledGraph, Step
 from ..ir.graph import Graph
 from ..ir.launch import KernelFunction
+from ..ir.text import print_ir
 from .choose import Candidate
 from .groups import Group, structural_key
-from .listing import parameters, show_group
+from .listing import parameters
 from .views import Views
 
 
@@ -52,7 +53,7 @@ def _record(group: Group, views: Views, candidate: Candidate) -> Mapping[str, ob
         "nodes": list(nodes),
         "ops": [units[u].op for u in group.units],
         "level": group.level,
-        "form": show_group(group.form, group.tensors),
+        "form": print_ir(group.named),
         "inputs": list(group.inputs),
         "outputs": list(group.outputs),
         "why": f"the model expects {candidate.limit} to limit it",

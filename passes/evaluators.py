@@ -16,9 +16,9 @@ from ..ir.expr import reads
 from ..ir.index import Var
 from ..ir.segment import FusedGroup, Segment
 from ..ir.target import Target
-from .choose import score
 from .enumerate import sampled
 from .legality import box_extent, issue_slots
+from .prune import score
 from .space import make_space
 
 #: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
@@ -50,8 +50,9 @@ class Modelled:
     def cost(self, group: FusedGroup) -> float:
         """Return launch time plus the modelled time, infinity where no sampled point is legal."""
         best = inf
-        for batch in sampled(make_space(group, self.target, coarse=True), self.sample):
-            values = score(batch, self.target, "bound")
+        space = make_space(group, self.target, coarse=True)
+        for batch in sampled(space, self.sample):
+            values = score(batch, space, "bound")
             best = min(best, float(np.min(values, initial=inf)))
         return best + self.target.launch_time
 

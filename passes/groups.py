@@ -18,7 +18,7 @@ from ..ir.statement import Statement
 from .legality import Policy, register_level, shared_level
 from .normalise import Illegal
 from .programs import Unit
-from .rename import rename_index, rename_statement, rename_expr
+from .rename import rename_expr, rename_index, rename_statement
 from .views import Views
 
 
@@ -47,6 +47,11 @@ class Group:
         return "register" if len(self.parts[0]) > 1 else "single"
 
     @property
+    def named(self) -> FusedGroup:
+        """The normal form over graph tensors."""
+        return rename_group(self.form, self.tensors)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Graph tensors that the kernel reads."""
         return tuple(self.tensors[t] for t in self.form.inputs)
@@ -67,6 +72,11 @@ def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
     """Name the tensors `t0`, `t1`, ... by their role and order, so that equal groups are equal; also return the new names."""
     order = dict.fromkeys((*group.inputs, *group.constants, *group.shared, *group.outputs))
     names = {tensor: f"t{n}" for n, tensor in enumerate(order)}
+    return rename_group(group, names), names
+
+
+def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
+    """Replace the names of tensors; values of reductions keep theirs."""
 
     def rename(segment: Segment) -> Segment:
         reductions = tuple(evolve(r, body=rename_expr(r.body, names)) for r in segment.reductions)
@@ -78,7 +88,7 @@ def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
     inputs, outputs, shared = (tuple(names[t] for t in each) for each in (group.inputs, group.outputs, group.shared))
     tensors = {names.get(t, t): type_ for t, type_ in group.tensors.items()}
     constants = {names[t]: table for t, table in group.constants.items()}
-    return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants), names
+    return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants)
 
 
 def structural_key(group: FusedGroup) -> Hashable:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, dtype_of, rebuild, substitute_expr
 from ..ir.functions import FUNCTIONS
-from ..ir.index import Index
+from ..ir.index import Index, as_index
 from ..ir.statement import Statement
 from ..ir.types import DType, TensorType
 from .rename import indirect_tensors
@@ -167,7 +167,8 @@ def split_argument_reduction(statement: Statement, value: str, dtype: DType) -> 
     flat, step = Index(0), 1
     for axis in reversed(statement.reduce):
         flat, step = flat + axis * step, step * axis.extent
-    best = Statement(value, statement.axes, tuple(Index(0) + a for a in statement.axes), statement.body, statement.reduce, str(statement.combine)[3:])
-    held = Read(value, tuple(Index(0) + a for a in statement.axes))
+    place = tuple(as_index(a) for a in statement.axes)
+    best = Statement(value, statement.axes, place, statement.body, statement.reduce, str(statement.combine).removeprefix("arg"))
+    held = Read(value, place)
     body = Call("select", (Call("eq", (statement.body, held)), IndexValue(flat, dtype), Const(step - 1, dtype)))
     return best, Statement(statement.target, statement.axes, statement.write, body, statement.reduce, "min")

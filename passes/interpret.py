@@ -18,13 +18,14 @@ Values = npt.NDArray[Any]
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
-    """Return the group's outputs; `arrays` has its inputs."""
+    """Return the group's outputs; `arrays` has its inputs. Elements that the group does not write (parts of a concatenation) are NaN."""
     memory: dict[str, Values] = {name: _wide(np.asarray(value)) for name, value in arrays.items()}
     for name, table in group.constants.items():
         memory[name] = np.reshape(np.asarray(table, dtype=np.float64), group.tensors[name].shape)
     for segment in group.segments:
         for output in segment.outputs:
-            memory.setdefault(output.tensor, np.zeros(group.tensors[output.tensor].shape, dtype=_dtype(group.tensors[output.tensor].dtype)))
+            type_ = group.tensors[output.tensor]
+            memory.setdefault(output.tensor, np.full(type_.shape, np.nan if type_.dtype.is_float else 0, _dtype(type_.dtype)))
         _run_segment(segment, memory)
     return {name: memory[name] for name in group.outputs}
 

@@ -9,8 +9,8 @@
     extract        per distinct kernel: what one thread does
     emit           per distinct kernel: source text
 
-Views come before the partition because a movement that is a view needs no group; schedules come after it because they are per kernel, and equal
-groups share one. Each pass can be printed and stopped after.
+Views come before the partition because a movement that is a view needs no group; schedules come after it because they are per kernel,
+and equal groups share one. Each pass can be printed and stopped after.
 """
 
 from __future__ import annotations
@@ -23,31 +23,28 @@ from typing import TypeAlias, TypeVar
 from attrs import define, field
 
 from ..ir.compiled import CompiledGraph, CompileOptions
-from ..ir.errors import PassError, UsageError
+from ..ir.errors import UsageError
 from ..ir.graph import Graph
 from ..ir.graph_text import print_graph
 from ..ir.kernel import Kernel
 from ..ir.launch import KernelFunction
 from ..ir.target import Target
+from ..ir.text import print_ir
 from ..ops import Registry
 from ..ops.inference import Instances
 from .assemble import assemble, facts, kernel_key
 from .base import Pass, run_passes
-from .choose import Candidate, choose
+from .canonicalise import Canonicalise, canonical_passes
+from .choose import choose
 from .evaluators import Limited, Modelled
 from .extract import extract
-from .fold_constants import FoldConstants
 from .groups import Group, Workshop
 from .legality import Policy
-from .listing import show_candidate, show_kernel, show_partition, show_programs, show_views
+from .listing import show_candidate, show_partition, show_programs, show_views
 from .lower import lower
-from .merge_common import MergeCommon
 from .partition import Partitioner, partition
 from .programs import build_programs
-from .remove_dead_code import RemoveDeadCode
-from .remove_identities import RemoveIdentities
-from .views import Views, find_views
-
+from .views import find_views
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
@@ -57,10 +54,10 @@ T = TypeVar("T")
 STAGES = ("programs", "views", "partition", "schedule", "lower", "extract", "emit")
 
 
-def canonical_passes(registry: Registry) -> tuple[Pass, ...]:
-    """Return the graph passes in order: folding constants leaves identities and dead nodes, sharing comes last."""
+def graph_passes(registry: Registry) -> tuple[Pass, ...]:
+    """Return the graph passes in order: one round of each, to be looked at one by one, then all of them to a fixed point."""
     instances = Instances(registry)
-    return (FoldConstants(instances), RemoveIdentities(instances), MergeCommon(instances), RemoveDeadCode())
+    return (*canonical_passes(instances), Canonicalise(instances))
 
 
 def compile_graph(graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit) -> CompiledGraph:
@@ -83,7 +80,7 @@ class _Pipeline:
     start: float = field(factory=monotonic)
 
     def run(self, graph: Graph) -> CompiledGraph:
-        passes = canonical_passes(self.registry)
+        passes = graph_passes(self.registry)
         self._check_names([p.name for p in passes])
         latest = [graph]
 
@@ -99,21 +96,15 @@ class _Pipeline:
             workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
             groups = self._after("partition", partition(Partitioner(workshop, evaluator), self.options.mode), show_partition)
             unique = {kernel_key(g, views): g for g in reversed(groups)}
-            chosen = self._after("schedule", self._each(unique, lambda _, g: self._choose(g)), self._show(show_candidate))
+            chosen = self._after("schedule", self._each(unique, lambda _, g: choose(g.form, self.target)[0]), self._show(show_candidate))
             lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
-            self._after("lower", lowered, self._show(show_kernel))
-            extracted = self._after("extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(show_kernel))
+            self._after("lower", lowered, self._show(print_ir))
+            extracted = self._after("extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir))
             made = self._each(extracted, lambda key, kernel: self.emit(kernel, self.target.dialect, facts(chosen[key])))
             self._after("emit", made, self._show(lambda kernel: kernel.source))
         except _Stop:
             return CompiledGraph(latest[-1], (), ())
         return assemble(graph, groups, views, chosen, made, not evaluator.expired)
-
-    def _choose(self, group: Group) -> Candidate:
-        found = choose(group.form, self.target)
-        if not found:
-            raise PassError(f"schedule: no legal point of the parameter space for the group {', '.join(group.units)}")
-        return found[0]
 
     def _deadline(self) -> float:
         """Half of the budget goes to the partition; what comes behind it takes a fixed time per kernel."""

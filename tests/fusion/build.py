@@ -1,0 +1,101 @@
+"""Small graphs for the tests of this folder, and what the passes make of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from cuts.ir.graph import Graph, Node
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.ir.text import print_ir
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.passes.evaluators import Roofline
+from cuts.passes.groups import Group, Workshop
+from cuts.passes.interpret import interpret
+from cuts.passes.legality import Policy
+from cuts.passes.normalise import Illegal
+from cuts.passes.partition import Partitioner
+from cuts.passes.programs import Programs, build_programs
+from cuts.passes.views import Views, find_views
+
+REGISTRY = Registry.builtin()
+Line = tuple[str, str, tuple[str, ...], dict[str, Any]]
+
+
+def op(result: str, name: str, *operands: str, **attributes: Any) -> Line:
+    """One node; several results are separated by spaces."""
+    return result, name, operands, attributes
+
+
+def graph(inputs: dict[str, tuple[int, ...]], *lines: Line, out: str) -> Graph:
+    """A graph of fp32 inputs; `out` names the outputs, separated by spaces."""
+    types = {name: TensorType(DType.F32, shape) for name, shape in inputs.items()}
+    nodes = []
+    for number, (result, name, operands, attributes) in enumerate(lines):
+        results = tuple(result.split())
+        instance = REGISTRY[name].instantiate([types[o] for o in operands], attributes)
+        types |= dict(zip(results, instance.output_types, strict=True))
+        nodes.append(Node(f"n{number}", name, operands, results, attributes))
+    return Graph("test", tuple(inputs), tuple(out.split()), types, tuple(nodes))
+
+
+def views_of(made: Graph | Programs) -> Views:
+    """Programs and views of a graph."""
+    return find_views(made if isinstance(made, Programs) else build_programs(made, REGISTRY))
+
+
+def workshop(made: Graph, **policy: Any) -> Workshop:
+    """A workshop for the graph's units."""
+    return Workshop(views_of(made), Policy(**policy))
+
+
+def fused(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
+    """Fuse units given as words, pair by pair from the left; all units where none are given."""
+    shop = workshop(made, **policy)
+    names = [n for part in parts for n in part.split()] or [u for u in shop.units if not shop.units[u].free]
+    group: Group | Illegal = shop.single(names[0])
+    for name in names[1:]:
+        if isinstance(group, Illegal):
+            return group
+        group = shop.fuse(group, shop.single(name))
+    return group
+
+
+def text(group: Group | Illegal) -> str:
+    """The normal form over graph tensors, or the reason why there is none."""
+    return group.reason if isinstance(group, Illegal) else "\n".join(print_ir(s) for s in group.named.segments).strip()
+
+
+def partitioner(made: Graph, target: Target, **policy: Any) -> Partitioner:
+    """A partitioner that evaluates by the roofline."""
+    return Partitioner(workshop(made, **policy), Roofline(target))
+
+
+def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    """Inputs away from poles: between 0.1 and 1."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.uniform(0.1, 1.0, made.types[name].shape) for name in made.inputs}
+
+
+def run_groups(groups: list[Group], views: Views, arrays: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Execute groups in order over buffers laid out as the views say; return every tensor of the graph that can be read."""
+    memory: dict[str, np.ndarray[Any, Any]] = {}
+
+    def tensor(name: str) -> np.ndarray[Any, Any]:
+        storage, type_ = views.storage(name), views.programs.types[name]
+        if storage.buffer not in memory:
+            memory[storage.buffer] = np.full(views.programs.types[storage.buffer].size, np.nan)
+        strides = tuple(8 * s for s in storage.strides)
+        return np.lib.stride_tricks.as_strided(memory[storage.buffer][storage.offset :], type_.shape, strides)
+
+    for name, array in arrays.items():
+        tensor(name)[...] = array
+    for group in groups:
+        form: FusedGroup = group.form
+        results = interpret(form, {t: tensor(group.tensors[t]).copy() for t in form.inputs})
+        for name, value in results.items():
+            target, untouched = tensor(group.tensors[name]), np.isnan(value)
+            target[...] = np.where(untouched, target, value)
+    return {name: tensor(name) for name in views.programs.graph.outputs}

@@ -1,0 +1,153 @@
+"""The normal form of a dozen groups, whole."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+from cuts.ir.graph import Graph
+
+from .build import fused, graph, op, text
+
+X = {"x": (1, 4, 6, 6)}
+
+FORMS: dict[str, tuple[Graph, str]] = {
+    "a chain whose value is used twice, with a broadcast operand": (
+        graph({"x": (2, 3), "b": (3,)}, op("a", "add", "x", "b"), op("s", "sigmoid", "a"), op("y", "mul", "a", "s"), out="y"),
+        """
+        segment (i0, i1) {
+          output y[i0, i1] = (x[i0, i1] + b[i1]) * (1.0 / (1.0 + exp(-(x[i0, i1] + b[i1]))))
+        }
+        """,
+    ),
+    "two outputs, the second transposed": (
+        graph({"x": (2, 3), "z": (3, 2)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "mul", "t", "z"), out="a y"),
+        """
+        segment (i0, i1) {
+          output a[i0, i1] = max(x[i0, i1], 0.0)
+          output y[i1, i0] = max(x[i0, i1], 0.0) * z[i1, i0]
+        }
+        """,
+    ),
+    "an epilogue: bias, residual and relu": (
+        graph({**X, "w": (5, 4, 1, 1), "b": (5,), "r": (1, 5, 6, 6)}, op("c", "conv", "x", "w", "b"), op("s", "add", "c", "r"),
+              op("y", "relu", "s"), out="y"),
+        """
+        segment (i0, i1, i2) {
+          reduce acc0 = sum over (r0) of w[i0, r0, 0, 0] * x[0, r0, i1, i2]
+          output y[0, i0, i1, i2] = max(acc0[i0, i1, i2] + b[i0] + r[0, i0, i1, i2], 0.0)
+        }
+        """,
+    ),
+    "a prologue under zero padding needs no select": (
+        graph({"x": (1, 4, 6), "w": (5, 4, 3)}, op("a", "relu", "x"), op("y", "conv", "a", "w", pads=(1, 1)), out="y"),
+        """
+        segment (i0, i1) {
+          reduce acc0 = sum over (r0, r1) of w[i0, r0, r1] * max(x[0, r0, i1 + r1 - 1 if 0 <= i1 + r1 - 1 < 6 else 0], 0.0)
+          output y[0, i0, i1] = acc0[i0, i1]
+        }
+        """,
+    ),
+    "a prologue that is not 0 at 0 needs one": (
+        graph({"x": (1, 4, 6), "w": (5, 4, 3)}, op("a", "exp", "x"), op("y", "conv", "a", "w", pads=(1, 1)), out="y"),
+        """
+        segment (i0, i1) {
+          reduce acc0 = sum over (r0, r1) of w[i0, r0, r1] * select(inside(0 <= i1 + r1 - 1 < 6), exp(x[0, r0, i1 + r1 - 1 if 0 <= i1 + r1 - 1 < 6 else 0]), 0.0)
+          output y[0, i0, i1] = acc0[i0, i1]
+        }
+        """,
+    ),
+    "a grouped convolution keeps its channels split": (
+        graph({**X, "w": (6, 2, 1, 1)}, op("c", "conv", "x", "w", groups=2), op("y", "relu", "c"), out="y"),
+        """
+        segment (i0, i1, i2, i3) {
+          reduce acc0 = sum over (r0) of w[3*i0 + i1, r0, 0, 0] * x[0, 2*i0 + r0, i2, i3]
+          output y[0, 3*i0 + i1, i2, i3] = max(acc0[i0, i1, i2, i3], 0.0)
+        }
+        """,
+    ),
+    "pooling of a computed tensor": (
+        graph({"x": (1, 4, 6)}, op("a", "relu", "x"), op("y", "max_pool", "a", kernel_shape=(3,), strides=(2,)), out="y"),
+        """
+        segment (i0, i1) {
+          reduce acc0 = max over (r0) of max(x[0, i0, 2*i1 + r0], 0.0)
+          output y[0, i0, i1] = acc0[i0, i1]
+        }
+        """,
+    ),
+    "softmax shares its row between three passes": (
+        graph({"x": (4, 7)}, op("y", "softmax", "x"), out="y"),
+        """
+        segment (i0) {
+          reduce acc0 = max over (r0) of x[i0, r0]
+          reduce acc1 = sum over (r0) of exp(x[i0, r0] - acc0[i0])
+          output y[i0, r0] for (r0) = exp(x[i0, r0] - acc0[i0]) / acc1[i0]
+        }
+        """,
+    ),
+    "layer norm": (
+        graph({"x": (4, 7), "g": (7,), "b": (7,)}, op("y", "layer_norm", "x", "g", "b"), out="y"),
+        """
+        segment (i0) {
+          reduce acc0 = sum over (r0) of x[i0, r0]
+          reduce acc1 = sum over (r0) of (x[i0, r0] - acc0[i0] / 7.0) * (x[i0, r0] - acc0[i0] / 7.0)
+          output y[i0, r0] for (r0) = (x[i0, r0] - acc0[i0] / 7.0) * rsqrt(acc1[i0] / 7.0 + 1e-05) * g[r0] + b[r0]
+        }
+        """,
+    ),
+    "global average pooling and what follows": (
+        graph(X, op("a", "reduce_mean", "x", axes=(2, 3), keepdims=True), op("y", "relu", "a"), out="y"),
+        """
+        segment (i0) {
+          reduce acc0 = sum over (r0, r1) of x[0, i0, r0, r1]
+          output y[0, i0, 0, 0] = max(acc0[i0] / 36.0, 0.0)
+        }
+        """,
+    ),
+    "a reduction broadcast back along an inner axis": (
+        graph({"x": (3, 4, 5)}, op("m", "reduce_max", "x", axes=(1,), keepdims=True), op("y", "sub", "x", "m"), out="y"),
+        """
+        segment (i0, i1) {
+          reduce acc0 = max over (r0) of x[i0, r0, i1]
+          output y[i0, r0, i1] for (r0) = x[i0, r0, i1] - acc0[i0, i1]
+        }
+        """,
+    ),
+    "an epilogue behind a reshape and a transpose": (
+        graph({"x": (6, 8), "w": (8, 8)}, op("c", "matmul", "x", "w"), op("h", "reshape", "c", shape=(6, 2, 4)),
+              op("t", "transpose", "h", perm=(1, 0, 2)), op("y", "relu", "t"), out="y"),
+        """
+        segment (i0, i1) {
+          reduce acc0 = sum over (r0) of x[i0, r0] * w[r0, i1]
+          output y[(i1 // 4), i0, (i1 % 4)] = max(acc0[i0, i1], 0.0)
+        }
+        """,
+    ),
+    "argmax as two reductions": (
+        graph({"x": (4, 7)}, op("y", "argmax", "x", axis=1, keepdims=False), out="y"),
+        """
+        segment (i0) {
+          reduce acc0 = max over (r0) of x[i0, r0]
+          reduce acc1 = min over (r0) of select(x[i0, r0] == acc0[i0], index(r0), 6)
+          output y[i0] = acc1[i0]
+        }
+        """,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_normal_form(name: str) -> None:
+    made, expected = FORMS[name]
+    assert text(fused(made)).partition("\n\n")[2] == dedent(expected).strip()
+
+
+def test_a_scale_that_no_reduced_axis_touches_leaves_the_sum() -> None:
+    made = graph({"x": (4, 7), "s": (4, 1)}, op("m", "mul", "x", "s"), op("y", "reduce_sum", "m", axes=(1,), keepdims=False), out="y")
+    assert "reduce acc0 = sum over (r0) of x[i0, r0]\n" in text(fused(made))
+
+
+def test_equal_groups_have_equal_forms() -> None:
+    made = graph({"x": (2, 3)}, op("a", "relu", "x"), op("b", "exp", "a"), op("c", "relu", "b"), op("y", "exp", "c"), out="y")
+    first, second = fused(made, "n0 n1"), fused(made, "n2 n3")
+    assert first.form == second.form  # type: ignore[union-attr]

@@ -1,0 +1,123 @@
+"""Fused groups compute what their nodes compute: hypothesis draws chains, shapes and partitions, the reference decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.targets import find_target
+from cuts.ir.compiled import Mode
+from cuts.ir.graph import Graph
+from cuts.ops.reference import evaluate_graph
+from cuts.passes.partition import partition
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .build import REGISTRY, Line, graph, op, partitioner, random_inputs, run_groups
+
+TARGET = find_target("cuda:sm_90")
+SIZES = st.sampled_from([1, 2, 3, 5, 7])
+MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
+
+
+def check(made: Graph, mode: Mode) -> int:
+    """Compare all outputs of the partitioned graph with the reference; return the number of kernels."""
+    parts = partitioner(made, TARGET)
+    groups = partition(parts, mode)
+    arrays = random_inputs(made)
+    found = run_groups(groups, parts.workshop.views, arrays)
+    for name, value in evaluate_graph(made, REGISTRY, arrays).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+    return len(groups)
+
+
+UNARY: list[tuple[str, dict[str, Any]]] = [
+    ("relu", {}), ("sigmoid", {}), ("exp", {}), ("softmax", {"axis": 1}), ("log_softmax", {"axis": -1}), ("transpose", {}),
+    ("transpose", {"perm": (0, 2, 1)}), ("reduce_mean", {"axes": (1,), "keepdims": True}), ("reduce_max", {"axes": (2,), "keepdims": True}),
+    ("reshape", {"shape": (1, -1, 1)}), ("reshape", {"shape": (-1, 1, 1)}), ("slice", {"starts": (0,), "ends": (-1,), "axes": (1,)}),
+    ("pad", {"pads": (0, 1, 0, 0, 0, 2)}), ("pad", {"pads": (0, 0, 1, 0, 1, 0), "value": 2.5}), ("cumsum", {"axis": 1}),
+]  # fmt: skip
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """A graph of up to six nodes over 3-D tensors: chains with branches that join again."""
+    shape = draw(st.tuples(SIZES, SIZES, SIZES))
+    values: list[tuple[str, tuple[int, ...]]] = [("x", shape)]
+    lines: list[Line] = []
+    for number in range(draw(st.integers(1, 6))):
+        name, now = f"v{number}", values[-1][1]
+        equal = [v for v, s in values if s == now]
+        kind = draw(st.sampled_from(["unary", "unary", "binary", "concat"]))
+        if kind == "unary":
+            which, attributes = draw(st.sampled_from(UNARY))
+            if which == "slice" and now[1] < 2:
+                which, attributes = "relu", {}
+            lines.append(op(name, which, values[-1][0], **attributes))
+        elif kind == "binary":
+            lines.append(op(name, draw(st.sampled_from(["add", "mul", "sub"])), values[-1][0], draw(st.sampled_from(equal))))
+        else:
+            lines.append(op(name, "concat", values[-1][0], draw(st.sampled_from(equal)), axis=draw(st.integers(0, 2))))
+        made = graph({"x": shape}, *lines, out=name)
+        values.append((name, made.types[name].shape))
+    outs = draw(st.sets(st.sampled_from([v for v, _ in values[1:]]), max_size=2)) | {values[-1][0]}
+    return graph({"x": shape}, *lines, out=" ".join(sorted(outs)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(graphs(), st.sampled_from(MODES))
+def test_any_partition_computes_the_reference(made: Graph, mode: Mode) -> None:
+    check(made, mode)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Graph:
+    """A convolution with things before and behind it."""
+    channels, groups = draw(st.sampled_from([(1, 1), (2, 1), (3, 3), (4, 2)]))
+    size, window, pad = draw(st.sampled_from([3, 5, 7])), draw(st.sampled_from([1, 3])), draw(st.integers(0, 1))
+    lines: list[Line] = []
+    value = "x"
+    for before in draw(st.lists(st.sampled_from(["relu", "exp", "sigmoid"]), max_size=2)):
+        lines.append(op(f"p{len(lines)}", before, value))
+        value = f"p{len(lines) - 1}"
+    strides = draw(st.sampled_from([(1, 1), (2, 1)]))
+    filters = groups * draw(st.integers(1, 2))
+    lines.append(op("c", "conv", value, "w", pads=(pad, 0, pad, pad), strides=strides, groups=groups))
+    value = "c"
+    behind: dict[str, Line] = {
+        "relu": op("e0", "relu", "c"), "swish": op("e0", "swish", "c"), "bias": op("e0", "add", "c", "b"),
+        "flat": op("e0", "reshape", "c", shape=(2, -1)), "shuffle": op("e0", "transpose", "c", perm=(2, 0, 3, 1)),
+        "softmax": op("e0", "softmax", "c", axis=1), "pool": op("e0", "reduce_sum", "c", axes=(2, 3)),
+        "conv": op("e0", "conv", "c", "v"),
+    }  # fmt: skip
+    lines.append(behind[draw(st.sampled_from(sorted(behind)))])
+    lines.append(op("y", "sigmoid", "e0"))
+    inputs = {"x": (2, channels, size, size), "w": (filters, channels // groups, window, window), "b": (filters, 1, 1), "v": (3, filters, 1, 1)}
+    return graph(inputs, *lines, out=draw(st.sampled_from(["y", "c y", "e0 y"])))
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions(), st.sampled_from(MODES))
+def test_convolutions_with_prologues_and_epilogues(made: Graph, mode: Mode) -> None:
+    check(made, mode)
+
+
+ROWS = {
+    "layer_norm": op("y", "layer_norm", "x", "g", "g"),
+    "rms_norm": op("y", "rms_norm", "x", "g"),
+    "lp_norm": op("y", "lp_norm", "x"),
+    "softmax": op("y", "softmax", "x", axis=0),
+    "log_sum_exp": op("y", "reduce_log_sum_exp", "x", axes=(1,)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_operation_between_pointwise_ones_is_one_kernel(name: str) -> None:
+    made = graph({"u": (3, 5), "g": (5,)}, op("x", "exp", "u"), ROWS[name], op("z", "relu", "y"), out="z")
+    assert check(made, "fusion") == 1
+
+
+def test_group_and_instance_norm_are_one_kernel_each() -> None:
+    made = graph({"x": (2, 6, 3, 3), "s": (6,)}, op("a", "group_norm", "x", "s", "s", num_groups=2), op("y", "instance_norm", "a", "s", "s"), out="y")
+    assert check(made, "no-fusion") == 2
