@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, get_origin
 
 import cattrs
@@ -93,7 +94,8 @@ def parse_document(text: str, name: str) -> Document:
             raise GraphError(f"{name}:{error.lineno}:{error.colno}: {message}") from None
         raise GraphError(message, Span(Source(name, text), error.pos, error.pos + 1)) from None
     except (RecursionError, ValueError) as error:
-        raise GraphError(f"{name}: not JSON that can be read: {'nested too deep' if isinstance(error, RecursionError) else error}") from None
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        raise GraphError(f"{name}: not JSON that can be read: {why}") from None
     return structure_document(value, name)
 
 
@@ -150,13 +152,14 @@ def _structure_attribute(value: Any, _: Any) -> Attribute:
         return NON_FINITE[value["float"]]
     if type(value) in _SCALARS:
         return value  # type: ignore[no-any-return]
-    items = [_structure_attribute(item, None) for item in _demand(list, "a number, a string, true, false or a list of them", value)]
+    values = _demand(list, "a number, a string, true, false or a list of them", value)
+    items: list[Any] = [_structure_attribute(item, None) for item in values]
     kinds = {type(item) for item in items}
     if kinds == {int, float}:
-        return tuple(float(item) for item in items)  # type: ignore[arg-type]
+        return tuple(float(item) for item in items)
     if len(kinds) > 1 or kinds & {tuple, bool}:
         raise ValueError("expected a list of integers, a list of numbers or a list of strings")
-    return tuple(items)  # type: ignore[arg-type]
+    return tuple(items)
 
 
 def _unstructure_attribute(value: Attribute) -> Any:
@@ -169,10 +172,14 @@ def _checked(kind: type, expected: str, inner: Callable[[Any, Any], Any]) -> Cal
     return lambda value, type_: inner(_demand(kind, expected, value), type_)
 
 
+def _has_origin(origin: Any, kind: Any) -> bool:
+    return get_origin(kind) is origin
+
+
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=True, omit_if_default=True)
     for kind, expected in _SCALARS.items():
-        converter.register_structure_hook(kind, lambda value, _, kind=kind, expected=expected: _demand(kind, expected, value))
+        converter.register_structure_hook(kind, _checked(kind, expected, lambda value, _: value))
     optional = (str, type(None))
     converter.register_structure_hook_func(lambda t: t == str | None, lambda value, _: _demand(optional, "a string or null", value))
     converter.register_structure_hook(DType, _structure_dtype)
@@ -190,8 +197,8 @@ def _converter() -> cattrs.Converter:
         return _checked(dict, "an object", mapping_structure_factory(kind, converter))
 
     converter.register_structure_hook_factory(has, object_hook)
-    converter.register_structure_hook_factory(lambda t: get_origin(t) is tuple, list_hook)
-    converter.register_structure_hook_factory(lambda t: get_origin(t) is dict, map_hook)
+    converter.register_structure_hook_factory(partial(_has_origin, tuple), list_hook)
+    converter.register_structure_hook_factory(partial(_has_origin, dict), map_hook)
     return converter
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,8 +23,19 @@ from ..ir.types import DType, TensorType
 from ..ir.verify_graph import Infer, find_cycle, quote, type_problem, verify_graph
 from ..ops.inference import default_inference
 from .files import read_text
-from .graph_document import FORMAT, NON_FINITE, VERSION, Constant, Document, Input, Operation, Type
-from .graph_document import document_to_value, parse_document, structure_document
+from .graph_document import (
+    FORMAT,
+    NON_FINITE,
+    VERSION,
+    Constant,
+    Document,
+    Input,
+    Operation,
+    Type,
+    document_to_value,
+    parse_document,
+    structure_document,
+)
 from .weights import WeightFile, open_weights, write_weights
 
 MAX_BYTES = 1 << 28
@@ -105,7 +117,7 @@ def _build(document: Document, folder: Path | None, where: str, infer: Infer | N
     errors = [GraphError(f"{where}: {problem}") for problem in _type_problems(document)]
     raise_all(errors)
     constants = _read_constants(document, folder, where)
-    types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in (*document.inputs, *document.constants)}
+    types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in _declared(document)}
     nodes = tuple(Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin) for o in document.nodes)
     nodes = sort_nodes(nodes, types)
     given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
@@ -126,19 +138,20 @@ def _parts(error: CutsError) -> tuple[CutsError, ...]:
 
 def _verify_names(graph: Graph, document: Document) -> None:
     """Names that mappings would swallow must be unique in the document already."""
-    errors = []
-    names = [entry.name for entry in (*document.inputs, *document.constants)]
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            errors.append(GraphError(f"value {quote(name)} is declared {names.count(name)} times among inputs and constants"))
-    raise_all(errors)
+    counts = Counter(entry.name for entry in _declared(document))
+    message = "value {} is declared {} times among inputs and constants"
+    raise_all([GraphError(message.format(quote(name), count)) for name, count in counts.items() if count > 1])
+
+
+def _declared(document: Document) -> tuple[Input | Constant, ...]:
+    return *document.inputs, *document.constants
 
 
 def _type_problems(document: Document) -> Iterator[str]:
-    entries = [("input", e.name, e) for e in document.inputs] + [("constant", e.name, e) for e in document.constants]
-    for kind, name, entry in [*entries, *(("value", n, t) for n, t in document.types.items())]:
+    entries: list[tuple[str, Input | Constant | Type]] = [(entry.name, entry) for entry in _declared(document)]
+    for name, entry in [*entries, *document.types.items()]:
         if problem := type_problem(TensorType(entry.dtype, entry.shape)):
-            yield f"{kind} {quote(name)}: {problem}"
+            yield f"value {quote(name)}: {problem}"
 
 
 def _read_constants(document: Document, folder: Path | None, where: str) -> dict[str, Array]:
@@ -181,17 +194,16 @@ def _inline_array(entry: Constant, type_: TensorType) -> Array:
 
 
 def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node, ...]:
-    """Return nodes in topological order, stable where they are in order already; those that never become ready keep their place at the end."""
-    ready_values = set(known)
-    producer = {value: node for node in nodes for value in node.outputs}
+    """Return nodes in topological order, as they are where they are in order already; a cycle is left for the verifier to report."""
     if find_cycle(nodes):
         return tuple(nodes)
+    producer = {value: node for node in nodes for value in node.outputs}
     placed: dict[int, Node] = {}
     for root in nodes:
         stack = [root]
         while stack:
             node = stack[-1]
-            waiting = [producer[v] for v in node.operands if v not in ready_values and v in producer and id(producer[v]) not in placed]
+            waiting = [producer[v] for v in node.operands if v not in known and v in producer and id(producer[v]) not in placed]
             if waiting and id(node) not in placed:
                 stack.extend(reversed(waiting))
             else:

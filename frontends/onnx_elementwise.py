@@ -84,8 +84,8 @@ def _is_inf(call: Call) -> None:
 
 
 _SAME = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh Softplus Softsign "
-    "Sqrt Tan Tanh Mish Add Sub Mul Div Pow Equal Less Greater Sum Mean Max Min Where"
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh Softplus "
+    "Softsign Sqrt Tan Tanh Mish Add Sub Mul Div Pow Equal Less Greater Sum Mean Max Min Where"
 )
 _RENAMED = {
     "Not": "logical_not", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "LessOrEqual": "less_or_equal",

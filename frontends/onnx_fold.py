@@ -50,7 +50,8 @@ def _broadcast(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes:
     expand = node.op_type == "Expand"
     sizes = arrays[1 if expand else 0]
     source = arrays[0] if expand else np.asarray(attributes.get("value", np.zeros(1, np.float32))).reshape(())
-    assert sizes is not None and source is not None
+    if sizes is None or source is None:
+        raise GraphError(f"{where}: an operand is absent")
     shape = tuple(int(e) for e in sizes.reshape(-1))
     try:
         target = np.broadcast_shapes(source.shape, shape)

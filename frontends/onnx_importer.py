@@ -1,7 +1,7 @@
 """The walk over an ONNX graph: folds what is constant, converts what the tables know, and gathers every error.
 
-Values keep their ONNX names. A node that cannot be imported makes its results unknown, and nodes that read unknown results are passed over in
-silence, so that each fault is reported once.
+Values keep their ONNX names. A node that cannot be imported makes its results unknown, and nodes that read unknown results are passed
+over in silence, so that each fault is reported once.
 """
 
 from __future__ import annotations

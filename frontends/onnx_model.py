@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 from attrs import frozen
-from google.protobuf.message import DecodeError
 from onnx import inliner, numpy_helper
 
 from ..ir.errors import GraphError, raise_all
@@ -61,9 +60,10 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _decode(data: bytes, name: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
     try:
-        model = onnx.ModelProto.FromString(data)
-    except DecodeError:
+        model.ParseFromString(data)
+    except Exception:  # protobuf's DecodeError, whose package carries no types
         raise GraphError(f"{name}: not an ONNX model (or a truncated one)") from None
     if not model.HasField("graph") or not model.opset_import:
         raise GraphError(f"{name}: not an ONNX model: it has no graph or no operator set")
@@ -85,7 +85,7 @@ def element_type(code: int, where: str) -> DType:
     except (KeyError, TypeError, ValueError):
         dtype = None
     if dtype is None:
-        names = dict((v, k) for k, v in onnx.TensorProto.DataType.items())
+        names = {code: name for name, code in onnx.TensorProto.DataType.items()}
         raise GraphError(f"{where}: element type {names.get(code, code)} is not supported", hint="convert the model to float32 or float16")
     return dtype
 
@@ -129,9 +129,8 @@ def initialisers(model: Model) -> dict[str, Array]:
             arrays[tensor.name] = tensor_array(tensor, model.folder, f"{model.name}: initialiser {quote(tensor.name)}")
         except GraphError as error:
             errors.append(error)
-    for sparse in model.graph.sparse_initializer:
-        errors.append(GraphError(f"{model.name}: initialiser {quote(sparse.values.name)} is sparse", hint="make it dense"))
-    raise_all(errors)
+    sparse = [quote(tensor.values.name) for tensor in model.graph.sparse_initializer]
+    raise_all([*errors, *(GraphError(f"{model.name}: initialiser {name} is sparse", hint="make it dense") for name in sparse)])
     return arrays
 
 
@@ -166,7 +165,7 @@ def _dims(value: onnx.ValueInfoProto) -> Sequence[Any]:
 
 def _is_static(dim: Any) -> bool:
     """Some exporters write -1 for a dynamic dim."""
-    return dim.HasField("dim_value") and dim.dim_value >= 0
+    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 
 def _dim_text(dim: Any) -> str:
@@ -188,7 +187,8 @@ def _foreign_shapes(
 ) -> Iterator[GraphError]:
     for name, shape in shapes.items():
         if name not in inputs:
-            yield GraphError(f"{model.name}: shape given for {quote(name)}, which is no input", hint=f"inputs are {', '.join(map(quote, inputs))}")
+            known = ", ".join(map(quote, inputs))
+            yield GraphError(f"{model.name}: shape given for {quote(name)}, which is no input", hint=f"inputs are {known}")
             continue
         dims = _dims(inputs[name])
         fits = len(dims) == len(shape) and all(e > 0 and (not _is_static(d) or d.dim_value == e) for d, e in zip(dims, shape, strict=True))

@@ -1,7 +1,7 @@
 """Weights in safetensors files: read without copying and with every number of the header checked, written in name order.
 
-A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. The header is read here rather
-than by the library because the file is already open and checked (`files.map_inside`), and because a damaged file must be explained.
+A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. The header is read here
+rather than by the library because the file is already open and checked (`files.map_inside`), and because damage must be explained.
 """
 
 from __future__ import annotations

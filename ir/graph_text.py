@@ -9,9 +9,9 @@
       output %y
     }
 
-Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed text. Constants of up to
-`INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays of the others are `opaque` and are given
-to `parse_graph` beside the text.
+Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed text. Constants of up
+to `INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays of the others are `opaque` and are
+given to `parse_graph` beside the text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Type inference of graph nodes from the declarations, and the instances behind it, each made once.
 
-Graphs repeat themselves: the fifty convolutions of a network are a dozen different ones. Instances are therefore kept per operation, operand
-types and attributes.
+Graphs repeat themselves: the fifty convolutions of a network are a dozen different ones. Instances are therefore kept per operation,
+operand types and attributes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Brings a graph into canonical form: the graph passes, in order, until none of them changes anything.
 
-Each pass may open the way for others: a folded constant makes a reshape of weights disappear, which makes two filters equal. They only remove or
-merge nodes, so the number of rounds is bounded by the number of nodes; in practice it is two or three.
+Each pass may open the way for others: a folded constant makes a reshape of weights disappear, which makes two filters equal. They only
+remove or merge nodes, so the number of rounds is bounded by the number of nodes; in practice it is two or three.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
     %a: f32[2, 3, 4] = reshape(%x) {shape = [2, 3, 4]}      ->     %y: f32[4, 6] = reshape(%x) {shape = [4, 6]}
     %y: f32[4, 6] = reshape(%a) {shape = [4, 6]}
 
-A movement is a program of one statement whose body is one unguarded read, perhaps converted. Two of them compose by substitution of their index
-maps. The composition is expressed by an operation that exists: one of the two, with its own attributes or with attributes composed like permutations.
-A proposal is taken only if its index map is equal to the composition, so a wrong proposal costs time and nothing else.
+A movement is a program of one statement whose body is one unguarded read, perhaps converted. Two of them compose by substitution of their
+index maps. The composition is expressed by an operation that exists: one of the two, with its own attributes or with attributes composed
+like permutations. A proposal is taken only if its index map is equal to the composition, so a wrong one costs time and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from ..ir.errors import CutsError
 from ..ir.expr import Cast, Expr, Read, rebuild, substitute_expr
 from ..ir.graph import Attribute, Graph, Node
-from ..ir.index import Index, IndexLike, Var, as_index, substitute
+from ..ir.index import Index, IndexLike, Var, as_index
 from ..ir.statement import Program
 from ..ir.types import DType, TensorType
 from ..ops.inference import Instances
@@ -27,12 +27,9 @@ from .rewrite import prune, replace_value
 
 @frozen
 class _Move:
-    """What a movement computes: element `axes` of its result is `body`, whose one read is of `source`."""
+    """What a movement computes: the element at coordinates `d0, d1, ...` of its result is `body`, which holds one read."""
 
-    axes: tuple[Var, ...]
-    write: tuple[Index, ...]
     body: Expr
-    source: str
     result: TensorType
 
 
@@ -81,7 +78,11 @@ class ComposeMovement:
             move = _read_move(self.instances.of(node, [source]).program)
         except CutsError:
             return False
-        return move is not None and _same(move, wanted)
+        return move == wanted
+
+
+def _coordinates(type_: TensorType) -> tuple[Index, ...]:
+    return tuple(as_index(Var(f"d{n}", extent)) for n, extent in enumerate(type_.shape))
 
 
 def _read_move(program: Program) -> _Move | None:
@@ -93,10 +94,26 @@ def _read_move(program: Program) -> _Move | None:
         read = read.arg
     if not statement.is_pointwise or not isinstance(read, Read) or read.guards or read.tensor not in program.inputs:
         return None
-    plain = {as_index(axis) for axis in statement.axes}
-    if not all(index in plain or index == as_index(0) for index in statement.write):
-        return None
-    return _Move(statement.axes, statement.write, statement.body, read.tensor, program.tensors[program.outputs[0]])
+    result = program.tensors[program.outputs[0]]
+    values: dict[Var, IndexLike] = {}
+    for written, coordinate in zip(statement.write, _coordinates(result), strict=True):
+        digits = _digits(written, coordinate)
+        if digits is None:
+            return None
+        values |= digits
+    return _Move(_without_name(substitute_expr(statement.body, values)), result)
+
+
+def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
+    """Return what the axes of a written index are, given its value: `v + 4*u`, with v below 4, makes `v = i % 4` and `u = i // 4`."""
+    step = 1
+    values: dict[Var, IndexLike] = {}
+    for atom, factor in sorted(written.terms, key=lambda term: term[1]):
+        if not isinstance(atom, Var) or factor != step or written.const:
+            return None
+        values[atom] = coordinate // step % atom.extent
+        step *= atom.extent
+    return values
 
 
 def _compose(first: _Move, second: _Move, source: TensorType) -> _Move:
@@ -104,13 +121,10 @@ def _compose(first: _Move, second: _Move, source: TensorType) -> _Move:
 
     def leaf(read: Expr) -> Expr:
         assert isinstance(read, Read)
-        values: dict[Var, IndexLike] = {}
-        for axis in first.axes:
-            values[axis] = read.indices[first.write.index(as_index(axis))]
+        values: dict[Var, IndexLike] = {Var(f"d{n}", extent): read.indices[n] for n, extent in enumerate(first.result.shape)}
         return substitute_expr(first.body, values)
 
-    body = _simplify_casts(rebuild(second.body, leaf), source.dtype)
-    return _Move(second.axes, second.write, body, first.source, second.result)
+    return _Move(_simplify_casts(rebuild(second.body, leaf), source.dtype), second.result)
 
 
 def _simplify_casts(expr: Expr, dtype: DType) -> Expr:
@@ -136,27 +150,14 @@ def _holds(wide: DType, narrow: DType) -> bool:
     signed = narrow.value.startswith("i")
     magnitude = narrow.size * 8 - signed
     if narrow.is_float:
-        return wide.is_float and wide.size > narrow.size
+        return bool(wide.is_float and wide.size > narrow.size)
     if wide.is_float:
-        return _BITS[wide] >= magnitude
-    return (wide.size * 8 - wide.value.startswith("i")) >= magnitude and (wide.value.startswith("i") or not signed)
+        return bool(_BITS[wide] >= magnitude)
+    return bool(wide.size * 8 - wide.value.startswith("i") >= magnitude and (wide.value.startswith("i") or not signed))
 
 
 def _is_copy(move: _Move, source: TensorType) -> bool:
-    return isinstance(move.body, Read) and move.body.indices == move.write and source == move.result
-
-
-def _same(one: _Move, other: _Move) -> bool:
-    """Whether two movements give equal results: equal types, and equal bodies at equal places."""
-    if one.result != other.result:
-        return False
-    renaming: Mapping[Var, IndexLike] = {
-        axis: other.write[one.write.index(as_index(axis))] for axis in one.axes if as_index(axis) in one.write
-    }
-    if tuple(substitute(index, renaming) for index in one.write) != other.write:
-        return False
-    body = substitute_expr(one.body, renaming)
-    return _without_name(body) == _without_name(other.body)
+    return isinstance(move.body, Read) and move.body.indices == _coordinates(move.result) and source == move.result
 
 
 def _without_name(expr: Expr) -> Expr:
@@ -172,12 +173,12 @@ def _proposals(first: Node, second: Node) -> Iterator[tuple[str, dict[str, Attri
     composed = dict(second.attributes)
     for name, outer in second.attributes.items():
         inner = first.attributes.get(name)
-        if _is_permutation(inner) and _is_permutation(outer) and len(inner) == len(outer):  # type: ignore[arg-type]
-            composed[name] = tuple(inner[n] for n in outer)  # type: ignore[index, union-attr, misc]
+        if isinstance(inner, tuple) and isinstance(outer, tuple) and _is_permutation(inner) and _is_permutation(outer):
+            composed[name] = tuple(int(inner[int(n)]) for n in outer) if len(inner) == len(outer) else outer
     yield first.op, composed
 
 
-def _is_permutation(value: Attribute | None) -> bool:
-    return isinstance(value, tuple) and sorted(value) == list(range(len(value)))  # type: ignore[type-var]
+def _is_permutation(value: tuple[int, ...] | tuple[float, ...] | tuple[str, ...]) -> bool:
+    return set(value) == set(range(len(value)))
 
 

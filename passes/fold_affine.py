@@ -3,10 +3,10 @@
     %c: f32[1, 8, 4, 4] = conv(%x, %w)                          ->     %y: f32[1, 8, 4, 4] = conv(%x, %w.folded, %c.shift)
     %y: f32[1, 8, 4, 4] = batch_norm(%c, %s, %b, %m, %v)
 
-Both halves are read off the programs. The consumer is one pointwise statement `a[c] * x + b[c]` whose other operands are constants; the producer's
-result is linear in constant operands that the same axis indexes (a filter and a bias), so scaling these scales the result. The shift goes into an
-operand that is added to the result: one that is there, or an optional one that the declaration offers. Batch norm after convolution is the case it
-is known for; a multiplication after a matrix product or a layer norm is another.
+Both halves are read off the programs. The consumer is one pointwise statement `a[c] * x + b[c]` whose other operands are constants; the
+producer's result is linear in constant operands that the same axis indexes (a filter and a bias), so scaling these scales the result. The
+shift goes into an operand that is added to the result: one that is there, or an optional one that the declaration offers. Batch norm after
+convolution is the case it is known for; a multiplication after a matrix product or a layer norm is another.
 """
 
 from __future__ import annotations
@@ -63,12 +63,19 @@ class FoldAffine:
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with scales and shifts folded."""
+        graph = prune(graph)  # a dead reader would hide that a value has one reader
+        before = None
+        while graph != before:
+            before, graph = graph, self._sweep(graph)
+        return prune(graph)
+
+    def _sweep(self, graph: Graph) -> Graph:
         position = 0
         while position < len(graph.nodes):
             folded = self._fold(graph, graph.nodes[position])
             graph = folded or graph
             position += folded is None
-        return prune(graph)
+        return graph
 
     def _fold(self, graph: Graph, producer: Node) -> Graph | None:
         """Fold the only reader of a node into it, or return None."""
@@ -143,7 +150,8 @@ _NEW = "\ud800new"
 
 
 def _operands(instance: Instance, node: Node, constants: Mapping[str, Array]) -> dict[str, Array]:
-    return {f: constants[v] for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v in constants}
+    named = zip(instance.inputs, node.inputs, strict=False)
+    return {f: constants[v] for f, v in named if f is not None and v is not None and v in constants}
 
 
 def _evaluate_affine(statement: Statement, instance: Instance, parts: tuple[Expr, Expr], operands: dict[str, Array]) -> _Affine | None:

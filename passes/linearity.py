@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ..ir.expr import Call, Cast, Const, Expr, Read, call, dtype_of, walk
+from ..ir.functions import FUNCTIONS
 from ..ir.index import Index
 from ..ir.statement import Program, Statement
 from ..ir.types import DType
@@ -45,13 +46,6 @@ def affine_parts(expr: Expr, tensor: str, one: Const, zero: Const) -> Parts | No
     if expr.fn == "mul" and not _mentions(expr.args[0], tensor):
         return call("mul", expr.args[0], c), call("mul", expr.args[0], d)
     return None
-
-
-@frozen
-class Linear:
-    """A program's result is linear in `parameters`, jointly, and each is indexed by the result's axis at the dim given (None: no axis asked)."""
-
-    dims: dict[str, int | None]
 
 
 @define
@@ -150,8 +144,6 @@ def additive_slots(program: Program) -> Iterator[tuple[str, int, float]]:
 
 def constant_value(expr: Expr) -> float | None:
     """Return the value of an expression of literals, or None."""
-    from ..ir.functions import FUNCTIONS
-
     if isinstance(expr, Const):
         return float(expr.value)
     if isinstance(expr, Call):

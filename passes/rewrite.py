@@ -8,7 +8,7 @@ from attrs import evolve
 
 from ..ir.expr import Read
 from ..ir.graph import Array, Graph, Node
-from ..ir.statement import Program, Statement
+from ..ir.statement import Program
 from ..ir.types import TensorType
 
 
@@ -67,21 +67,17 @@ def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str
     return evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
 
 
-def is_copy(statement: Statement) -> bool:
-    """Whether a statement moves elements without arithmetic: one unguarded read is its whole body."""
-    return statement.is_pointwise and isinstance(statement.body, Read) and not statement.body.guards
-
-
 def copied_in_place(program: Program) -> str | None:
     """Return the input that a program of one output copies element by element in place, or None."""
     if len(program.outputs) != 1:
         return None
-    sources = set()
+    sources: set[str] = set()
     for statement in program.statements:
         body = statement.body
-        if not is_copy(statement) or not isinstance(body, Read) or body.indices != statement.write or statement.target not in program.outputs:
+        in_place = isinstance(body, Read) and not body.guards and statement.is_pointwise and body.indices == statement.write
+        if not in_place or statement.target not in program.outputs:
             return None
-        sources.add(body.tensor)
+        sources.update(read.tensor for read in statement.reads)
     if len(sources) != 1:
         return None
     source = sources.pop()

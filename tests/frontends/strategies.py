@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
-
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops.inference import builtin_instances
+from hypothesis import strategies as st
 
 F32 = DType.F32
 _UNARY = ["relu", "sigmoid", "exp", "identity", "dropout", "neg", "abs"]
+_KINDS = ["unary", "binary", "scale", "scalar", "constant", "conv", "norm", "reshape", "transpose", "cast", "softmax"]
 _BINARY = ["add", "sub", "mul", "max"]
 
 
@@ -62,7 +62,7 @@ def _grow(draw: st.DrawFn, build: GraphBuilder, values: list[str]) -> str:
     value = draw(st.sampled_from(values))
     shape = build.types[value].shape
     channel = (1, shape[1], *(1,) * (len(shape) - 2)) if len(shape) > 1 else shape
-    kind = draw(st.sampled_from(["unary", "binary", "scale", "scalar", "constant", "conv", "norm", "reshape", "transpose", "cast", "softmax"]))
+    kind = draw(st.sampled_from(_KINDS))
     if kind == "binary":
         other = draw(st.sampled_from([v for v in values if build.types[v].shape == shape]))
         return build.node(draw(st.sampled_from(_BINARY)), value, other)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-
 from cuts.ir.errors import GraphError, PassError
 from cuts.ir.graph import Graph
 from cuts.ir.graph_text import parse_graph, print_graph
@@ -24,9 +19,8 @@ from cuts.passes.fold_constants import FoldConstants
 from cuts.passes.merge_common import MergeCommon
 from cuts.passes.remove_dead_code import RemoveDeadCode
 from cuts.passes.remove_identities import RemoveIdentities
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "frontends"))
-from strategies import GraphBuilder, graphs  # noqa: E402  # tests are no package
+from cuts.tests.frontends.strategies import GraphBuilder, graphs
+from hypothesis import given, settings
 
 INSTANCES = builtin_instances()
 ALL: list[Pass] = [*canonical_passes(INSTANCES), Canonicalise(INSTANCES)]
