@@ -10,7 +10,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,17 @@ def choose_device() -> Choice:
     order = sorted(matching, key=lambda p: (p.name != _POCL, tuple(-n for n in _version(p)), p.name, p.version))
     device = sorted(order[0].get_devices(), key=lambda d: d.name)[0]
     return Choice(order[0], device)
+
+
+@frozen(eq=False)
+class _Bound:
+    """A launch with its arguments; it keeps the memory alive that a kernel object only points to."""
+
+    enqueue: Callable[[], object]
+    pointers: tuple[Pointer, ...]
+
+    def __call__(self) -> None:
+        self.enqueue()
 
 
 class OpenCLDevice(Device):
@@ -175,12 +186,7 @@ class OpenCLDevice(Device):
         except (self._cl.Error, TypeError) as error:
             raise BackendError(f"kernel {kernel.name}: its parameters are not the {len(arguments)} that were bound: {error}") from error
         size = tuple(blocks * threads for blocks, threads in zip(kernel.grid, kernel.block, strict=True))
-        enqueue, queue, block = self._cl.enqueue_nd_range_kernel, self._queue, kernel.block
-
-        def launch() -> None:
-            enqueue(queue, function, size, block)
-
-        return launch
+        return _Bound(lambda: self._cl.enqueue_nd_range_kernel(self._queue, function, size, kernel.block), tuple(pointers))
 
     def synchronize(self) -> None:
         """Wait for the queue."""
