@@ -11,11 +11,14 @@ from typing import Any, TypeAlias
 from attrs import evolve, field, frozen
 
 from .backends.cuda_compile import Cubin, compile_kernels, toolchains
+from .backends.device import open_device
+from .backends.measure import fastest, measure
 from .backends.reference import accumulations, run_reference
 from .backends.targets import find_target
 from .ir.compiled import CompiledGraph, CompileOptions, Mode
 from .ir.errors import BackendError, GraphError, PlanError, UsageError
 from .ir.graph import Graph
+from .ir.launch import KernelFunction
 from .ir.source import Source
 from .ir.target import Target
 from .ir.types import TensorType
@@ -197,6 +200,16 @@ class CompiledPlan:
         if self.plan.model is None:
             raise PlanError(f"plan '{self.plan.name}' does not carry its model, so there is nothing to compare with")
         return self.plan.model
+
+
+def measured(options: CompileOptions, target: Target, candidates: int) -> CompileOptions:
+    """Return options that time the best few schedules of each kernel on the target's device."""
+    device = open_device(target)
+
+    def pick(kernels: Sequence[KernelFunction], extents: Mapping[str, int]) -> int:
+        return fastest(measure(device, kernels, extents)) if len(kernels) > 1 else 0
+
+    return evolve(options, candidates=candidates, pick=pick)
 
 
 def build(

@@ -139,14 +139,15 @@ class OpenCLDevice(Device):
 
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
         """Compile kernels, many in one program: starting clang costs more than a kernel does."""
-        programs: dict[int, Any] = {}
-        for members in _programs(kernels):
-            programs.update(zip(members, self._compile([kernels[index] for index in members]), strict=True))
-        return tuple(programs[index] for index in range(len(kernels)))
-
-    def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
         for kernel in kernels:
             self._check_limits(kernel)
+        unique = list({kernel.source: kernel for kernel in kernels}.values())
+        programs: dict[str, Any] = {}
+        for members in _programs(unique):
+            programs.update(zip((kernel.source for kernel in members), self._compile(members), strict=True))
+        return tuple(programs[kernel.source] for kernel in kernels)
+
+    def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
         source = kernels[0].source + "\n".join(k.source[len(_prologue(k.source)) :] for k in kernels[1:])
         try:
             return [self._program(source)] * len(kernels)
@@ -237,12 +238,12 @@ def _prologue(source: str) -> str:
     return source[: match.start()] if match else ""
 
 
-def _programs(kernels: Sequence[KernelFunction]) -> list[list[int]]:
-    """Split kernel numbers into programs: within one, the text before the first kernel is the same and names differ."""
-    programs: dict[tuple[str, int], list[int]] = {}
+def _programs(kernels: Sequence[KernelFunction]) -> list[list[KernelFunction]]:
+    """Split kernels into programs: within one, the text before the first kernel is the same and names differ."""
+    programs: dict[tuple[str, int], list[KernelFunction]] = {}
     seen: dict[tuple[str, str], int] = {}
-    for index, kernel in enumerate(kernels):
+    for kernel in kernels:
         prologue = _prologue(kernel.source)
         copy = seen[(prologue, kernel.name)] = seen.get((prologue, kernel.name), -1) + 1
-        programs.setdefault((prologue, copy), []).append(index)
+        programs.setdefault((prologue, copy), []).append(kernel)
     return list(programs.values())
