@@ -34,12 +34,10 @@ def _simulated(used: frozenset[Var], steps: Sequence[Count], geometry: Geometry,
     banks = target.banks
     key: Count = np.int64(0)
     radix = target.warp_size + 1
-    left: Count = np.int64(target.warp_size)
-    dims = list(zip(geometry.structure.dims, geometry.counts, steps, geometry.vector, strict=True))[::-1]
+    lanes = geometry.lanes_along(target.warp_size)
+    dims = list(zip(geometry.structure.dims, lanes, steps, geometry.vector, strict=True))[::-1]
     kept = 0
-    for dim, count, step, vector in dims:
-        along = np.minimum(left, count)
-        left = np.maximum(left // np.maximum(along, 1), 1)
+    for dim, along, step, vector in dims:
         if all(a.extent == 1 for a in dim):
             continue
         stride = step * vector if used & set(dim) else 0

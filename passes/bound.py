@@ -83,16 +83,21 @@ def longest(terms: dict[str, Count]) -> Count:
     return top
 
 
-def rank(features: Features, found: Bound, target: Target) -> Count:
-    """Return the time by which points are ordered: the bound's terms, made worse by what it forgives."""
+def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
+    """Return the time by which points are ordered: the bound's terms, made worse by what it forgives.
+
+    Penalties: bank conflicts (`conflicts`), idle lanes of the last warp, too few warps to hide latency, loads a cache may have to serve
+    again, memory rounds that nothing overlaps, barriers, long unrolled bodies; on a CPU large work-groups and many registers.
+    """
+    shared = found.terms["shared"] * conflicts
     resident = found.occupancy
     warps = ceil_div(features.threads, target.warp_size)
     idle = target.warp_size * warps / features.threads
     busy = np.minimum(1.0, features.grid / target.NUM_SM)
     per_sm = np.minimum(resident, np.ceil(features.grid / target.NUM_SM))
     hidden = np.minimum(1.0, per_sm * warps / _wanted_warps(target))
-    busiest = np.maximum(found.terms["math"], np.maximum(found.terms["issue"], found.terms["shared"]))
-    compute = (0.9 * busiest + 0.05 * (found.terms["math"] + found.terms["issue"] + found.terms["shared"])) * idle
+    busiest = np.maximum(found.terms["math"], np.maximum(found.terms["issue"], shared))
+    compute = (0.9 * busiest + 0.05 * (found.terms["math"] + found.terms["issue"] + shared)) * idle
     traffic = features.grid * (0.5 * features.bytes + 0.5 * features.fetched + features.stored) / target.l2_bandwidth
     memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, 0.05)
     waves = np.ceil(features.grid / (target.NUM_SM * resident))

@@ -172,6 +172,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(schedule.row_vector),
         np.int64(max((r.stages for r in schedule.reductions if r.staging), default=1)),
         np.int64(max((s.pad for r in schedule.reductions for s in r.staging), default=0)),
+        tuple(np.int64(w) for w in schedule.warp),
     )
 
 

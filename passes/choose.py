@@ -100,7 +100,8 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
 def _candidate(space: Space, point: Point) -> Candidate:
     structure = space.structures[point.structure]
     columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
-    schedule = schedule_of(space.group, structure, {name: int(column[0]) for name, column in columns.items()})
+    values = {name: int(column[0]) for name, column in columns.items()}
+    schedule = schedule_of(space.group, structure, values, space.target.warp_size)
     return assess(space.group, schedule, space.target, point.score)
 
 

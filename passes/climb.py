@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from attrs import frozen
 
 from ..ir.segment import FusedGroup
 from ..ir.target import Target
@@ -20,15 +20,14 @@ from .space import Knob, SegmentStructure, Space, Structure, make_space
 #: Points that are scored before refinement, divided among the structures.
 SAMPLE = 1 << 16
 #: Points that are refined.
-SEEDS = 16
+SEEDS = 32
 #: Points of each structure that are refined in any case, so that no structure is judged by a poor sample.
-LEADERS = 3
+LEADERS = 6
 #: Most rounds of refinement; climbing stops as soon as the best points stay the same.
-ROUNDS = 4
+ROUNDS = 8
 
 
-@frozen(order=True)
-class Point:
+class Point(NamedTuple):
     """A scored point: position of its structure within the space, and of each knob's value."""
 
     score: float

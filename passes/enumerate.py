@@ -94,6 +94,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
         "tile": np.less_equal(features.tile, 1),
         "extent": np.bool_(False),
         "vector": np.bool_(False),
+        "warp": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
@@ -106,6 +107,9 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         limit = next_power(prod(a.extent for a in dim))
         if not parts.shared:
             reasons["extent"] = np.logical_or(reasons["extent"], geometry.block[d] > limit)
+        if geometry.warp:
+            uneven = geometry.counts[d] % np.maximum(geometry.warp[d], 1) != 0
+            reasons["warp"] = np.logical_or(reasons["warp"], uneven)
         reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
     for k, loop in enumerate(parts.loops):
         limit = next_power(prod(a.extent for a in loop))
@@ -114,7 +118,7 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
 
 def evaluate(space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None) -> Batch:
     """Count the features of points and check them."""
-    sizes = geometries(space.group, structure, columns)
+    sizes = geometries(space.group, structure, columns, space.target.warp_size)
     features = count_features(space.group, sizes, space.target)
     illegal = illegal_reasons(sizes, space.target, features)
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
@@ -183,14 +187,14 @@ def to_schedule(space: Space, point: int) -> Schedule:
     for structure in space.structures:
         if rest < structure.size:
             values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([rest])).items()}
-            return schedule_of(space.group, structure, values)
+            return schedule_of(space.group, structure, values, space.target.warp_size)
         rest -= structure.size
     raise IndexError(f"point {point} of a space of {space.size}")
 
 
-def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int]) -> Schedule:
+def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int], warp_size: int) -> Schedule:
     """Return the schedule that a structure's knob values describe."""
-    parts = [_segment_schedule(g) for g in geometries(group, structure, values)]
+    parts = [_segment_schedule(g) for g in geometries(group, structure, values, warp_size)]
     return Schedule(tuple(parts), index=structure.index)
 
 
@@ -203,4 +207,5 @@ def _segment_schedule(geometry: Geometry) -> SegmentSchedule:
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
         staging = tuple(Staging(operand, (), int(geometry.pad)) for operand in staged)
         reductions.append(ReductionSchedule(loops, staging, int(geometry.stages) if staged else 1))
-    return SegmentSchedule(dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector))
+    warp = tuple(int(w) for w in geometry.warp)
+    return SegmentSchedule(dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp if all(warp) else ())

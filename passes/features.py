@@ -370,17 +370,14 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
-    """Return the least cycles that loads of all warps take: lanes that read one address share it (threads vary last dim fastest)."""
-    left: Count = float(target.warp_size)
+    """Return the least cycles that loads of all warps take: lanes that read one address share it."""
     distinct: Count = 1.0
     if geometry.structure.lanes:
         loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
-        distinct = least(left, geometry.lanes * 1.0) if used & loops else 1.0
-        left = np.maximum(left / geometry.lanes, 1.0)
-    for dim, count in zip(reversed(geometry.structure.dims), reversed(geometry.counts), strict=True):
-        along = least(left, count * 1.0)
-        distinct = distinct * (along if used.intersection(dim) else 1.0)
-        left = np.maximum(left / along, 1.0)
+        distinct = least(target.warp_size, geometry.lanes) * 1.0 if used & loops else 1.0
+    for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
+        if used.intersection(dim):
+            distinct = distinct * along
     per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
     return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
 

@@ -34,6 +34,19 @@ class Geometry:
     row_vector: Count
     stages: Count
     pad: Count
+    warp: tuple[Count, ...] = ()
+
+    def lanes_along(self, warp_size: int) -> list[Count]:
+        """Return how many of a warp's lanes lie along each dim: by the warp map, or with the last dim fastest, after the lanes of a row."""
+        left: Count = np.maximum(np.int64(warp_size) // self.lanes, 1)
+        found: list[Count] = []
+        for count in reversed(self.counts):
+            along = least(left, count)
+            left = np.maximum(left // along, 1)
+            found.insert(0, along)
+        if not self.warp:
+            return found
+        return [np.where(np.greater(w, 0), w, along) for w, along in zip(self.warp, found, strict=True)]
 
     @property
     def threads(self) -> Count:
@@ -53,7 +66,7 @@ class Geometry:
         return [prod(a.extent for a in self.structure.loops[k]) for k in which]
 
 
-def geometries(group: FusedGroup, structure: Structure, columns: Columns) -> tuple[Geometry, ...]:
+def geometries(group: FusedGroup, structure: Structure, columns: Columns, warp_size: int) -> tuple[Geometry, ...]:
     """Return the sizes of every segment; those that fill shared memory take theirs from the later segments that read it."""
     found: list[Geometry] = []
     for position in range(len(group.segments) - 1, -1, -1):
@@ -62,11 +75,11 @@ def geometries(group: FusedGroup, structure: Structure, columns: Columns) -> tup
         if parts.shared:
             later = list(zip(group.segments[position + 1 :], found, strict=True))
             boxes = shared_box(parts.shared, later, len(parts.dims))
-        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes))
+        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size))
     return tuple(found)
 
 
-def _geometry(parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count]) -> Geometry:
+def _geometry(parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int) -> Geometry:
     rank = range(len(parts.dims))
     thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
     counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
@@ -85,7 +98,18 @@ def _geometry(parts: SegmentStructure, prefix: str, columns: Columns, boxes: Seq
         row_vector,
         columns.get(f"{prefix}stages", 1),
         columns.get(f"{prefix}pad", 0),
+        _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
     )
+
+
+def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> tuple[Count, ...]:
+    """Return a warp's lanes along each dim for a knob that counts those of the faster dim of the patch; 0 means no map."""
+    if along is None:
+        return ()
+    slow, fast = parts.patch
+    off = np.equal(along, 0)
+    other = np.where(off, 0, warp_size // np.maximum(along, 1))
+    return tuple(along if d == fast else other if d == slow else np.where(off, 0, 1) for d in range(len(parts.dims)))
 
 
 def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int) -> list[Count]:

@@ -38,7 +38,8 @@ class Pruned:
 
 def _by_bound(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     found = bound(batch.features, space.target)
-    return batch.flat(rank(batch.features, found, space.target)).astype(np.float64)
+    conflicts = 1.0 if space.target.is_cpu else conflict_factor(space.group, batch.sizes, space.target)
+    return batch.flat(rank(batch.features, found, space.target, conflicts)).astype(np.float64)
 
 
 def _by_paper(batch: Batch, space: Space) -> np.ndarray[Any, Any]:

@@ -35,7 +35,8 @@ class SegmentStructure:
     """The discrete choices of one segment.
 
     `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each reduction the
-    positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the segment leaves in shared memory.
+    positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the segment leaves in shared memory. `patch`
+    holds two dims of different class that a warp may be laid over, the faster last.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -44,6 +45,7 @@ class SegmentStructure:
     staged: tuple[tuple[int, ...], ...]
     lanes: bool = False
     shared: str = ""
+    patch: tuple[int, ...] = ()
 
     @property
     def stages_any(self) -> bool:
@@ -195,11 +197,20 @@ def _reduction_structures(
         if any(staged) and not matrix and flat:
             continue
         loops, reduces = _loops(segment, flat)
-        found.append(SegmentStructure(dims, loops, reduces, staged, shared=written))
+        patch = _patch(segment, dims) if any(staged) and matrix else ()
+        found.append(SegmentStructure(dims, loops, reduces, staged, shared=written, patch=patch))
     if not written and not reads_shared:
         loops, reduces = _loops(segment, flat=True)
         found.append(SegmentStructure(runs if matrix else (segment.axes,), loops, reduces, tuple(() for _ in reduces), lanes=True))
     return list(dict.fromkeys(found))
+
+
+def _patch(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the last dim and the last one of another class: a warp over both reads few different elements of either operand."""
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    wide = [d for d, dim in enumerate(dims) if any(a.extent > 1 for a in dim)]
+    others = [d for d in wide if kinds[dims[d][-1]] != kinds[dims[wide[-1]][-1]]]
+    return (others[-1], wide[-1]) if others else ()
 
 
 def _pointwise_dims(segment: Segment) -> list[tuple[tuple[Var, ...], ...]]:
@@ -248,6 +259,8 @@ def _knobs(segment: Segment, structure: SegmentStructure, prefix: str, target: T
         lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
         pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
+    if structure.patch and not target.is_cpu and not structure.shared:
+        yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
         yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))

@@ -36,8 +36,9 @@ def test_vectorised_counts_equal_scalar_ones(point):
     schedule = to_schedule(space, start + number)
     assert int(np.max(batch.features.threads)) == schedule.threads
     assert int(np.max(batch.features.grid)) == schedule.blocks
-    layout = lay_out(space.group, schedule, space.target)
-    assert int(np.max(batch.features.shared)) == shared_bytes(layout, staged_tiles_of(layout))
+    if not np.any(batch.illegal["warp"]):
+        layout = lay_out(space.group, schedule, space.target)
+        assert int(np.max(batch.features.shared)) == shared_bytes(layout, staged_tiles_of(layout))
     scalar = features_of(space.group, schedule, space.target)
     for name in ("registers", "body", "flops", "issue", "wavefronts", "bytes", "fetched", "stored", "transactions", "chain"):
         assert float(np.max(getattr(batch.features, name))) == pytest.approx(float(np.max(getattr(scalar, name)))), name

@@ -1,0 +1,98 @@
+"""Choosing: legal, deterministic, shared by equal groups, explained; pruning keeps what it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.targets import find_target
+from cuts.ir.errors import PassError, UsageError
+from cuts.passes.bound import bound
+from cuts.passes.check import check_schedule
+from cuts.passes.choose import assess, choose, explain, structural_key
+from cuts.passes.enumerate import batches, to_schedule
+from cuts.passes.prune import prune
+from cuts.passes.space import make_space
+
+from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
+
+H200 = find_target("cuda:h200")
+CPU = find_target("opencl")
+
+
+@pytest.mark.parametrize("model", ["bound", "paper"])
+@pytest.mark.parametrize("target", [H200, CPU], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_chosen_schedules_are_legal_and_in_order(name, target, model):
+    found = choose(ALL[name], target, model, count=4)
+    assert found and [c.score for c in found] == sorted(c.score for c in found)
+    for candidate in found:
+        assert check_schedule(ALL[name], candidate.schedule, target) == []
+
+
+def test_the_choice_is_close_to_the_best_of_the_whole_space():
+    for group in (matmul(64, 96, 48), depthwise(1, 32, 14), softmax(64, 256)):
+        space = make_space(group, H200, coarse=True)
+        everything = prune(space, "bound", most=1)
+        assert choose(group, H200)[0].score <= everything.scores[0] * 1.0001
+
+
+def test_equal_groups_are_searched_once():
+    first, second = conv(1, 16, 32, 14), conv(1, 16, 32, 14)
+    assert structural_key(first) == structural_key(second)
+    assert structural_key(first) != structural_key(conv(1, 16, 32, 15))
+    assert choose(first, H200)[0].schedule == choose(second, H200)[0].schedule
+
+
+def test_work_groups_stay_small_and_unstaged_on_a_cpu():
+    for group in (matmul(512, 512, 512), conv(1, 64, 64, 28), softmax(128, 256)):
+        schedule = choose(group, CPU)[0].schedule
+        assert schedule.threads <= 128
+        assert not any(r.staging for s in schedule.segments for r in s.reductions)
+
+
+def test_large_products_are_staged_and_fill_the_machine_on_a_gpu():
+    chosen = choose(matmul(2048, 2048, 512), H200)[0]
+    assert len(chosen.schedule.segments[0].reductions[0].staging) == 2
+    assert chosen.schedule.blocks >= 120 and chosen.schedule.threads >= 64
+
+
+def test_explain_tells_the_idle_wave():
+    group = pointwise(133 * 1024)
+    space = make_space(group, H200)
+    for point in range(space.size):
+        schedule = to_schedule(space, point)
+        if schedule.blocks == 133 and not check_schedule(group, schedule, H200):
+            text = explain(assess(group, schedule, H200), H200)
+            assert "133 blocks on 132 SMs: 50% of the SM time idle, the last of 2 rounds is 1 blocks" in text
+            return
+    raise AssertionError("no point with 133 blocks")
+
+
+def test_a_machine_that_is_too_small_is_an_error():
+    tiny = evolve(H200, max_registers=8)
+    with pytest.raises(PassError, match="writes y fits target"):
+        choose(matmul(8, 8, 8), tiny)
+
+
+def test_an_unknown_model_is_an_error():
+    with pytest.raises(UsageError, match="models are: bound, paper"):
+        prune(make_space(matmul(8, 8, 8), H200, coarse=True), "guess")
+
+
+def test_paper_keeps_the_top_percentage():
+    found = prune(make_space(matmul(64, 64, 64), H200, coarse=True), "paper", top=1.0)
+    assert found.points.size == int(np.ceil(found.legal / 100))
+    assert np.all(np.diff(found.scores) >= 0)
+
+
+def test_bound_discards_only_what_is_slower_than_the_best():
+    space = make_space(matmul(256, 256, 256), H200, coarse=True)
+    best = 5e-6
+    found = prune(space, "bound", best=best)
+    assert 0 < found.discarded and found.points.size == found.legal - found.discarded
+    kept = set(found.points.tolist())
+    for batch in batches(space):
+        times, legal = batch.flat(bound(batch.features, space.target).time), batch.legal
+        inside = np.arange(batch.start, batch.start + batch.size)
+        assert {int(p) for p in inside[legal & (times <= best)]} <= kept
