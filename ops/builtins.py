@@ -43,7 +43,13 @@ def _length(value: Value) -> int:
 
 
 def _fill(like: Value, item: int) -> tuple[int, ...]:
-    return (item,) * (like if isinstance(like, int) else _length(like))
+    return (item,) * _short(like if isinstance(like, int) else _length(like))
+
+
+def _short(length: int) -> int:
+    if length > 1 << 16:
+        raise Trouble(f"a list of {length} items is too long")
+    return length
 
 
 def _broadcast(*shapes: Value) -> tuple[int, ...]:
@@ -204,7 +210,7 @@ _TABLE = [
     Builtin("present", (1, 1), _present, "present(x): whether an optional operand or attribute is given"),
     Builtin("zeros", (1, 1), lambda like: _fill(like, 0), "zeros(s): a list of zeros as long as s, or of s zeros"),
     Builtin("ones", (1, 1), lambda like: _fill(like, 1), "ones(s): a list of ones as long as s, or of s ones"),
-    Builtin("range", (1, 1), lambda n: tuple(range(n)), "range(n): [0, ..., n - 1]"),
+    Builtin("range", (1, 1), lambda n: tuple(range(_short(n))), "range(n): [0, ..., n - 1]"),
     Builtin("sum", (1, 1), _total, "sum(list)"),
     Builtin("prod", (1, 1), _product, "prod(list)"),
     Builtin("min", (1, 9), _extreme("min"), "min(a, b, ...) or min(list)"),
@@ -245,3 +251,12 @@ CONSTANTS: dict[str, Value] = {"inf": math.inf, "nan": math.nan, "pi": math.pi, 
 def takes_elements(args: tuple[Value, ...]) -> bool:
     """Whether any argument, or item of a list argument, is computed per element."""
     return any(is_expr(a) or (isinstance(a, tuple) and takes_elements(a)) for a in args)
+
+
+def apply_builtin(name: str, args: tuple[Value, ...]) -> Value:
+    """Call a static function; arguments it cannot take are the declaration's mistake."""
+    builtin = BUILTINS[name]
+    try:
+        return builtin.apply(*args)
+    except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
+        raise Trouble(f"{name} cannot take {', '.join(map(describe, args))}; {builtin.summary}") from error

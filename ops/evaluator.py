@@ -1,61 +1,57 @@
 """Evaluation of a declaration's expressions once the shapes are known.
 
-A tensor named without subscripts stands for its element at the position being written, by NumPy's broadcasting rules. A
-reduction inside an expression becomes a statement of its own with a temporary tensor, which the evaluator collects.
+One method per class of `syntax`. A value is static, an index or an expression per element (`values`), whichever its parts allow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce as fold
 
 from ..ir.errors import SpecError
-from ..ir.expr import Const, Expr, Guard, Read, call, expr_variables
+from ..ir.expr import Const, call
 from ..ir.functions import FUNCTIONS
-from ..ir.index import Index, Indirect, Var, as_index, atom_index
+from ..ir.index import Var, as_index
 from ..ir.source import Span
-from ..ir.statement import Statement
-from ..ir.types import DType, TensorType
+from ..ir.types import DType
 from . import syntax as s
-from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, takes_elements
-from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
+from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, apply_builtin, takes_elements
+from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
+from .workspace import Workspace
 
+#: Limits that stop a slip before it eats the machine: of a dim, and of a list.
+_LARGEST, _LONGEST = 1 << 40, 1 << 16
 _FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
 
 
-class Evaluator:
-    """Names in scope, types of tensors, and the statements found so far."""
+@contextmanager
+def located(span: Span) -> Iterator[None]:
+    """Say where in a declaration an operation has no meaning."""
+    try:
+        yield
+    except Trouble as trouble:
+        raise SpecError(str(trouble), span) from trouble
+
+
+class Evaluator(Workspace):
+    """Names in scope, and what expressions mean in it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.scope: dict[str, Value] = dict(CONSTANTS)
-        self.tensors: dict[str, TensorType] = {}
-        self.tables: dict[str, tuple[float, ...]] = {}
-        self.statements: list[Statement] = []
-        self.arithmetic = Arithmetic(self.tensors)
         self.fetch_constant: Callable[[str], Value] | None = None
-        # the assignment being evaluated: what it writes, its variables in order, names taken
-        self.target: TensorRef | None = None
-        self.position: tuple[Index, ...] = ()
-        self.variables: list[Var] = []
-        self.taken: set[str] = set()
-
-    # ---- entry points
 
     def evaluate(self, node: s.Expression) -> Value:
         """Return the value of an expression; a tensor without subscripts stays a tensor."""
-        method = getattr(self, "_" + type(node).__name__.lower())
-        try:
-            return method(node)
-        except Trouble as trouble:
-            raise SpecError(str(trouble), node.span) from trouble
+        with located(node.span):
+            return getattr(self, "_" + type(node).__name__.lower())(node)
 
     def element(self, node: s.Expression) -> Value:
         """Return the value of an expression in which tensors stand for their elements."""
-        try:
+        with located(node.span):
             return self.as_element(self.evaluate(node))
-        except Trouble as trouble:
-            raise SpecError(str(trouble), node.span) from trouble
 
     def items(self, nodes: tuple[s.Expression, ...]) -> tuple[Value, ...]:
         """Evaluate a list of entries, putting the items of spread ones in place."""
@@ -69,22 +65,6 @@ class Evaluator:
             else:
                 result.append(self.evaluate(node))
         return tuple(result)
-
-    def as_element(self, value: Value) -> Value:
-        """Replace tensors by the elements that broadcast to the position being written."""
-        if isinstance(value, tuple):
-            return tuple(self.as_element(v) for v in value)
-        if isinstance(value, Absent):
-            raise Trouble(f"operand '{value.name}' is absent here; test it with present({value.name})")
-        if not isinstance(value, TensorRef):
-            return value
-        shape = value.type.shape
-        if len(shape) > len(self.position):
-            raise Trouble(f"{value.type} tensor '{value.name}' does not broadcast to {len(self.position)} axes")
-        indices = self.position[len(self.position) - len(shape) :]
-        return self.read(value, tuple(Index() if n == 1 else i for i, n in zip(indices, shape, strict=True)), None)
-
-    # ---- literals, names, lists
 
     def _number(self, node: s.Number) -> Value:
         return node.value
@@ -103,7 +83,9 @@ class Evaluator:
     def _comprehension(self, node: s.Comprehension) -> Value:
         source = self.evaluate(node.source)
         if node.counted:
-            source = range(self._size(source, node.source.span))
+            source = range(min(self._size(source, node.source.span), _LONGEST + 1))
+        if not isinstance(source, (tuple, range)) or len(source) > _LONGEST:
+            raise Trouble(f"expected a list of at most {_LONGEST} items, found {describe(source)}")
         outer, result = self.scope.get(node.var), []
         for item in source:
             self.scope[node.var] = item
@@ -117,9 +99,13 @@ class Evaluator:
         else:
             self.scope[name] = value
 
+    def size(self, node: s.Expression) -> int:
+        """Return the value of an expression that must be a size."""
+        return self._size(self.evaluate(node), node.span)
+
     @staticmethod
     def _size(value: Value, span: Span) -> int:
-        if not isinstance(value, int) or value < 0:
+        if not isinstance(value, int) or not 0 <= value <= _LARGEST:
             raise SpecError(f"expected a size, found {describe(value)}", span)
         return value
 
@@ -167,8 +153,7 @@ class Evaluator:
             return self.evaluate(node.then if test else node.other)
         if not is_expr(test):
             raise Trouble(f"expected a condition, found {describe(test)}")
-        assert self.target is not None
-        return self.arithmetic.select(test, self.element(node.then), self.element(node.other), self.target.type.dtype)
+        return self.arithmetic.select(test, self.element(node.then), self.element(node.other), self.written.type.dtype)
 
     def _call(self, node: s.Call) -> Value:
         dtype = self.scope.get(node.fn)
@@ -177,11 +162,11 @@ class Evaluator:
         if node.fn == "value":
             return self._constant_operand(node)
         if node.fn in ABOUT_TENSORS:
-            return BUILTINS[node.fn].apply(*(self.evaluate(a) for a in node.args))
+            return apply_builtin(node.fn, tuple(self.evaluate(a) for a in node.args))
         args = tuple(self.element(a) for a in node.args)
         if node.fn not in BUILTINS or (node.fn in ON_ELEMENTS and takes_elements(args)):
             return self._scalar_call(node.fn, args)
-        return BUILTINS[node.fn].apply(*args)
+        return apply_builtin(node.fn, args)
 
     def _constant_operand(self, node: s.Call) -> Value:
         value = self.evaluate(node.args[0])
@@ -201,11 +186,9 @@ class Evaluator:
             raise Trouble(f"'{fn}' is no function of elements")
         if fn == "select":
             test, then, other = args
-            assert self.target is not None
-            return self.arithmetic.select(test, then, other, self.target.type.dtype)
+            return self.arithmetic.select(test, then, other, self.written.type.dtype)
         if not any(is_expr(a) for a in args):
-            assert self.target is not None
-            args = tuple(to_expr(a, self.target.type.dtype) for a in args)
+            args = tuple(to_expr(a, self.written.type.dtype) for a in args)
         return call(fn, *self.arithmetic.unify(*args))
 
     def _fold(self, fn: str, left: Value, right: Value) -> Value:
@@ -215,7 +198,7 @@ class Evaluator:
         if isinstance(right, float) and right == neutral:
             return left
         if not is_expr(left) and not is_expr(right):
-            return BUILTINS[fn].apply(left, right)
+            return apply_builtin(fn, (left, right))
         return call(fn, *self.arithmetic.unify(left, right))
 
     # ---- reads
@@ -254,38 +237,6 @@ class Evaluator:
             raise Trouble("'outside' follows the subscripts of a tensor")
         return self._subscript(node.read, fill)
 
-    def as_index(self, value: Value, axis: int, type_: TensorType) -> Index:
-        """Return a subscript as an index; an element of an integer tensor becomes an indirect one."""
-        value = self.as_element(value)
-        if isinstance(value, Index):
-            return value
-        if isinstance(value, int):
-            return Index(value)
-        if isinstance(value, Read) and not value.guards and self.tensors[value.tensor].dtype.is_int and axis < len(type_.shape):
-            return atom_index(Indirect(value.tensor, value.indices, type_.shape[axis]))
-        raise Trouble(f"a subscript is an index or an element of an integer tensor, found {describe(value)}")
-
-    def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
-        """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
-        guards = []
-        for axis, (index, extent) in enumerate(zip(indices, ref.type.shape, strict=True)):
-            guard = Guard(index, 0, extent)
-            if guard.always or extent == 0:
-                continue
-            if fill is None:
-                low, high = index.bounds()
-                raise Trouble(
-                    f"'{ref.name}' is read out of bounds: index {index.text} of axis {axis} runs from {low} to {high}, "
-                    f"the axis has {extent} elements; say what is 'outside'"
-                )
-            guards.append(guard)
-        if ref.name in self.tables and all(i.is_const for i in indices) and not guards:
-            flat = sum(i.const * step for i, step in zip(indices, ref.type.strides, strict=True))
-            return self.tables[ref.name][flat]
-        return Read(ref.name, indices, tuple(dict.fromkeys(guards)), float(fill) if guards else 0.0)
-
-    # ---- reductions
-
     def bind(self, binder: s.Binder) -> list[Var]:
         """Bring a binder's variables into scope; return them."""
         bound = self.evaluate(binder.bound)
@@ -299,19 +250,9 @@ class Evaluator:
         self.scope[binder.name] = tuple(as_index(v) for v in found)
         return found
 
-    def new_variable(self, name: str, extent: int) -> Var:
-        """Return a variable whose name is unique in the assignment."""
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        var = Var(name, extent)
-        self.variables.append(var)
-        return var
-
     def _reduction(self, node: s.Reduction) -> Value:
-        assert self.target is not None
         found = [var for binder in node.binders for var in self.bind(binder)]
-        body = to_expr(self.element(node.body), self.target.type.dtype)
+        body = to_expr(self.element(node.body), self.written.type.dtype)
         for binder in node.binders:
             del self.scope[binder.name]
         for var in found:
@@ -320,27 +261,4 @@ class Evaluator:
         reduce = tuple(v for v in found if v.extent != 1)
         if not reduce:
             return Const(0, DType.I64) if node.kind.startswith("arg") else body
-        return self._temporary(node.kind, body, reduce)
-
-    def _temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...]) -> Expr:
-        """Emit a reduction into a temporary over the variables it depends on; return the read of it."""
-        assert self.target is not None
-        free = expr_variables(body) - set(reduce)
-        axes = tuple(v for v in self.variables if v in free)
-        indices = tuple(as_index(v) for v in axes)
-        for done in self.statements:
-            if (done.axes, done.body, done.reduce, done.combine) == (axes, body, reduce, kind) and done.write == indices:
-                return Read(done.target, indices)
-        name = self.fresh_tensor(f"{self.target.name}_{kind}")
-        dtype = DType.I64 if kind.startswith("arg") else self.arithmetic.dtype(body)
-        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
-        self.statements.append(Statement(name, axes, indices, body, reduce, kind))
-        return Read(name, indices)
-
-    def fresh_tensor(self, name: str) -> str:
-        """Return a tensor name that is not taken."""
-        number, candidate = 1, name
-        while candidate in self.tensors or candidate in self.scope:
-            number += 1
-            candidate = f"{name}{number}"
-        return candidate
+        return self.temporary(node.kind, body, reduce)
