@@ -42,8 +42,7 @@ def compile_command(arguments: Namespace) -> int:
     results, oracle = _compile_checks(arguments, plan, inputs)
     times = _times(arguments, plan, inputs)
     plan.save(folder)
-    for warning in dict.fromkeys(line for cubin in plan.cubins for line in cubin.warnings):
-        console.note(f"compiler: {warning}")
+    _note_compiler(plan)
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         _write_report(arguments.report, plan, results, times)
@@ -105,6 +104,16 @@ def _compile_checks(arguments: Namespace, plan: CompiledPlan, inputs: Mapping[st
     results, oracle = compare_plan(plan, inputs, onnx)
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle
+
+
+def _note_compiler(plan: CompiledPlan) -> None:
+    """Say what the compiler warned of, and which kernels spill registers."""
+    for warning in dict.fromkeys(line for cubin in plan.cubins for line in cubin.warnings):
+        console.note(f"compiler: {warning}")
+    spilling = [(kernel.name, cubin.spill_bytes) for kernel, cubin in zip(plan.kernels, plan.cubins, strict=False) if cubin.spill_bytes]
+    if spilling:
+        listed = ", ".join(f"{name} ({nbytes} B)" for name, nbytes in spilling)
+        console.note(f"{len(spilling)} kernels spill registers to memory: {listed}")
 
 
 def _write_report(path: str, plan: CompiledPlan, results: tuple[Comparison, ...], times: tuple[Timing, ...]) -> None:

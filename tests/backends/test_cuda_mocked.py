@@ -1,0 +1,236 @@
+"""The CUDA device against a driver of NumPy memory: which calls PyCUDA gets, with what, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends import cuda, cuda_device, cuda_graph
+from cuts.backends.cuda_compile import Cubin
+from cuts.backends.targets import find_target
+from cuts.ir.errors import BackendError, CutsError
+from cuts.runtime.executor import Session
+from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
+
+ADDRESS = 0x7F00_0000_0000
+
+
+class Memory:
+    """Device memory as one NumPy array from `ADDRESS` on, and a log of what was asked."""
+
+    def __init__(self) -> None:
+        self.bytes = np.full(1 << 20, 0xAB, np.uint8)
+        self.used = 0
+        self.log: list[str] = []
+
+    def allocate(self, nbytes: int) -> int:
+        start = self.used
+        self.used += -(-nbytes // 256) * 256
+        return ADDRESS + start
+
+    def at(self, address: int, count: int) -> np.ndarray[Any, Any]:
+        return self.bytes[address - ADDRESS :][: 4 * count].view(np.float32)
+
+
+class Function:
+    """A kernel of the hand-made example, computed by NumPy; it has the calls that PyCUDA's functions have."""
+
+    def __init__(self, memory: Memory, name: str) -> None:
+        self.memory, self.name, self.format = memory, name, ""
+
+    def prepare(self, types: str) -> None:
+        self.format = types
+
+    def set_attribute(self, attribute: str, value: int) -> None:
+        self.memory.log.append(f"{attribute} = {value}")
+
+    def prepared_async_call(self, grid: Any, block: Any, stream: Any, *addresses: int, shared_size: int = 0) -> None:
+        assert (grid, block, stream.handle) == ((ROWS, 1, 1), (COLUMNS, 1, 1), 77)
+        assert len(self.format) == len(addresses)
+        self.memory.log.append(f"{self.name} shared {shared_size}")
+        size = ROWS * COLUMNS
+        if self.name == "k_add":
+            a, b, c, t = addresses
+            self.memory.at(c, size)[:] = self.memory.at(a, size) + self.memory.at(b, size) * self.memory.at(t, 2).view(np.int32)[1]
+        else:
+            a, c = addresses
+            rows = np.lib.stride_tricks.as_strided(self.memory.at(c, 2 * size), (ROWS, COLUMNS), (8 * COLUMNS, 4))
+            rows[...] = 2 * self.memory.at(a, size).reshape(ROWS, COLUMNS)
+
+
+class Event:
+    """Events that tick every millisecond."""
+
+    now = 0.0
+
+    def record(self, stream: Any) -> None:
+        Event.now += 1.0
+        self.at = Event.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def time_till(self, other: Event) -> float:
+        return other.at - self.at
+
+
+class DriverError(Exception):
+    """What PyCUDA raises."""
+
+
+def fake_driver(memory: Memory) -> Any:
+    """Return the part of `pycuda.driver` that we call."""
+    device = SimpleNamespace(
+        name=lambda: "Fake GPU",
+        compute_capability=lambda: (9, 0),
+        get_attribute=lambda a: {"MULTIPROCESSOR_COUNT": 100, "CLOCK_RATE": 2_000_000}[a],
+    )
+
+    def fill(address: int, value: int, count: int) -> None:
+        memory.bytes[address - ADDRESS :][:count] = value
+
+    def to_device(address: int, source: np.ndarray[Any, Any]) -> None:
+        memory.bytes[address - ADDRESS :][: source.nbytes] = source.reshape(-1).view(np.uint8)
+
+    def to_host(target: np.ndarray[Any, Any], address: int) -> None:
+        target.reshape(-1).view(np.uint8)[:] = memory.bytes[address - ADDRESS :][: target.nbytes]
+
+    def within(target: int, source: int, count: int, stream: Any) -> None:
+        memory.log.append("copy on the device")
+        memory.bytes[target - ADDRESS :][:count] = memory.bytes[source - ADDRESS :][:count]
+
+    return SimpleNamespace(
+        Error=DriverError,
+        Event=Event,
+        Stream=lambda: SimpleNamespace(handle=77, synchronize=lambda: None),
+        Context=SimpleNamespace(get_device=lambda: device, synchronize=lambda: memory.log.append("wait for all")),
+        device_attribute=SimpleNamespace(MULTIPROCESSOR_COUNT="MULTIPROCESSOR_COUNT", CLOCK_RATE="CLOCK_RATE"),
+        function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared"),
+        mem_alloc=memory.allocate,
+        memset_d8=fill,
+        memset_d32_async=lambda *_: memory.log.append("flush"),
+        memcpy_htod=to_device,
+        memcpy_dtoh=to_host,
+        memcpy_dtod_async=within,
+        mem_get_info=lambda: (1, 2),
+        get_driver_version=lambda: 13000,
+        module_from_buffer=lambda code: SimpleNamespace(get_function=lambda name: Function(memory, name)),
+    )
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """The memory of a fake GPU, installed in place of PyCUDA and of the compilers."""
+    memory = Memory()
+    driver = fake_driver(memory)
+    for module in (cuda, cuda_device):
+        monkeypatch.setattr(module, "driver", lambda: driver)
+    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
+    monkeypatch.setattr(cuda_graph, "import_module", missing)
+    return memory
+
+
+def missing(name: str) -> Any:
+    """Import nothing."""
+    raise ImportError(name)
+
+
+def test_a_plan_runs(memory: Memory) -> None:
+    session = Session(example_plan("cuda"))
+    x = random_x()
+    found = session.run({"x": x})
+    for name, want in expected(x).items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-6)
+    assert memory.log == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
+
+
+def test_device_arrays_are_copied_on_the_device(memory: Memory) -> None:
+    session = Session(example_plan("cuda"))
+    x = random_x()
+    address = memory.allocate(x.nbytes)
+    memory.at(address, x.size)[:] = x.reshape(-1)
+    interface = {"shape": x.shape, "typestr": "<f4", "data": (address, True), "strides": None, "stream": 1, "version": 3}
+    out = session.run({"x": SimpleNamespace(__cuda_array_interface__=interface)}, on_device=True)["y"]
+    assert memory.log[:2] == ["wait for all", "copy on the device"]
+    described = out.__cuda_array_interface__
+    np.testing.assert_allclose(memory.at(described["data"][0], 2 * x.size).reshape(ROWS, -1), expected(x)["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"strides": (4, 16)}, "expected a dense array"), ({"shape": (8, 4)}, "expected f32"), ({"typestr": "<f8"}, "expected f32")],
+)
+def test_wrong_device_arrays_are_named(memory: Memory, change: dict[str, Any], error: str) -> None:
+    session = Session(example_plan("cuda"))
+    interface = {"shape": (ROWS, COLUMNS), "typestr": "<f4", "data": (ADDRESS, True), "version": 3, **change}
+    with pytest.raises(CutsError, match=error):
+        session.run({"x": SimpleNamespace(__cuda_array_interface__=interface)})
+
+
+def test_large_shared_memory_is_asked_for(memory: Memory) -> None:
+    plan = example_plan("cuda")
+    large = tuple(evolve(kernel, dynamic_shared=100_000) for kernel in plan.kernels)
+    Session(evolve(plan, kernels=large)).launch()
+    assert memory.log == ["dynamic shared = 100000"] * 2 + ["k_add shared 100000", "k_double shared 100000", "k_double shared 100000"]
+
+
+def test_given_cubins_are_loaded_and_not_compiled(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: asked.append(len(kernels)) or tuple(Cubin(b"code") for _ in kernels))
+    Session(evolve(example_plan("cuda"), binaries=(b"code", None)))
+    assert asked == [1]
+
+
+def test_times_come_from_events(memory: Memory) -> None:
+    session = Session(example_plan("cuda"))
+    timing = session.device.time(lambda: None, warmup=1, repeats=4, cold=True)
+    assert timing.samples == pytest.approx((1e-3,) * 4)
+    assert memory.log == ["flush"] * 4
+
+
+def test_a_recorded_graph_is_replayed(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def call(name: str, value: object = "") -> Callable[..., tuple[object, ...]]:
+        return lambda *_: (calls.append(name), (0, value))[1]
+
+    names = ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy", "cuGraphLaunch")
+    bindings = SimpleNamespace(
+        CUstream=int, CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2), **{n: call(n, n) for n in names}
+    )
+    monkeypatch.setattr(cuda_graph, "import_module", lambda name: bindings)
+    session = Session(example_plan("cuda"))
+    session.run({"x": random_x()})
+    session.run({"x": random_x()})
+    assert calls == [*names, "cuGraphLaunch"]
+    assert memory.log == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
+
+
+def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(example_plan("cuda"))
+
+    def fail() -> None:
+        raise DriverError("an illegal memory access was encountered")
+
+    with pytest.raises(BackendError, match="a kernel failed on Fake GPU: an illegal.*start a new process"):
+        session.device._checked(fail)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_100", "sm_91"])
+def test_plans_for_other_architectures_are_refused(memory: Memory, arch: str) -> None:
+    plan = example_plan("cuda")
+    with pytest.raises(BackendError, match=f"the plan is for {arch}, this machine's Fake GPU is sm_90"):
+        Session(evolve(plan, target=evolve(plan.target, arch=arch)))
+
+
+def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
+    cuda_device.query_target.cache_clear()
+    target = find_target("cuda:device")
+    cuda_device.query_target.cache_clear()
+    assert (target.name, target.arch, target.NUM_SM, target.clock) == ("Fake GPU", "sm_90", 100, 2e9)
+    assert target.PERF_peak == 100 * 128 * 2 * 2e9
+    assert target.MAX_shared == find_target("cuda:h200").MAX_shared
