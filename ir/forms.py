@@ -23,7 +23,6 @@ from attrs import field, frozen
 from .source import Source
 from .tokens import tokenise
 
-_FACTORY = type(attrs.Factory(tuple))
 _PART = re.compile(r"(\{\?|\?\}|<!?\w+>)")
 
 
@@ -129,8 +128,8 @@ def field_types(cls: type) -> Mapping[str, Any]:
 def field_defaults(cls: type) -> Mapping[str, Any]:
     """Return the default of every field that has one."""
     if cls not in _DEFAULTS:
-        given = {a.name: a.default for a in attrs.fields(cls) if a.init and a.default is not attrs.NOTHING}
-        _DEFAULTS[cls] = {n: d.factory() if isinstance(d, _FACTORY) else d for n, d in given.items()}
+        given: dict[str, Any] = {a.name: a.default for a in attrs.fields(cls) if a.init and a.default is not attrs.NOTHING}
+        _DEFAULTS[cls] = {name: d.factory() if hasattr(d, "factory") else d for name, d in given.items()}
     return _DEFAULTS[cls]
 
 

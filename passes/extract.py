@@ -119,7 +119,8 @@ def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
             value = substitute_node(node.value, values, cache)
             return evolve(node, address=substitute(node.address, values), value=value, guards=substitute_guards(node.guards, values))
         if isinstance(node, Accumulate):
-            return evolve(node, value=substitute_node(node.value, values, cache))
+            at, over = tuple(substitute(i, values) for i in node.at), tuple(v for v in node.over if v not in values)
+            return evolve(node, at=at, value=substitute_node(node.value, values, cache), over=over)
         return node
 
     shares = tuple(evolve(s, value=substitute(s.value, values), valid=substitute_guards(s.valid, values)) for s in phase.shares)

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Compare a text with `golden/<test>.txt` beside the test's file, whole."""
-    path = Path(request.path).parent / "golden" / f"{request.node.name}.txt"
+    path = Path(request.path).parent / "golden" / (request.node.name.replace("[", "-").rstrip("]") + ".txt")
 
     def check(text: str) -> None:
         if request.config.getoption("--update-golden"):
