@@ -1,14 +1,9 @@
 """How fast a space is enumerated and scored with both performance models on one core: the aim is a million points in 2 s.
 
-    python -m cuts.bench.enumerate          or          python bench/enumerate.py
+Run it with `python bench/enumerate.py [TARGET]`.
 """
 
 from __future__ import annotations
-
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
 
 import json
 import sys
@@ -36,7 +31,12 @@ def convolution(channels: int, filters: int, size: int, taps: int) -> FusedGroup
     write = tuple(as_index(a) for a in (n, k, h, w))
     total = Reduction("t", (c, r, s), "sum", call("mul", image, weight))
     segment = Segment((n, k, h, w), (total,), (Output("y", write, Read("t", write)),))
-    shapes = {"x": (1, channels, size, size), "w": (filters, channels, taps, taps), "y": (1, filters, out, out), "t": (1, filters, out, out)}
+    shapes = {
+        "x": (1, channels, size, size),
+        "w": (filters, channels, taps, taps),
+        "y": (1, filters, out, out),
+        "t": (1, filters, out, out),
+    }
     return FusedGroup((segment,), {t: TensorType(DType.F32, e) for t, e in shapes.items()}, ("x", "w"), ("y",))
 
 

@@ -12,7 +12,8 @@ from ..ir.index import Var
 from ..ir.segment import FusedGroup, operands
 from ..ir.target import Target
 from .footprint import Count
-from .geometry import Geometry, operand_steps
+from .geometry import Geometry
+from .tiles import operand_steps
 
 
 def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target) -> Count:

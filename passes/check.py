@@ -10,14 +10,14 @@ import numpy as np
 from ..ir.errors import PassError
 from ..ir.expr import dtype_of
 from ..ir.index import Var, as_index
-from ..ir.schedule import ReductionSchedule, Schedule, SegmentSchedule
+from ..ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from ..ir.segment import FusedGroup, Reduction, Segment, operands
 from ..ir.target import Target
 from .features import Features, count_features
 from .frames import Frame, Layout, lay_out
 from .geometry import Geometry
-from .space import SegmentStructure, next_power
 from .staging import Binding, Tile, bind_dims, local_vars, stage
+from .structure import SegmentStructure, next_power
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
 MAX_BODY = 4096
@@ -123,7 +123,7 @@ def _frame_tiles(layout: Layout, frame: Frame) -> Iterator[tuple[Tile, int]]:
     for number, (reduction, loop) in enumerate(zip(frame.segment.reductions, frame.schedule.reductions, strict=True)):
         _, locals_ = local_vars(frame.schedule, loop, f"check{number}")
         starts = tuple(as_index(Var(f"trip{k}", d.trips)) * d.chunk for k, d in enumerate(loop.dims))
-        dims = (*frame.schedule.dims, *loop.dims)
+        dims: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *loop.dims)
         places, valid = bind_dims(dims, (*frame.tiles, *locals_), (*frame.starts, *starts))
         binding = Binding(places, dims, (*frame.tiles, *locals_), valid)
         for choice in loop.staging:
@@ -137,10 +137,7 @@ def shared_bytes(layout: Layout, tiles: list[tuple[Tile, int]]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across lanes."""
     total = sum(b.nbytes for b in layout.buffers.values()) + sum(size for _, size in tiles)
     widest = [
-        layout.group.tensors[r.name].dtype.size
-        for frame in layout.frames
-        if frame.schedule.lanes > 1
-        for r in frame.segment.reductions
+        layout.group.tensors[r.name].dtype.size for frame in layout.frames if frame.schedule.lanes > 1 for r in frame.segment.reductions
     ]
     return total + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
 

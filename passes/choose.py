@@ -159,4 +159,6 @@ def _waves(blocks: int, sms: int) -> str:
     text = f"{blocks} {'block' if blocks == 1 else 'blocks'} on {sms} SMs"
     if idle < 0.005:
         return f"{text}: every SM works to the end"
-    return f"{text}: {idle:.0%} of the SM time idle" + ("" if waves == 1 else f", the last of {waves} rounds is {blocks % sms or sms} blocks")
+    return f"{text}: {idle:.0%} of the SM time idle" + (
+        "" if waves == 1 else f", the last of {waves} rounds is {blocks % sms or sms} blocks"
+    )

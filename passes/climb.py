@@ -15,7 +15,8 @@ from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from .enumerate import columns_of, evaluate, sampled
 from .prune import score
-from .space import Knob, SegmentStructure, Space, Structure, make_space
+from .space import Space, make_space
+from .structure import Knob, SegmentStructure, Structure
 
 #: Points that are scored before refinement, divided among the structures.
 SAMPLE = 1 << 16

@@ -16,7 +16,8 @@ from .check import MAX_BODY
 from .features import Features, count_features
 from .footprint import Count
 from .geometry import Columns, Geometry, geometries
-from .space import Space, Structure, next_power
+from .space import Space
+from .structure import Structure, next_power
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
 BATCH = 1 << 17

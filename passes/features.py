@@ -7,19 +7,21 @@ on, staged operands are computed in the fetch phase.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 from attrs import frozen
 
-from ..ir.expr import Call, Expr, Read, children, dtype_of, expr_variables, reads
-from ..ir.functions import FUNCTIONS
+from ..ir.expr import Call, Expr, Read, dtype_of, expr_variables, reads
 from ..ir.index import variables
 from ..ir.segment import FusedGroup, Segment, operands
 from ..ir.target import Target
-from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
-from .geometry import Geometry, StagedTile, staged_tiles
+from .footprint import Count, ceil_div, least, product, segments_of
+from .geometry import Geometry
+from .place import Place, access_vector, place_of, tile_vector, wavefronts
+from .tiles import StagedTile, staged_tiles
+from .work import group_work, memory_reads, node_cost, nodes
 
 
 @frozen
@@ -38,9 +40,9 @@ class Features:
 
     `flops` counts a multiply-add as two, `issue` as one slot; both for all threads of a block. `thread_flops` and `thread_loads` are
     `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads, `wavefronts` the least number of
-    shared-memory or L1 cycles that all loads take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must get at least,
-    `fetched` the bytes it asks for. `chain` is the longest chain of dependent operations of a thread,
-    `tile` the elements of the smallest staged tile.
+    shared-memory or L1 cycles that all loads take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must
+    get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is the longest chain of dependent operations of a
+    thread, `body` the operations of its longest unrolled loop body, `tile` the elements of the smallest staged tile.
     """
 
     grid: Count
@@ -68,73 +70,6 @@ class Features:
     useful_flops: float
     unique_bytes: float
     segments: tuple[PaperCounts, ...]
-
-
-@frozen
-class _Work:
-    """What one expression node costs and how often each thread computes it."""
-
-    flops: int
-    issue: int
-
-
-def node_cost(expr: Expr) -> _Work:
-    """Return the cost of one node, its operands apart."""
-    if isinstance(expr, Call):
-        function = FUNCTIONS[expr.fn]
-        return _Work(function.flops, function.issue)
-    return _Work(0, 0)
-
-
-def nodes(expr: Expr, stop: Sequence[Expr] = ()) -> Iterator[Expr]:
-    """Yield the distinct nodes of an expression, not entering those in `stop`."""
-    seen: set[Expr] = set()
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if node in seen or node in stop:
-            continue
-        seen.add(node)
-        yield node
-        stack.extend(children(node))
-
-
-@frozen
-class Place:
-    """Where an expression is evaluated: covers of a thread's and a block's part of one trip, and trips of each loop in it."""
-
-    thread: Cover
-    block: Cover
-    whole: Cover
-    trips: tuple[Count, ...]
-    parallel: int
-    threads: Count
-
-    def repeats(self, used: frozenset[object]) -> Count:
-        """How many trips compute something new that depends on the used variables."""
-        loops = zip(self.thread.dims[self.parallel :], self.trips, strict=True)
-        return product(t for dim, t in loops if used.intersection(dim))
-
-    @property
-    def all_trips(self) -> Count:
-        """Trips of all loops."""
-        return product(self.trips)
-
-
-def _place(geometry: Geometry, which: Sequence[int]) -> Place:
-    chunk = [geometry.chunk[k] for k in which]
-    per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
-    padded = Cover(geometry.structure.dims, geometry.thread, geometry.cover(geometry.thread).extents)
-    lane = Cover(tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents)
-    block = geometry.cover(geometry.block)
-    return Place(
-        padded.joined(lane),
-        block.joined(geometry.loop_cover(which, chunk)),
-        block.joined(geometry.loop_cover(which, geometry.extents(which))),
-        tuple(geometry.trips[k] for k in which),
-        len(geometry.structure.dims),
-        geometry.threads,
-    )
 
 
 class Totals:
@@ -174,7 +109,7 @@ class Totals:
         """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared memory."""
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         kind = self.group.tensors[read.tensor]
-        times = elements(read, kind.shape, place.thread) * place.repeats(used) * 1.0
+        times = place.loads(read, kind.shape) * place.repeats(used) * 1.0
         vector = access_vector(read, geometry, self.target.vector_bytes // kind.dtype.size)
         self.add("thread_loads", times)
         self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
@@ -244,7 +179,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     instances = product(geometry.thread) * 1.0
     registers: Count = 24.0
     for position, reduction in enumerate(segment.reductions):
-        place = _place(geometry, geometry.structure.reduces[position])
+        place = place_of(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
         registers = registers + instances + _reduce(totals, reduction.body, reduction.combine, place, staged, geometry, own)
         parts = operands(reduction, own)
@@ -253,10 +188,10 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     fetched = dict(totals.sums)
     for output in segment.outputs:
         which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
-        place = _place(geometry, which)
+        place = place_of(geometry, which)
         totals.compute(output.body, place, ())
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
-        for read in _memory_reads(output.body, own):
+        for read in memory_reads(output.body, own):
             totals.load(read, place, geometry)
         size = totals.group.tensors[output.tensor].dtype.size
         vector = access_vector(Read(output.tensor, output.write), geometry, totals.target.vector_bytes // size)
@@ -264,7 +199,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         if output.tensor not in totals.group.shared:
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
         if not segment.reductions:
-            registers = registers + instances * (1 + len(_memory_reads(output.body, own)))
+            registers = registers + instances * (1 + len(memory_reads(output.body, own)))
     loaded = fetched if segment.reductions else totals.sums
     return registers, PaperCounts(
         totals.since("flops", before),
@@ -272,23 +207,6 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         loaded["thread_loads"] - before["thread_loads"],
         loaded["transactions"] - before["transactions"],
     )
-
-
-def _memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:
-    return [r for r in reads(body) if r.tensor not in own]
-
-
-def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
-    """Return how many elements one access moves: the vector of the dim whose last axis alone runs along the innermost tensor dim."""
-    if not read.indices or len(read.indices[-1].terms) != 1 or read.indices[-1].terms[0][1] != 1:
-        return 1
-    axis = read.indices[-1].terms[0][0]
-    for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
-        if axis == dim[-1]:
-            return least(vector, widest)
-    if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
-        return least(geometry.row_vector, widest)
-    return 1
 
 
 def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int]) -> Count:
@@ -314,7 +232,7 @@ def _reduce(
     for expr, tile in staged.items():
         _fetch(totals, expr, tile, place, geometry)
     held = {r for e in staged for r in reads(e)}
-    for read in _memory_reads(body, own):
+    for read in memory_reads(body, own):
         if read not in held:
             totals.load(read, place, geometry)
     if staged:
@@ -352,62 +270,9 @@ def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry:
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     used = expr_variables(expr)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    once = least(elements(main, totals.group.tensors[main.tensor].shape, place.thread), place.thread.dependent(used))
+    once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
     vector = least(tile_vector(expr, tile, geometry), totals.target.vector_bytes // size)
     totals.add("thread_loads", loads)
     totals.add("shared_loads", loads / vector * place.threads)
     totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
-
-
-def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, where the tile is no halo."""
-    used = expr_variables(expr)
-    for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
-        if used.intersection(dim) and any(a.extent > 1 for a in dim):
-            return np.where(tile.halo, 1, vector)
-    return 1
-
-
-def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
-    """Return the least cycles that loads of all warps take: lanes that read one address share it."""
-    distinct: Count = 1.0
-    if geometry.structure.lanes:
-        loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
-        distinct = least(target.warp_size, geometry.lanes) * 1.0 if used & loops else 1.0
-    for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
-        if used.intersection(dim):
-            distinct = distinct * along
-    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
-    return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
-
-
-def group_work(group: FusedGroup) -> tuple[float, float]:
-    """Return what no schedule can avoid: useful floating-point operations, and bytes of distinct elements read and written."""
-    flops = 0.0
-    touched: dict[str, float] = {}
-    for segment in group.segments:
-        own = [r.name for r in segment.reductions]
-        for reduction in segment.reductions:
-            cover = Cover.of([(a,) for a in segment.axes + reduction.reduce], [a.extent for a in segment.axes + reduction.reduce])
-            flops += float(product(cover.sizes)) + _useful(reduction.body, cover)
-            _touch(group, reduction.body, cover, own, touched)
-        for output in segment.outputs:
-            cover = Cover.of([(a,) for a in segment.axes + output.extra], [a.extent for a in segment.axes + output.extra])
-            flops += _useful(output.body, cover)
-            _touch(group, output.body, cover, own, touched)
-            if output.tensor not in group.shared:
-                touched[output.tensor] = float(product(cover.sizes)) * group.tensors[output.tensor].dtype.size
-    return flops, sum(touched.values())
-
-
-def _useful(body: Expr, cover: Cover) -> float:
-    return float(sum(node_cost(n).flops * float(cover.dependent(expr_variables(n))) for n in nodes(body)))
-
-
-def _touch(group: FusedGroup, body: Expr, cover: Cover, own: Sequence[str], touched: dict[str, float]) -> None:
-    for read in _memory_reads(body, own):
-        if read.tensor not in group.shared:
-            kind = group.tensors[read.tensor]
-            bytes_ = float(elements(read, kind.shape, cover)) * kind.dtype.size
-            touched[read.tensor] = max(touched.get(read.tensor, 0.0), bytes_)

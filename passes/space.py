@@ -7,69 +7,17 @@ of each. Everything is read off the accesses of the group, nothing asks which op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product as cartesian
-from math import prod
 
 from attrs import frozen
 
-from ..ir.expr import expr_variables, reads
+from ..ir.expr import reads
 from ..ir.index import Var, is_affine, variables
 from ..ir.segment import FusedGroup, Reduction, Segment, is_contraction, operands
 from ..ir.target import Target
-
-
-@frozen(cache_hash=True)
-class Knob:
-    """A numeric parameter, or a few that are chosen together: their names within the structure, and the values they may take.
-
-    Threads, thread tile and vector of a dim are one knob, so that combinations that are pointless for its extent are no points at all.
-    """
-
-    names: tuple[str, ...]
-    values: tuple[tuple[int, ...], ...]
-
-
-@frozen(cache_hash=True)
-class SegmentStructure:
-    """The discrete choices of one segment.
-
-    `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each reduction the
-    positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the segment leaves in shared memory. `patch`
-    holds two dims of different class that a warp may be laid over, the faster last.
-    """
-
-    dims: tuple[tuple[Var, ...], ...]
-    loops: tuple[tuple[Var, ...], ...]
-    reduces: tuple[tuple[int, ...], ...]
-    staged: tuple[tuple[int, ...], ...]
-    lanes: bool = False
-    shared: str = ""
-    patch: tuple[int, ...] = ()
-
-    @property
-    def stages_any(self) -> bool:
-        """Whether any operand is staged."""
-        return any(self.staged)
-
-
-@frozen(cache_hash=True)
-class Structure:
-    """The discrete choices of a group and the knobs that remain; `size` is the number of points."""
-
-    segments: tuple[SegmentStructure, ...]
-    index: str
-    knobs: tuple[Knob, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of values of each knob."""
-        return tuple(len(k.values) for k in self.knobs)
-
-    @property
-    def size(self) -> int:
-        """Number of points, legal or not."""
-        return prod(self.shape)
+from .knobs import segment_knobs
+from .structure import SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like
 
 
 @frozen
@@ -84,53 +32,6 @@ class Space:
     def size(self) -> int:
         """Number of points, legal or not."""
         return sum(s.size for s in self.structures)
-
-
-def next_power(value: int) -> int:
-    """Return the least power of two that is not smaller."""
-    return 1 << max(0, value - 1).bit_length()
-
-
-def powers(low: int, high: int) -> tuple[int, ...]:
-    """Return the powers of two from `low` to `high`."""
-    return tuple(1 << k for k in range(32) if low <= 1 << k <= high)
-
-
-def axis_classes(segment: Segment) -> tuple[frozenset[int], ...]:
-    """Return for each parallel axis the operands of the main reduction that it indexes.
-
-    One operand: class M or N; all of them: *batch*; none: the axis only repeats. The main reduction is the first contraction, or the
-    first reduction where there is none.
-    """
-    if not segment.reductions:
-        return tuple(frozenset[int]() for _ in segment.axes)
-    own = [r.name for r in segment.reductions]
-    main = next((r for r in segment.reductions if is_contraction(r, own)), segment.reductions[0])
-    parts = [expr_variables(p) for p in operands(main, own)]
-    return tuple(frozenset(k for k, used in enumerate(parts) if axis in used) for axis in segment.axes)
-
-
-def class_runs(segment: Segment) -> tuple[tuple[Var, ...], ...]:
-    """Return the maximal runs of neighbouring axes of one class; axes of extent 1 join no run."""
-    runs: list[tuple[Var, ...]] = []
-    last: frozenset[int] | None = None
-    for axis, kind in zip(segment.axes, axis_classes(segment), strict=True):
-        if axis.extent == 1:
-            runs.append((axis,))
-            last = None
-        elif last == kind:
-            runs[-1] = (*runs[-1], axis)
-        else:
-            runs.append((axis,))
-            last = kind
-    return tuple(runs)
-
-
-def is_matrix_like(segment: Segment) -> bool:
-    """Whether a contraction has axes of two classes, M and N: data is then reused in both directions."""
-    kinds = {k for k, a in zip(axis_classes(segment), segment.axes, strict=True) if a.extent > 1 and len(k) == 1}
-    own = [r.name for r in segment.reductions]
-    return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)
 
 
 def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
@@ -233,86 +134,12 @@ def make_space(group: FusedGroup, target: Target, coarse: bool = False) -> Space
     found = []
     for combination in cartesian(*(segment_structures(group, k) for k in range(len(group.segments)))):
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
-        knobs = tuple(k for s, structure in enumerate(combination) for k in _knobs(group.segments[s], structure, f"s{s}.", target, coarse))
+        knobs = tuple(
+            k for s, structure in enumerate(combination) for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse)
+        )
         found += [Structure(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))
 
 
 def _may_use_table(structures: Iterable[SegmentStructure]) -> bool:
     return any(len(loop) > 1 for s in structures for loop in s.loops if s.stages_any)
-
-
-def _knobs(segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool) -> Iterator[Knob]:
-    matrix = bool(segment.reductions) and is_matrix_like(segment)
-    for d, axes in enumerate(structure.dims):
-        extent = prod(a.extent for a in axes)
-        counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
-        tiles = _thread_tiles(extent, structure, matrix, target, coarse)
-        vectors = _vectors(d, structure, segment, target, coarse) if extent > 1 else (1,)
-        triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
-        yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
-    for k, loop in enumerate(structure.loops):
-        extent = prod(a.extent for a in loop)
-        yield _single(f"{prefix}c{k}", _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse))
-    if structure.lanes:
-        longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
-        pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
-        yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
-    if structure.patch and not target.is_cpu and not structure.shared:
-        yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
-    if structure.stages_any:
-        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
-        yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
-
-
-def _single(name: str, values: Iterable[int]) -> Knob:
-    return Knob((name,), tuple((v,) for v in values))
-
-
-def _thread_counts(extent: int, rank: int, structure: SegmentStructure, target: Target, coarse: bool) -> tuple[int, ...]:
-    """Powers of two, and counts that cover a small extent exactly (7 threads for 7 pixels)."""
-    top = min(next_power(extent), target.MAX_thread)
-    found = set(powers(1, top))
-    if rank >= 3 and not structure.lanes:
-        found = set(powers(1, min(top, 64)))
-    if not coarse and rank > 1:
-        found |= {-(-extent // e) for e in (1, 2, 4) if 1 < -(-extent // e) <= 32}
-    if coarse and len(found) > 4 and rank >= 3:
-        found &= {1, 4, 8, 16, 32}
-    return tuple(sorted(found))
-
-
-def _thread_tiles(extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool) -> tuple[int, ...]:
-    top = 8 if matrix or not structure.loops else 4
-    if matrix and (target.is_cpu or (not coarse and len(structure.dims) <= 3)):
-        top = 16
-    return powers(1, min(next_power(extent), top))
-
-
-def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Target, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor."""
-    last = structure.dims[d][-1]
-    bodies = segment.expressions
-    inner = any(r.indices and last in variables(r.indices[-1]) for b in bodies for r in reads(b))
-    inner = inner or any(o.write and last in variables(o.write[-1]) for o in segment.outputs) or structure.stages_any
-    if not inner:
-        return (1,)
-    widest = target.vector_bytes // 4
-    return (1, widest) if coarse else powers(1, widest)
-
-
-def _chunks(extent: int, flat: bool, structure: SegmentStructure, coarse: bool) -> tuple[int, ...]:
-    if extent <= 7 and not flat:
-        return tuple(sorted({1, extent}))
-    found = set(powers(4 if flat else 1, min(next_power(extent), 64)))
-    if extent <= 64:
-        found.add(extent)
-    if coarse and len(found) > 4:
-        found &= {1, 8, 16, 32, extent}
-    return tuple(sorted(found))
-
-
-def _multiples(extent: int) -> tuple[int, ...]:
-    """How many strides of `lanes * row_vector` elements one trip over a row takes."""
-    return powers(1, min(next_power(extent), 64))

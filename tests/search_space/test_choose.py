@@ -25,7 +25,8 @@ CPU = find_target("opencl")
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_chosen_schedules_are_legal_and_in_order(name, target, model):
     found = choose(ALL[name], target, model, count=4)
-    assert found and [c.score for c in found] == sorted(c.score for c in found)
+    assert found
+    assert [c.score for c in found] == sorted(c.score for c in found)
     for candidate in found:
         assert check_schedule(ALL[name], candidate.schedule, target) == []
 
@@ -54,7 +55,8 @@ def test_work_groups_stay_small_and_unstaged_on_a_cpu():
 def test_large_products_are_staged_and_fill_the_machine_on_a_gpu():
     chosen = choose(matmul(2048, 2048, 512), H200)[0]
     assert len(chosen.schedule.segments[0].reductions[0].staging) == 2
-    assert chosen.schedule.blocks >= 120 and chosen.schedule.threads >= 64
+    assert chosen.schedule.blocks >= 120
+    assert chosen.schedule.threads >= 64
 
 
 def test_explain_tells_the_idle_wave():
@@ -90,7 +92,8 @@ def test_bound_discards_only_what_is_slower_than_the_best():
     space = make_space(matmul(256, 256, 256), H200, coarse=True)
     best = 5e-6
     found = prune(space, "bound", best=best)
-    assert 0 < found.discarded and found.points.size == found.legal - found.discarded
+    assert found.discarded > 0
+    assert found.points.size == found.legal - found.discarded
     kept = set(found.points.tolist())
     for batch in batches(space):
         times, legal = batch.flat(bound(batch.features, space.target).time), batch.legal

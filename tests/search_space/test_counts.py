@@ -7,14 +7,15 @@ from math import ceil
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.backends.targets import find_target
 from cuts.ir.expr import reads
 from cuts.ir.index import Var, as_index, evaluate, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
 from cuts.passes.check import check_schedule, features_of
-from cuts.passes.features import group_work
 from cuts.passes.footprint import Cover, distinct, elements
+from cuts.passes.work import group_work
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,9 @@ def touched(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
     """Enumerate the elements of each input that a group reads."""
     found: dict[str, set[tuple[int, ...]]] = {}
     for segment in group.segments:
-        spaces = [(r.body, segment.axes + r.reduce) for r in segment.reductions] + [(o.body, segment.axes + o.extra) for o in segment.outputs]
+        spaces = [(r.body, segment.axes + r.reduce) for r in segment.reductions] + [
+            (o.body, segment.axes + o.extra) for o in segment.outputs
+        ]
         for body, axes in spaces:
             for read in reads(body):
                 if read.tensor not in group.inputs:
@@ -79,7 +82,7 @@ def test_quasi_affine_indices_are_counted():
 
 def schedule(dims, loops, staged, stages=1):
     """Build a schedule of a single reduction."""
-    tiles = tuple(TileDim(axes, block, thread) for axes, block, thread in dims)
+    tiles = tuple(TileDim(axes, block, thread, thread) for axes, block, thread in dims)
     chunks = tuple(ReduceDim(axes, chunk) for axes, chunk in loops)
     staging = tuple(Staging(s) for s in staged)
     return Schedule((SegmentSchedule(tiles, (ReductionSchedule(chunks, staging, stages),)),))
@@ -115,6 +118,15 @@ def test_tables_6_to_8_of_a_convolution(stride, dilation):
     rows = len({a * stride + b * dilation for a in range(4) for b in range(3)})
     trans = H200.TRANS_global
     assert counts.transactions == 4 * rows * ceil(halo(8) / trans) + ceil(8 * 4 * 9 / trans)  # Table 8
+
+
+def test_elements_of_a_thread_that_lie_apart_share_no_halo():
+    group = conv(1, 4, 16, 32)
+    chosen = conv_schedule(group, (1, 8, 4, 16), (1, 1, 1, 2), (4, 3, 3))
+    (part,) = chosen.segments
+    apart = evolve(chosen, segments=(evolve(part, dims=tuple(evolve(d, vector=1) for d in part.dims)),))
+    assert features_of(group, chosen, H200).segments[0].loads == 4 * 3 * 4 + 36
+    assert features_of(group, apart, H200).segments[0].loads == 4 * 3 * 6 + 36
 
 
 def test_tables_6_to_8_of_a_matrix_multiplication():

@@ -30,9 +30,7 @@ def gemm_schedule(size=1024, block=(128, 128), thread=(8, 8), chunk=8, stages=3,
     return group, Schedule((SegmentSchedule(dims, (loop,), warp=warp),))
 
 
-@pytest.mark.parametrize(
-    ("blocks", "ratio"), [(1, 0.008), (131, 0.992), (132, 1.0), (133, 0.504), (263, 0.996), (264, 1.0), (265, 0.669)]
-)
+@pytest.mark.parametrize(("blocks", "ratio"), [(1, 0.008), (131, 0.992), (132, 1.0), (133, 0.504), (263, 0.996), (264, 1.0), (265, 0.669)])
 def test_wb_ratio_is_the_share_of_busy_sms(blocks, ratio):
     assert float(wb_ratio(float(blocks), 132)) == pytest.approx(ratio, abs=5e-4)
 
@@ -53,7 +51,8 @@ def test_paper_worked_by_hand_for_a_matrix_multiplication():
 def test_coef_r_admits_a_block_that_uses_all_there_is():
     group, schedule = gemm_schedule(block=(128, 128), thread=(4, 4))
     counts = features_of(group, schedule, H200)
-    assert counts.threads == H200.MAX_thread and coef_r(counts, H200) == 1
+    assert counts.threads == H200.MAX_thread
+    assert coef_r(counts, H200) == 1
     assert coef_r(counts, evolve(H200, MAX_thread=1023)) == 0
     assert coef_r(counts, evolve(H200, MAX_shared=int(counts.shared))) == 1
     assert coef_r(counts, evolve(H200, MAX_shared=int(counts.shared) - 1)) == 0
@@ -63,7 +62,8 @@ def test_pul_lies_between_zero_and_one():
     for group in ALL.values():
         for batch in batches(make_space(group, V100, coarse=True)):
             values = batch.flat(pul(batch.features, V100))
-            assert values.min() >= 0 and values.max() <= 1 + 1e-9
+            assert values.min() >= 0
+            assert values.max() <= 1 + 1e-9
             break
 
 
@@ -126,7 +126,8 @@ def test_one_block_more_than_a_wave_doubles_the_time():
     group = pointwise(133 * 1024)
     axes = group.segments[0].axes
     one, two = (Schedule((SegmentSchedule((TileDim(axes, block, 4, 4),)),)) for block in (2048, 1024))
-    assert two.blocks == 133 and one.blocks == 67
+    assert two.blocks == 133
+    assert one.blocks == 67
     terms = bound(features_of(group, two, H200), H200).terms
     assert float(terms["math"]) == pytest.approx(float(bound(features_of(group, one, H200), H200).terms["math"]))
 
@@ -134,7 +135,9 @@ def test_one_block_more_than_a_wave_doubles_the_time():
 def test_occupancy_is_limited_by_each_resource():
     group, schedule = gemm_schedule(block=(128, 128), thread=(8, 8), chunk=8, stages=2)
     counts = features_of(group, schedule, H200)
-    assert float(occupancy(counts, H200)) == min(64 // 8, 65536 // (np.ceil(counts.registers / 8) * 8 * 256), 233472 // (counts.shared + 1024))
+    assert float(occupancy(counts, H200)) == min(
+        64 // 8, 65536 // (np.ceil(counts.registers / 8) * 8 * 256), 233472 // (counts.shared + 1024)
+    )
     assert float(occupancy(counts, evolve(H200, blocks_per_sm=1))) == 1
 
 

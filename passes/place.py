@@ -1,0 +1,105 @@
+"""How the threads of a block share an expression: covers of its axes, width of accesses, cycles that a warp's loads take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import frozen
+
+from ..ir.expr import Expr, Read, expr_variables
+from ..ir.index import variables
+from ..ir.target import Target
+from .footprint import Count, Cover, ceil_div, elements, least, product
+from .geometry import Geometry
+from .tiles import StagedTile
+
+
+@frozen
+class Place:
+    """Where an expression is evaluated: the parts of one trip that a thread and a block go through, and the trips of each loop.
+
+    A thread's elements along a dim are `groups` runs of neighbours (`TileDim` says where they lie): `thread` counts all of them, `run`
+    covers one run. `whole` covers all trips of a block.
+    """
+
+    thread: Cover
+    run: Cover
+    groups: tuple[Count, ...]
+    block: Cover
+    whole: Cover
+    trips: tuple[Count, ...]
+    parallel: int
+    threads: Count
+
+    def repeats(self, used: frozenset[object]) -> Count:
+        """How many trips compute something new that depends on the used variables."""
+        loops = zip(self.thread.dims[self.parallel :], self.trips, strict=True)
+        return product(t for dim, t in loops if used.intersection(dim))
+
+    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+        """How many different elements a thread reads in one trip: neighbours of a run share halos, runs far apart do not."""
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        runs = product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if used.intersection(dim))
+        return least(elements(read, shape, self.run) * runs, elements(read, shape, self.block))
+
+    @property
+    def all_trips(self) -> Count:
+        """Trips of all loops."""
+        return product(self.trips)
+
+
+def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
+    """Return the place inside the given loops of a segment."""
+    chunk = [geometry.chunk[k] for k in which]
+    per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
+    padded = Cover(geometry.structure.dims, geometry.thread, geometry.cover(geometry.thread).extents)
+    lane = Cover(tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents)
+    block = geometry.cover(geometry.block)
+    sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
+    runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
+    return Place(
+        padded.joined(lane),
+        geometry.cover(runs).joined(lane),
+        tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True)),
+        block.joined(geometry.loop_cover(which, chunk)),
+        block.joined(geometry.loop_cover(which, geometry.extents(which))),
+        tuple(geometry.trips[k] for k in which),
+        len(geometry.structure.dims),
+        geometry.threads,
+    )
+
+
+def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
+    """Return how many elements one access moves: the vector of the dim whose last axis alone runs along the innermost tensor dim."""
+    if not read.indices or len(read.indices[-1].terms) != 1 or read.indices[-1].terms[0][1] != 1:
+        return 1
+    axis = read.indices[-1].terms[0][0]
+    for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
+        if axis == dim[-1]:
+            return least(vector, widest)
+    if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
+        return least(geometry.row_vector, widest)
+    return 1
+
+
+def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, where the tile is no halo."""
+    used = expr_variables(expr)
+    for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
+        if used.intersection(dim) and any(a.extent > 1 for a in dim):
+            return np.where(tile.halo, 1, vector)
+    return 1
+
+
+def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
+    """Return the least cycles that loads of all warps take: lanes that read one address share it."""
+    distinct: Count = 1.0
+    if geometry.structure.lanes:
+        loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
+        distinct = least(target.warp_size, geometry.lanes) * 1.0 if used & loops else 1.0
+    for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
+        if used.intersection(dim):
+            distinct = distinct * along
+    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
+    return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
