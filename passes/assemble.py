@@ -9,14 +9,22 @@ from ..ir.graph import Graph
 from ..ir.launch import KernelFunction
 from ..ir.text import print_ir
 from .choose import Candidate
-from .groups import Group, structural_key
+from .groups import Group, form_key
 from .listing import parameters
 from .views import Views
 
 
 def kernel_key(group: Group, views: Views) -> Hashable:
     """Return what decides a group's kernel: its normal form, and how the tensors it touches are laid out in memory."""
-    return structural_key(group.form), tuple(group.storages(views).items())
+    return form_key(group.form), tuple(group.storages(views).items())
+
+
+def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
+    """Return the first group of each distinct kernel."""
+    found: dict[Hashable, Group] = {}
+    for group in groups:
+        found.setdefault(kernel_key(group, views), group)
+    return found
 
 
 def facts(candidate: Candidate) -> dict[str, object]:

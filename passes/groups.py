@@ -91,11 +91,9 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
     return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants)
 
 
-def structural_key(group: FusedGroup) -> Hashable:
-    """Return a value that is equal for groups that compute the same, up to the tensors' names."""
-    form, _ = canonical_names(group)
-    types = tuple(form.tensors.items())
-    return form.segments, types, form.inputs, form.outputs, form.shared, tuple(form.constants.items())
+def form_key(form: FusedGroup) -> Hashable:
+    """Return a value that is equal for equal normal forms; forms over canonical names are equal for groups that compute the same."""
+    return form.segments, tuple(form.tensors.items()), form.inputs, form.outputs, form.shared, tuple(form.constants.items())
 
 
 class Workshop:
@@ -124,6 +122,10 @@ class Workshop:
         found = self._form(((unit,),), None)
         assert isinstance(found, Group), f"unit {unit} has no normal form: {found}"
         return found
+
+    def used(self, unit: str) -> bool:
+        """Whether anything that a unit writes is read or an output."""
+        return any(self._needed(t, {unit}) for t in self.units[unit].writes)
 
     def fuse(self, first: Group, second: Group) -> Group | Illegal:
         """Return two groups as one kernel, `second` being a consumer of `first`: register level, else shared-memory level."""

@@ -11,7 +11,7 @@ merge improves it. What is given up: partitions that only another order of merge
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import count
 from math import inf
 from typing import Protocol
@@ -20,7 +20,7 @@ from attrs import field, frozen
 
 from ..ir.compiled import Mode
 from ..ir.segment import FusedGroup
-from .groups import Group, Workshop
+from .groups import Group, Workshop, form_key
 from .normalise import Illegal
 
 #: Up to this many units, and partitions in R, Algorithm 1 runs as it is written.
@@ -41,7 +41,7 @@ class Partitioner:
 
     workshop: Workshop
     evaluator: Evaluator
-    costs: dict[int, float] = field(factory=dict)
+    costs: dict[Hashable, float] = field(factory=dict)
     readers: dict[str, frozenset[str]] = field(init=False)
 
     @readers.default
@@ -58,20 +58,20 @@ class Partitioner:
 
     def cost(self, group: Group) -> float:
         """Return the seconds of a group; equal groups are evaluated once."""
-        key = id(group.form)  # forms are kept by the workshop, one per structure
+        key = form_key(group.form)
         if key not in self.costs:
             self.costs[key] = self.evaluator.cost(group.form)
         return self.costs[key]
 
     def singletons(self) -> list[Group]:
-        """Return the initial partition: a group per unit that needs a kernel."""
+        """Return the initial partition: a group per unit that needs a kernel; what nothing uses is left out."""
         shop = self.workshop
-        return [shop.single(u) for u in shop.units if not shop.units[u].free]
+        return [shop.single(u) for u in shop.units if not shop.units[u].free and shop.used(u)]
 
     # ---- the quotient graph
 
     def owners(self, groups: Iterable[Group]) -> dict[str, Group | str]:
-        """Map every unit to its group; concatenations, which need no kernel, stand for themselves."""
+        """Map every unit to its group; units that need no kernel stand for themselves."""
         owner: dict[str, Group | str] = {name: name for name in self.readers}
         owner.update({unit: g for g in groups for unit in g.units})
         return owner

@@ -32,7 +32,7 @@ from ..ir.target import Target
 from ..ir.text import print_ir
 from ..ops import Registry
 from ..ops.inference import Instances
-from .assemble import assemble, facts, kernel_key
+from .assemble import assemble, distinct, facts
 from .base import Pass, run_passes
 from .canonicalise import Canonicalise, canonical_passes
 from .choose import choose
@@ -95,7 +95,7 @@ class _Pipeline:
             evaluator = Limited(Modelled(self.target), self._deadline(), monotonic)
             workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
             groups = self._after("partition", partition(Partitioner(workshop, evaluator), self.options.mode), show_partition)
-            unique = {kernel_key(g, views): g for g in reversed(groups)}
+            unique = distinct(groups, views)
             chosen = self._after("schedule", self._each(unique, lambda _, g: choose(g.form, self.target)[0]), self._show(show_candidate))
             lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
             self._after("lower", lowered, self._show(print_ir))

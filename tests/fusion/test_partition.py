@@ -1,0 +1,123 @@
+"""Partitions: convex, as the paper's Algorithm 1 finds them, and as small as the models allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cuts.backends.targets import find_target
+from cuts.ir.segment import FusedGroup
+from cuts.ops import Registry
+from cuts.passes.evaluators import Roofline
+from cuts.passes.groups import Workshop
+from cuts.passes.legality import Policy, issue_slots
+from cuts.passes.partition import Partitioner, algorithm_1, improve, partition
+from cuts.passes.pipeline import graph_passes
+from cuts.passes.base import run_passes
+from cuts.passes.programs import build_programs
+from cuts.passes.views import find_views
+from hypothesis import given, settings
+
+from .. import models
+from .build import graph, op, partitioner
+from .test_semantics import graphs
+
+TARGET = find_target("cuda:sm_90")
+CHAIN = graph({"x": (4, 8)}, op("a", "relu", "x"), op("b", "exp", "a"), op("y", "relu", "b"), out="y")
+
+
+def test_algorithm_1_on_the_papers_example() -> None:
+    parts = partitioner(CHAIN, TARGET)
+    found = algorithm_1(parts, parts.singletons())
+    assert found is not None
+    sets = [{"+".join(g.units) for g in p} for p in found]
+    assert sets == [{"n0", "n1", "n2"}, {"n0+n1", "n2"}, {"n0", "n1+n2"}, {"n0+n1+n2"}]
+
+
+def test_algorithm_1_keeps_only_what_is_faster() -> None:
+    class Dear:
+        """All three together are slower than their parts."""
+
+        def cost(self, group: FusedGroup) -> float:
+            (output,) = group.segments[0].outputs
+            return 5.0 if issue_slots(output.body) > 5 else 1.0
+
+    parts = Partitioner(partitioner(CHAIN, TARGET).workshop, Dear())
+    found = algorithm_1(parts, parts.singletons())
+    assert found is not None
+    assert sorted(len(p) for p in found) == [2, 2, 3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_the_greedy_path_ends_within_algorithm_1s_set(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    initial = parts.singletons()
+    found = algorithm_1(parts, initial)
+    end = improve(parts, initial)
+    assert found is not None
+    assert frozenset(end) in found
+    parts.schedule(end)  # asserts that the quotient graph has no cycle
+
+
+def test_a_path_that_leaves_and_comes_back_keeps_groups_apart() -> None:
+    """relu -> matmul -> add <- relu: the two pointwise nodes may not merge around the product."""
+    made = graph({"x": (4, 4), "w": (4, 4)}, op("a", "relu", "x"), op("c", "softmax", "a"), op("e", "matmul", "c", "w"),
+                 op("y", "add", "e", "a"), out="y")  # fmt: skip
+    parts = partitioner(made, TARGET)
+    groups = {g.units[0]: g for g in parts.singletons()}
+    assert not parts.convex(groups["n0"], groups["n3"], parts.owners(groups.values()))
+    assert parts.convex(groups["n2"], groups["n3"], parts.owners(groups.values()))
+
+
+def test_modes() -> None:
+    made = graph({"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}, op("c", "conv", "x", "w"), op("a", "relu", "c"), op("y", "conv", "a", "w"), out="y")
+    parts = partitioner(made, TARGET)
+    assert [[g.level for g in partition(parts, mode)] for mode in ("no-fusion", "fusion", "mixed")] == [
+        ["single", "single", "single"],
+        ["register", "single"],
+        ["shared"],
+    ]
+
+
+def test_equal_groups_are_evaluated_once() -> None:
+    lines = [op(f"v{n + 1}", "relu", f"v{n}") for n in range(12)]
+    parts = partitioner(graph({"v0": (4, 8)}, *lines, out="v12"), TARGET)
+    assert len(partition(parts, "mixed")) == 1
+    assert len(parts.costs) <= 12
+
+
+COUNTS: dict[str, tuple[Callable[[], Path], int]] = {"ResNet-50": (models.resnet50, 57), "MobileNetV2": (models.mobilenet_v2, 55)}
+
+
+@pytest.mark.parametrize("mode", ["fusion", "mixed"])
+@pytest.mark.parametrize("name", COUNTS)
+def test_everything_between_two_convolutions_rides_in_registers(name: str, mode: str) -> None:
+    load, most = COUNTS[name]
+    pytest.importorskip("onnx")
+    from cuts.driver import load_model, spec_of_texts
+
+    made = run_passes(load_model(str(load()), spec_of_texts({})), graph_passes(Registry.builtin()))
+    parts = Partitioner(Workshop(find_views(build_programs(made, Registry.builtin())), Policy()), Roofline(TARGET))
+    assert len(partition(parts, mode)) <= most  # type: ignore[arg-type]
+
+
+def test_a_dense_block_costs_one_kernel_per_convolution() -> None:
+    lines, prefix = [op("f0", "conv", "x", "w")], ["f0"]
+    inputs = {"x": (1, 4, 6, 6), "w": (4, 4, 1, 1)}
+    for layer in range(1, 4):
+        inputs |= {f"s{layer}": (4 * layer,), f"k{layer}": (4, 4 * layer, 3, 3)}
+        source = prefix[0]
+        if layer > 1:
+            source = f"c{layer}"
+            lines.append(op(source, "concat", *prefix, axis=1))
+        lines += [
+            op(f"n{layer}", "batch_norm", source, *[f"s{layer}"] * 4),
+            op(f"r{layer}", "relu", f"n{layer}"),
+            op(f"f{layer}", "conv", f"r{layer}", f"k{layer}", pads=(1, 1, 1, 1)),
+        ]
+        prefix.append(f"f{layer}")
+    lines += [op("all", "concat", *prefix, axis=1), op("y", "relu", "all")]
+    parts = partitioner(graph(inputs, *lines, out="y"), TARGET)
+    assert len(partition(parts, "fusion")) == 5  # four convolutions, and the relu behind the last concatenation

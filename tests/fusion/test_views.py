@@ -1,0 +1,83 @@
+"""Data movement costs no kernel where addresses stay affine, and tensors live where that says."""
+
+from __future__ import annotations
+
+import pytest
+from cuts.ir.launch import Storage
+from cuts.ir.types import DType, TensorType
+from cuts.passes.views import alignment
+
+from .build import Line, graph, op, views_of
+
+X = {"x": (2, 6, 4)}
+
+AFFINE: dict[str, tuple[Line, Storage]] = {
+    "reshape": (op("v", "reshape", "x", shape=(12, 4)), Storage("x", 0, (4, 1))),
+    "split axis": (op("v", "reshape", "x", shape=(2, 3, 2, 4)), Storage("x", 0, (24, 8, 4, 1))),
+    "transpose": (op("v", "transpose", "x", perm=(2, 0, 1)), Storage("x", 0, (1, 24, 4))),
+    "slice": (op("v", "slice", "x", starts=(1,), ends=(6,), axes=(1,), steps=(2,)), Storage("x", 4, (24, 8, 1))),
+    "split": (op("u v", "split", "x", axis=1, split=(2, 4)), Storage("x", 8, (24, 4, 1))),
+    "expand": (op("v", "expand", "x", shape=(5, 2, 6, 4)), Storage("x", 0, (0, 24, 4, 1))),
+}
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_an_affine_movement_is_a_view(name: str) -> None:
+    line, expected = AFFINE[name]
+    views = views_of(graph(X, line, op("y", "relu", "v"), out="y"))
+    assert views.storage("v") == expected
+    assert all(u.free for u in views.programs.units if u.node == "n0")
+
+
+OTHER: dict[str, list[Line]] = {
+    "reshape of a transpose": [op("t", "transpose", "x", perm=(0, 2, 1)), op("v", "reshape", "t", shape=(2, -1))],
+    "pad": [op("v", "pad", "x", pads=(0, 0, 1, 0, 0, 1))],
+    "reversed slice": [op("v", "slice", "x", starts=(-1,), ends=(-7,), axes=(1,), steps=(-1,))],
+    "tile": [op("v", "tile", "x", repeats=(1, 2, 1))],
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_other_movements_need_a_kernel_or_a_reader_that_inlines_them(name: str) -> None:
+    views = views_of(graph(X, *OTHER[name], op("y", "relu", "v"), out="y"))
+    assert "v" not in views.storages
+    assert not next(u for u in views.programs.units if "v" in u.writes).free
+
+
+def test_operands_of_a_concatenation_live_inside_its_buffer() -> None:
+    made = graph({"x": (2, 3), "z": (2, 5)}, op("a", "relu", "x"), op("b", "exp", "z"), op("y", "concat", "a", "b", axis=1), out="y")
+    views = views_of(made)
+    assert views.storages == {"a": Storage("y", 0, (8, 1)), "b": Storage("y", 3, (8, 1))}
+
+
+def test_growing_prefixes_share_the_largest_buffer() -> None:
+    made = graph({"x": (1, 2, 3)}, op("a", "relu", "x"), op("b", "exp", "a"), op("ab", "concat", "a", "b", axis=1),
+                 op("c", "reduce_sum", "ab", axes=(1,), keepdims=True), op("abc", "concat", "a", "b", "c", axis=1),
+                 op("y", "relu", "abc"), out="y")  # fmt: skip
+    views = views_of(made)
+    assert {t: (s.buffer, s.offset) for t, s in views.storages.items()} == {"a": ("abc", 0), "b": ("abc", 6), "c": ("abc", 12), "ab": ("abc", 0)}
+
+
+def test_an_operand_that_has_another_place_is_copied_alone() -> None:
+    made = graph({"x": (2, 3), "z": (2, 5)}, op("b", "exp", "z"), op("c", "concat", "x", "b", axis=1), op("y", "relu", "c"), out="y")
+    views = views_of(made)
+    assert [u.name for u in views.programs.units if u.node == "n1" and not u.free] == ["n1/0"]
+    assert views.storage("b") == Storage("c", 3, (8, 1))
+
+
+def test_an_output_owns_its_buffer_and_what_it_views_moves_in() -> None:
+    made = graph({"x": (2, 3)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "reshape", "t", shape=(6,)), out="y")
+    assert views_of(made).storages == {"t": Storage("y", 0, (2, 1)), "a": Storage("y", 0, (1, 2))}
+
+
+def test_an_output_that_shows_an_input_is_copied() -> None:
+    views = views_of(graph({"x": (2, 3)}, op("y", "transpose", "x"), out="y"))
+    assert not views.storages
+    assert not any(u.free for u in views.programs.units)
+
+
+@pytest.mark.parametrize(("storage", "elements"), [
+    (Storage("b", 0, (8, 1)), 8), (Storage("b", 4, (8, 1)), 4), (Storage("b", 3, (8, 1)), 1), (Storage("b", 0, (1, 16)), 16),
+])  # fmt: skip
+def test_alignment_divides_the_offset_and_every_stride_but_the_unit_one(storage: Storage, elements: int) -> None:
+    assert alignment(storage, TensorType(DType.F32, (2, 4))) == elements
