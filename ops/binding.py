@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from ..ir.errors import GraphError
+from ..ir.errors import GraphError, SpecError
 from ..ir.graph import Attribute
 from ..ir.types import DType, TensorType
 from . import syntax as s
@@ -139,9 +139,8 @@ def _match(decl: OpDecl, operand: s.Operand, ref: TensorRef, computed: set[str])
             continue
         value: Value = part if isinstance(dim, s.Spread) else part[0]
         if values.get(node.id, value) != value:
-            raise GraphError(
-                f"op '{decl.name}': operand '{ref.name}': expected {node.id} = {describe(values[node.id])}, found {describe(value)} in {ref.type}"
-            )
+            expected = f"expected {node.id} = {describe(values[node.id])}, found {describe(value)} in {ref.type}"
+            raise GraphError(f"op '{decl.name}': operand '{ref.name}': {expected}")
         values[node.id] = value
     return values
 
@@ -152,15 +151,10 @@ def check_shapes(decl: OpDecl, binding: Binding, evaluator: Evaluator) -> None:
         if operand.variadic:
             continue
         for name in names:
-            expected: list[int] = []
-            for node in operand.dims:
-                value = evaluator.evaluate(node.value if isinstance(node, s.Spread) else node)
-                expected.extend(value if isinstance(node, s.Spread) else (value,))
+            expected = evaluator.items(operand.dims)
             found = evaluator.tensors[name]
-            if tuple(expected) != found.shape:
-                raise GraphError(
-                    f"op '{decl.name}': operand '{name}': expected shape {describe(tuple(expected))}, found {describe(found.shape)}"
-                )
+            if expected != found.shape:
+                raise GraphError(f"op '{decl.name}': operand '{name}': expected shape {describe(expected)}, found {describe(found.shape)}")
 
 
 def bind_attribute(decl: OpDecl, item: s.AttributeItem, given: Mapping[str, Attribute], evaluator: Evaluator) -> Value:
@@ -178,11 +172,14 @@ def bind_attribute(decl: OpDecl, item: s.AttributeItem, given: Mapping[str, Attr
     if converted is None:
         raise GraphError(f"{where}: expected {_wanted(item.type)}, found {describe(value)}")
     if item.type.length is not None:
-        length = evaluator.evaluate(item.type.length)
-        if len(converted) != length:
-            raise GraphError(f"{where}: expected {length} items, found {len(converted)} in {describe(value)}")
+        length = evaluator.size(item.type.length)
+        if not isinstance(converted, tuple) or len(converted) != length:
+            raise GraphError(f"{where}: expected {length} items, found {describe(value)}")
     if item.type.shape is not None:
-        return _axes(where, converted, len(evaluator.evaluate(item.type.shape)))
+        shape = evaluator.evaluate(item.type.shape)
+        if not isinstance(shape, tuple):
+            raise SpecError(f"axes count in a shape, found {describe(shape)}", item.type.shape.span)
+        return _axes(where, converted, len(shape))
     return converted
 
 

@@ -80,8 +80,8 @@ def footprints(statement: Statement, tensors: Mapping[str, TensorType], tile: Ti
     """Return the footprint of each distinct read, in order of first occurrence, indirect index tensors last."""
     tile = complete(statement, tile)
     found = [footprint(read.tensor, tensors[read.tensor], read.indices, tile) for read in reads(statement.body)]
-    for inner in dict.fromkeys(_indirect_reads(statement)):
-        found.append(footprint(inner.tensor, tensors[inner.tensor], inner.indices, tile))
+    inner = dict.fromkeys(_indirect_reads(statement))
+    found.extend(footprint(i.tensor, tensors[i.tensor], i.indices, tile) for i in inner)
     return tuple(found)
 
 

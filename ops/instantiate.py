@@ -19,13 +19,11 @@ from .assignment import assign, check_coverage
 from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise
 from .evaluator import Evaluator, located
-from .parser import parse_expression
+from .parser import PLACEHOLDER, parse_expression
 from .values import TensorRef, Trouble, Value, describe
 
 if TYPE_CHECKING:
     from .declaration import OpDecl
-
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 @frozen
@@ -119,7 +117,7 @@ class _Instantiation:
             node = parse_expression(item.span.source, item.span.start, match.group(1))
             return describe(self.evaluator.evaluate(node))
 
-        return _PLACEHOLDER.sub(fill, item.message)
+        return PLACEHOLDER.sub(fill, item.message)
 
     def _dtype(self, name: str, span: Span) -> DType:
         value = self.evaluator.scope.get(name)

@@ -13,16 +13,18 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
-from lark.exceptions import VisitError
+from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
 from ..ir.errors import CutsError, ParseError, raise_all
 from ..ir.source import Source, Span
 from .syntax import Declaration, Expression
 from .transform import TreeBuilder
 
+#: A value to put into a message: an expression in braces.
+PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HEAD = re.compile(r"^(?:op|family)\b", re.MULTILINE)
 _MAX_SYNTAX_ERRORS = 8
+_MAX_DEPTH = 100
 _READABLE = {
     "NAME": "a name", "NUMBER": "a number", "STRING": "a string", "REDUCE": "a reduction", "SPREAD": "'...'", "COMPARE": "a comparison",
     "DIVIDE": "'/'", "STAR": "'*'", "PLUS": "'+'", "MINUS": "'-'", "CONCAT": "'++'", "POWER": "'**'", "OPTIONAL": "'?'", "COLON": "':'",
@@ -56,6 +58,8 @@ def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]
             declarations.append(_build(source, start, source.text[start:end], "declaration"))
         except UnexpectedInput as error:
             errors.extend(_syntax_errors(source, start, source.text[start:end], error))
+        except ParseError as error:
+            errors.append(error)
     return tuple(declarations), errors
 
 
@@ -70,10 +74,20 @@ def parse_expression(source: Source, start: int, text: str) -> Expression:
 
 def _build(source: Source, start: int, text: str, rule: str) -> Any:
     tree = _lark().parse(text, start=rule)
-    try:
-        return TreeBuilder(source, start).transform(tree)
-    except VisitError as error:
-        raise error.orig_exc from error
+    _check_depth(source, start, tree)
+    return TreeBuilder(source, start).transform(tree)
+
+
+def _check_depth(source: Source, start: int, tree: Tree[Token]) -> None:
+    """Refuse what is nested so deep that later walks over it would exhaust the stack."""
+    level: list[Tree[Token]] = [tree]
+    for _ in range(_MAX_DEPTH):
+        level = [child for node in level for child in node.children if isinstance(child, Tree)]
+        if not level:
+            return
+    meta = next((node.meta for node in level if not node.meta.empty), None)
+    span = Span(source, start + meta.start_pos, start + meta.end_pos) if meta else Span(source, start, start + 1)
+    raise ParseError(f"this is nested more than {_MAX_DEPTH} levels deep", span, "give parts of it names")
 
 
 def _stray_text(source: Source, end: int) -> Sequence[ParseError]:

@@ -29,10 +29,10 @@ class Registry(Mapping[str, OpDecl]):
 
     def load(self, *paths: str | Path) -> Registry:
         """Return this registry and the declarations of some files; a folder stands for the `.cuts` files in it."""
-        sources = []
+        sources: list[Source] = []
         for path in map(Path, paths):
-            for file in sorted(path.glob("*.cuts")) if path.is_dir() else [path]:
-                sources.append(Source(str(file), _read(file)))
+            found = sorted(path.glob("*.cuts")) if path.is_dir() else [path]
+            sources.extend(Source(str(file), _read(file)) for file in found)
         return self.extend(*sources)
 
     def extend(self, *sources: Source) -> Registry:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuts.ir.errors import CutsError, ErrorList, GraphError, SpecError
+from cuts.ir.functions import FUNCTIONS
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.ops.builtins import BUILTINS
 from cuts.ops.parser import parse
 from cuts.ops.printer import print_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 SPEC = files("cuts.spec")
 FILES = sorted(f.name for f in SPEC.iterdir() if f.name.endswith(".cuts"))
@@ -158,7 +163,7 @@ def test_attributes_that_do_not_fit_are_explained() -> None:
     assert refused("softmax", x, axis="last") == "op 'softmax': attribute 'axis': expected an axis, found last"
     assert refused("transpose", x, perm=(0, 0, 1)) == "op 'transpose': attribute 'perm': expected distinct axes, found [0, 0, 1]"
     assert refused("max_pool", x) == "op 'max_pool': attribute 'kernel_shape': expected a list of integers, found none"
-    assert refused("max_pool", x, kernel_shape=(2, 2)) == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found 2 in [2, 2]"
+    assert refused("max_pool", x, kernel_shape=(2, 2)) == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found [2, 2]"
     assert refused("pad", x, pads=(0,) * 6, mode="odd") == (
         'op \'pad\': attribute \'mode\': expected "constant" or "edge" or "reflect" or "wrap", found odd'
     )
@@ -200,3 +205,32 @@ def test_value_of_a_constant_operand_can_give_a_shape() -> None:
     assert decl.instantiate([shape], {}, {0: np.array([2, 3])}).output_types[0].shape == (2, 3)
     with pytest.raises(GraphError, match="operand 'shape': expected a constant, found a computed value"):
         decl.instantiate([shape])
+
+
+def test_the_manual_names_every_function_and_its_example_holds() -> None:
+    manual = SPEC.joinpath("README.md").read_text()
+    words = set(re.findall(r"[a-z_]+", manual))
+    assert {*BUILTINS, *FUNCTIONS} - words - {"add", "sub", "mul", "div", "neg", "lt", "le", "gt", "ge", "eq", "ne"} == set()
+    registry = Registry().extend(Source("README.md", manual.split("```")[1]))
+    assert registry["conv"].instantiate(types((1, 3, 9), (4, 3, 2))).output_types[0].shape == (1, 4, 8)
+
+
+TOKEN = re.compile(r'"[^"\n]*"|\.\.\.|\w+|\+\+|\*\*|//|[<>=!]=|[^\s\w]')
+DECLARATIONS = [d for name in FILES for d in parse(Source(name, SPEC.joinpath(name).read_text())) if d.kind == "op"]
+TOKENS = sorted({token for d in DECLARATIONS for token in TOKEN.findall(print_file([d]))})
+
+
+@settings(deadline=None, max_examples=200)
+@given(declaration=st.sampled_from(DECLARATIONS), random=st.randoms(use_true_random=False))
+def test_mutated_declarations_fail_in_words_only(declaration: Any, random: Any) -> None:
+    text = print_file([declaration])
+    for _ in range(random.choice((0, 1, 2))):
+        match = random.choice(list(TOKEN.finditer(text))[4:])
+        text = text[: match.start()] + random.choice(("", *TOKENS)) + text[match.end() :]
+    text = text.replace(f"op {declaration.name}", "op mutant", 1)
+    shapes = [tuple(random.choice((1, 2, 3, 4, 6)) for _ in range(random.choice((0, 1, 2, 3, 4)))) for _ in range(9)]
+    try:
+        op = REGISTRY.extend(Source("mutant.cuts", text))["mutant"]
+        op.instantiate([TensorType(random.choice((DType.F32, DType.F32, DType.I64)), shapes.pop()) for _ in op.operands])
+    except CutsError as error:
+        assert str(error)
