@@ -11,7 +11,7 @@ from . import console
 from .backends.device import Array, Timing
 from .backends.targets import find_target
 from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_text
-from .driver import CompiledPlan, Spec, build_graph, load_model, load_spec
+from .driver import CompiledPlan, Spec, compile_model, load_model, load_spec, plan_of
 from .ir.compiled import CompileOptions
 from .ir.graph import Graph
 from .ir.target import Target
@@ -20,10 +20,6 @@ from .runtime.report import html_report
 from .runtime.verify import Comparison
 
 _BUDGET = 6
-
-
-class _Stopped(Exception):
-    """The pass after which to stop has been printed."""
 
 
 def compile_command(arguments: Namespace) -> int:
@@ -79,14 +75,10 @@ def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target) -> 
             print(text)
         elif name in arguments.print_after or "all" in arguments.print_after:
             console.note(f"; after {name}\n{text}")
-        if name == arguments.stop_after:
-            raise _Stopped
 
     options = CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
-    try:
-        return build_graph(graph, spec, target, options)
-    except _Stopped:
-        return None
+    compiled = compile_model(graph, spec, target, options)
+    return None if arguments.stop_after else plan_of(compiled, graph, spec, target)
 
 
 def _dump_kernels(dump: str | None, plan: CompiledPlan) -> None:
@@ -113,7 +105,7 @@ def _note_compiler(plan: CompiledPlan) -> None:
     spilling = [(kernel.name, cubin.spill_bytes) for kernel, cubin in zip(plan.kernels, plan.cubins, strict=False) if cubin.spill_bytes]
     if spilling:
         listed = ", ".join(f"{name} ({nbytes} B)" for name, nbytes in spilling)
-        console.note(f"{len(spilling)} kernels spill registers to memory: {listed}")
+        console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
 
 
 def _write_report(path: str, plan: CompiledPlan, results: tuple[Comparison, ...], times: tuple[Timing, ...]) -> None:

@@ -57,6 +57,11 @@ def size(nbytes: int) -> str:
     return f"{value:.4g} GB"
 
 
+def count(number: int, what: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def brief(value: object, limit: int = 60) -> str:
     """Return a report value on one line, cut where it is long; control characters of user text are escaped."""
     if isinstance(value, Mapping):
@@ -153,7 +158,7 @@ def totals(plan: Plan) -> str:
     """Return one line of a plan's figures."""
     weights = sum(array.nbytes for array in plan.constants.values())
     return (
-        f"{len(plan.steps)} groups, {len(plan.kernels)} distinct kernels, arena {size(plan.arena)}"
+        f"{count(len(plan.steps), 'group')}, {count(len(plan.kernels), 'distinct kernel')}, arena {size(plan.arena)}"
         f" (buffers {size(plan.buffer_bytes)}), weights {size(weights)}"
     )
 

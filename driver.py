@@ -111,6 +111,8 @@ def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
 def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledGraph:
     """Run the passes on a graph: the one place where passes and printers meet."""
     if target.dialect == "reference":
+        if options.stop_after or options.print_after:
+            raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
         return CompiledGraph(graph, (), ())
     from .backends.emit import emit
     from .passes.pipeline import compile_graph
@@ -233,7 +235,11 @@ def build(
 
 def build_graph(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
     """Compile a graph that is already loaded."""
-    compiled = compile_model(graph, spec, target, options)
+    return plan_of(compile_model(graph, spec, target, options), graph, spec, target)
+
+
+def plan_of(compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target) -> CompiledPlan:
+    """Turn what the passes made of a graph into a plan, with cubins where this machine can make them."""
     cubins = compile_binaries(compiled, target)
     plan = make_plan(compiled, target, Model(graph, spec.texts), tuple(cubin.code for cubin in cubins))
     return CompiledPlan(plan, cubins, compiled.complete)
