@@ -114,15 +114,14 @@ def _elements(array: Array) -> list[object]:
 
 def _build(document: Document, folder: Path | None, where: str, infer: Infer | None) -> Graph:
     """Give a structured document its meaning: read constants, order nodes, derive types, verify."""
-    errors = [GraphError(f"{where}: {problem}") for problem in _type_problems(document)]
-    raise_all(errors)
+    raise_all([GraphError(f"{where}: {problem}") for problem in _type_problems(document)])
     constants = _read_constants(document, folder, where)
     types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in _declared(document)}
     nodes = tuple(Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin) for o in document.nodes)
     nodes = sort_nodes(nodes, types)
     given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
     inputs = tuple(entry.name for entry in document.inputs)
-    graph = Graph(document.name, inputs, document.outputs, {**given, **types}, nodes, constants)
+    graph = Graph(document.name, inputs, document.outputs, {**types, **{v: t for v, t in given.items() if v not in types}}, nodes, constants)
     derive = infer or default_inference()
     try:
         _verify_names(graph, document)
@@ -152,6 +151,11 @@ def _type_problems(document: Document) -> Iterator[str]:
     for name, entry in [*entries, *document.types.items()]:
         if problem := type_problem(TensorType(entry.dtype, entry.shape)):
             yield f"value {quote(name)}: {problem}"
+    for entry in _declared(document):
+        other = document.types.get(entry.name)
+        if other is not None and (other.dtype, other.shape) != (entry.dtype, entry.shape):
+            declared, found = TensorType(entry.dtype, entry.shape), TensorType(other.dtype, other.shape)
+            yield f"value {quote(entry.name)}: expected {declared} as declared, found {found} among the types"
 
 
 def _read_constants(document: Document, folder: Path | None, where: str) -> dict[str, Array]:
@@ -159,8 +163,8 @@ def _read_constants(document: Document, folder: Path | None, where: str) -> dict
     outside = [entry for entry in document.constants if entry.data is None]
     weights: WeightFile | None = None
     if outside and (document.weights is None or folder is None):
-        missing = "a weights file is named" if document.weights is None else "its folder is given"
-        raise GraphError(f"{where}: constant {quote(outside[0].name)} has no data and no {missing}", hint="set `data` or `weights`")
+        missing = "the document names no weights file" if document.weights is None else "the folder of its weights file is not given"
+        raise GraphError(f"{where}: constant {quote(outside[0].name)} has no data here and {missing}", hint="set `data` or `weights`")
     if outside and document.weights is not None and folder is not None:
         weights = open_weights(folder, document.weights)
     arrays: dict[str, Array] = {}

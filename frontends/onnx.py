@@ -1,7 +1,7 @@
 """ONNX models as graphs: `load_onnx("model.onnx", shapes={"x": (1, 3, 224, 224)})`.
 
 Reading is in `onnx_model`, the walk in `onnx_importer`, and what each ONNX operation means in our vocabulary in the tables
-`onnx_elementwise`, `onnx_contraction`, `onnx_window`, `onnx_reduction`, `onnx_movement` and `onnx_resize`. Only these modules import `onnx`.
+`onnx_elementwise`, `onnx_contraction`, `onnx_window`, `onnx_reduction`, `onnx_movement` and `onnx_resize`. Only these import `onnx`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,10 @@ from ..ir.types import DType, TensorType
 _REQUIRED = object()
 
 
+class MoreResults(GraphError):
+    """A conversion defines only the first result of a node; the standard's function body may define all."""
+
+
 class Builder(Protocol):
     """What a conversion needs of the importer: the types known so far, constants, and a way to add nodes."""
 
@@ -149,7 +153,7 @@ class Call:
     def only_first_output(self) -> None:
         """Raise where results after the first are used."""
         if any(name is not None for name in self.outputs[1:]):
-            self.fail("only the first result is supported, found uses of others")
+            raise MoreResults(f"{self.where}: only the first result is supported, found uses of others")
 
 
 Convert: TypeAlias = Callable[[Call], None]

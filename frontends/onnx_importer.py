@@ -18,8 +18,9 @@ from ..ir.errors import CutsError, ErrorList, GraphError
 from ..ir.graph import Array, Attribute, Graph, Node
 from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
-from .onnx_call import Call, Convert
+from .onnx_call import Call, Convert, MoreResults
 from .onnx_fold import can_fold, fold
+from .onnx_functions import function_body, inlined
 from .onnx_model import tensor_array
 
 
@@ -84,14 +85,28 @@ class Importer:
         """Import nodes in order, collecting errors."""
         for node in nodes:
             where = f"node {quote(node.name or next(iter(node.output), ''))} ({node.op_type})"
-            if node.op_type not in self.table and not self._foldable(node) and node.op_type != "If":
-                name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-                self.unsupported.setdefault(name, []).append(node.name or next(iter(node.output), ""))
-                self.unknown.update(node.output)
-            elif any(name in self.unknown for name in node.input):
-                self.unknown.update(node.output)
+            known = not any(name in self.unknown for name in node.input)
+            if self._foldable(node) or self._in_table(node) or node.op_type == "If":
+                if known:
+                    self._import(node, where)
+                else:
+                    self.unknown.update(node.output)
+            elif (body := self._body(node) if known else None) is not None:
+                self.run(inlined(node, body, self._fresh))
             else:
-                self._import(node, where)
+                self._refuse(node)
+
+    def _in_table(self, node: onnx.NodeProto) -> bool:
+        return node.domain in ("", "ai.onnx") and node.op_type in self.table
+
+    def _body(self, node: onnx.NodeProto) -> onnx.FunctionProto | None:
+        names = [self.aliases.get(name, name) for name in node.input]
+        return function_body(node, self.opset, [self.types.get(name) for name in names])
+
+    def _refuse(self, node: onnx.NodeProto) -> None:
+        name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        self.unsupported.setdefault(name, []).append(node.name or next(iter(node.output), ""))
+        self.unknown.update(node.output)
 
     def _import(self, node: onnx.NodeProto, where: str) -> None:
         try:
@@ -144,7 +159,14 @@ class Importer:
             raise GraphError(f"{where}: reads value {quote(lost[0])} that nothing defines")
         origin = node.name or next(iter(node.output), "")
         call = Call(self, node.op_type, where, origin, inputs, tuple(name or None for name in node.output), attributes)
-        self.table[node.op_type](call)
+        try:
+            self.table[node.op_type](call)
+        except MoreResults:
+            body = self._body(node)
+            if body is None:
+                raise
+            self.run(inlined(node, body, self._fresh))
+            return
         foreign = sorted(set(attributes) - call.used)
         if foreign:
             raise GraphError(f"{where}: attribute {', '.join(map(quote, foreign))} is not supported")

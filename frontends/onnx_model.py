@@ -140,7 +140,7 @@ def input_types(model: Model, known: Mapping[str, Array], shapes: Mapping[str, S
     A dim that shares its symbol with a given one takes that one's extent. A first axis that stays dynamic is a batch of 1.
     """
     inputs = {v.name: v for v in model.graph.input if v.name not in known}
-    raise_all([*_foreign_shapes(model, inputs, shapes)])
+    raise_all(list(_foreign_shapes(model, inputs, shapes)))
     symbols = _symbols(inputs, shapes)
     types: dict[str, TensorType] = {}
     errors = []
@@ -176,7 +176,7 @@ def _symbols(inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Seq
     """Return what each symbol stands for by the shapes given; one that would stand for several extents is no symbol."""
     found: dict[str, set[int]] = {}
     for name, shape in shapes.items():
-        for dim, extent in zip(_dims(inputs[name]), shape, strict=True):
+        for dim, extent in zip(_dims(inputs[name]), shape, strict=False):
             if dim.dim_param:
                 found.setdefault(dim.dim_param, set()).add(extent)
     return {symbol: extents.pop() for symbol, extents in found.items() if len(extents) == 1}
@@ -190,8 +190,10 @@ def _foreign_shapes(
             known = ", ".join(map(quote, inputs))
             yield GraphError(f"{model.name}: shape given for {quote(name)}, which is no input", hint=f"inputs are {known}")
             continue
+        if not inputs[name].type.HasField("tensor_type"):
+            continue  # reported with the types
         dims = _dims(inputs[name])
-        fits = len(dims) == len(shape) and all(e > 0 and (not _is_static(d) or d.dim_value == e) for d, e in zip(dims, shape, strict=True))
+        fits = len(dims) == len(shape) and all(e >= 0 and (not _is_static(d) or d.dim_value == e) for d, e in zip(dims, shape, strict=True))
         if not fits:
             declared = ", ".join(map(_dim_text, dims))
             yield GraphError(f"{model.name}: input {quote(name)}: expected a shape like [{declared}], found {list(shape)}")

@@ -115,6 +115,8 @@ def _depth_to_space(call: Call) -> None:
 
 
 def _space_to_depth(call: Call) -> None:
+    if call.attribute("mode", "DCR") != "DCR":
+        call.fail(f"attribute 'mode': only DCR is supported, found {call.attributes['mode']}")
     call.result("space_to_depth", call.operand(0), blocksize=call.attribute("blocksize"))
 
 
@@ -128,7 +130,8 @@ def _one_hot(call: Call) -> None:
         call.fail("expected a depth and two values")
     off, on = (float(v) for v in values.reshape(-1))
     dtype = call.type(2).dtype.value
-    call.result("one_hot", call.operand(0), depth=int(depth), axis=call.attribute("axis", -1), on=on, off=off, dtype=dtype)
+    indices = call.operand(0) if call.type(0).dtype.is_int else call.emit("cast", call.operand(0), to="i64")
+    call.result("one_hot", indices, depth=int(depth), axis=call.attribute("axis", -1), on=on, off=off, dtype=dtype)
 
 
 def _shape(call: Call) -> None:
@@ -139,6 +142,12 @@ def _shape(call: Call) -> None:
 
 def _size(call: Call) -> None:
     call.give(call.constant(call.type(0).size, DType.I64))
+
+
+def _static_only(call: Call) -> None:
+    """What these make has a shape that only constant operands fix; with those they are folded before they come here."""
+    for position in range(len(call.inputs)):
+        call.array(position, "which fixes the shape of the result")
 
 
 TABLE: dict[str, Convert] = {
@@ -162,4 +171,6 @@ TABLE: dict[str, Convert] = {
     "OneHot": _one_hot,
     "Shape": _shape,
     "Size": _size,
+    "Range": _static_only,
+    "ConstantOfShape": _static_only,
 }

@@ -99,10 +99,18 @@ def find_cycle(nodes: Sequence[Node]) -> tuple[Node, ...]:
                 path.pop()
             elif (before := producer.get(value)) is not None and id(before) not in done:
                 if id(before) in on_path:
-                    return tuple(n for n, _ in reversed(path[on_path[id(before)] :]))
+                    return _from_first([n for n, _ in reversed(path[on_path[id(before)] :])], nodes)
                 on_path[id(before)] = len(path)
                 path.append((before, iter(before.operands)))
     return ()
+
+
+def _from_first(cycle: list[Node], nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Turn a cycle so that the node listed first in the graph comes first."""
+    members = {id(node) for node in cycle}
+    first = next(node for node in nodes if id(node) in members)
+    start = next(n for n, node in enumerate(cycle) if node is first)
+    return (*cycle[start:], *cycle[:start])
 
 
 def check_no_cycles(graph: Graph) -> Iterator[VerifyError]:
@@ -113,12 +121,13 @@ def check_no_cycles(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_values_defined_before_use(graph: Graph) -> Iterator[VerifyError]:
-    """A node reads only inputs, constants and values of nodes before it."""
+    """A node reads only inputs, constants and values of nodes before it (a cycle, which no order mends, is another check's)."""
     later = {value for node in graph.nodes for value in node.outputs}
+    cyclic = bool(find_cycle(graph.nodes))
     known = {*graph.inputs, *graph.constants}
     for node in graph.nodes:
         for value in dict.fromkeys(node.operands):
-            if value not in known:
+            if value not in known and not (cyclic and value in later):
                 why = "before its definition" if value in later else "that nothing defines"
                 yield VerifyError(f"node {quote(node.name)} ({node.op}) reads value {quote(value)} {why}")
         known.update(node.outputs)

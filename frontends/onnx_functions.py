@@ -1,0 +1,97 @@
+"""Operations that ONNX defines by a function body: where our tables have none, the body is imported in the node's place.
+
+The bodies come with the `onnx` package. Some depend on the operands' types; their values are renamed so that two uses never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx
+
+from ..ir.types import TensorType
+
+
+def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
+    """Return the body that the standard gives for an operation at these operand types, or None."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        return schema.function_body  # type: ignore[no-any-return]
+    if not schema.has_context_dependent_function:
+        return None
+    protos = [_type_proto(type_).SerializeToString() for type_ in types]
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    data = schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), protos)
+    body = onnx.FunctionProto()
+    body.ParseFromString(data)
+    return body
+
+
+def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
+    if type_ is None:
+        return onnx.TypeProto()
+    code = onnx.helper.np_dtype_to_tensor_dtype(type_.dtype.numpy)
+    return onnx.helper.make_tensor_type_proto(code, type_.shape)
+
+
+def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str], str]) -> list[onnx.NodeProto]:
+    """Return the nodes of a body with the node's operands, results and attributes in place of the formal ones."""
+    names = {formal: actual for formal, actual in zip(body.input, node.input, strict=False)}
+    names |= {formal: "" for formal in body.input[len(node.input) :]}
+    names |= {formal: actual for formal, actual in zip(body.output, node.output, strict=False) if actual}
+    given = _defaults(node, body) | {a.name: a for a in node.attribute}
+    label = node.name or next(iter(node.output), "")
+
+    def rename(name: str) -> str:
+        if name and name not in names:
+            names[name] = fresh(f"{label}.{name}")
+        return names.get(name, "")
+
+    return [_instance(inner, rename, given, f"{label}/{inner.name or inner.op_type}") for inner in body.node]
+
+
+def _defaults(node: onnx.NodeProto, body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
+    """Return the attributes that hold where a node gives none, by the body or by the operation's declaration."""
+    version = next((o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), onnx.defs.onnx_opset_version())
+    declared = onnx.defs.get_schema(node.op_type, version).attributes
+    usual = {name: attribute.default_value for name, attribute in declared.items() if attribute.default_value.name}
+    return usual | {attribute.name: attribute for attribute in body.attribute_proto}
+
+
+def _instance(
+    node: onnx.NodeProto, rename: Callable[[str], str], given: dict[str, onnx.AttributeProto], name: str
+) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.name = name
+    copy.input[:] = [rename(value) for value in node.input]
+    copy.output[:] = [rename(value) for value in node.output]
+    del copy.attribute[:]
+    copy.attribute.extend(_attributes(node.attribute, rename, given, name))
+    return copy
+
+
+def _attributes(
+    attributes: Iterable[onnx.AttributeProto], rename: Callable[[str], str], given: dict[str, onnx.AttributeProto], name: str
+) -> Iterable[onnx.AttributeProto]:
+    """Yield attributes with references resolved (an absent one is left out) and the nodes of subgraphs renamed."""
+    for attribute in attributes:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+            continue
+        copy = onnx.AttributeProto()
+        copy.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        copy.name = attribute.name
+        if copy.HasField("g") and not attribute.ref_attr_name:
+            inner = [_instance(node, rename, given, f"{name}/{node.op_type}") for node in attribute.g.node]
+            del copy.g.node[:]
+            copy.g.node.extend(inner)
+            for value in copy.g.output:
+                value.name = rename(value.name)
+        yield copy
