@@ -10,11 +10,12 @@ from attrs import field, frozen
 
 from ..ir.errors import GraphError, SpecError
 from ..ir.expr import reads
-from ..ir.graph import Array, Attribute
+from ..ir.graph import Array, Attribute, Node
 from ..ir.source import Span
 from ..ir.statement import Program
 from ..ir.types import DType, TensorType
 from . import syntax as s
+from .algorithms import resolve_algorithms
 from .assignment import assign, check_coverage
 from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise
@@ -31,7 +32,8 @@ class Instance:
     """An operation at static shapes.
 
     `inputs` has the formal name of each operand given, None for an absent optional one; variadic operands and results are
-    numbered (`x_0`, `x_1`). `attributes` holds the values used, defaults included.
+    numbered (`x_0`, `x_1`). `attributes` holds the values used, defaults included; `algorithms` the steps of
+    each algorithm that may stand in for the op here, as nodes over the formal names.
     """
 
     op: str
@@ -40,6 +42,7 @@ class Instance:
     outputs: tuple[str, ...]
     output_types: tuple[TensorType, ...]
     attributes: Mapping[str, Value] = field(factory=dict)
+    algorithms: Mapping[str, tuple[Node, ...]] = field(factory=dict)
 
 
 def instantiate(
@@ -180,7 +183,9 @@ class _Instantiation:
         tensors = {n: t for n, t in evaluator.tensors.items() if n not in evaluator.tables or n in tables}
         program = Program(tensors, inputs, tuple(self.outputs), statements, tables)
         types = tuple(tensors[name] for name in self.outputs)
-        return Instance(self.decl.name, program, binding.inputs, tuple(self.outputs), types, self.attributes)
+        return Instance(
+            self.decl.name, program, binding.inputs, tuple(self.outputs), types, self.attributes, resolve_algorithms(self.decl, evaluator)
+        )
 
 
 def _nested(value: object) -> Value:

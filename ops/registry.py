@@ -48,6 +48,8 @@ class Registry(Mapping[str, OpDecl]):
             errors.extend(result._define(declaration))
         for declaration in parsed:
             errors.extend(check_declaration(declaration, result._families))
+        for declaration in parsed:
+            errors.extend(_unknown_steps(declaration, result))
         errors.sort(key=lambda e: (e.span.source.name, e.span.start) if e.span else ("", 0))
         raise_all(errors)
         return result
@@ -101,6 +103,11 @@ def family_chain(declaration: s.Declaration, families: Mapping[str, s.Declaratio
         chain.insert(0, families[name])
         name = families[name].family
     return chain
+
+
+def _unknown_steps(declaration: s.Declaration, registry: Registry) -> list[CutsError]:
+    steps = [step for item in declaration.items if isinstance(item, (s.Algorithm, s.Gradient)) for step in item.steps]
+    return [SpecError(f"unknown op '{step.op}'", step.span) for step in steps if step.op not in registry]
 
 
 def _read(path: Path) -> str:

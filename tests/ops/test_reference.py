@@ -11,9 +11,8 @@ from cuts.ir.types import TensorType, dtype_of_numpy
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
 
-onnx = pytest.importorskip("onnx")
-from onnx import helper
-from onnx.reference import ReferenceEvaluator
+helper = pytest.importorskip("onnx.helper")
+reference = pytest.importorskip("onnx.reference")
 
 REGISTRY = Registry.builtin()
 RNG = np.random.default_rng(7)
@@ -41,7 +40,7 @@ def oracle(op: str, *operands: np.ndarray | None, outputs: int = 1, opset: int =
     ]
     outs = [helper.make_tensor_value_info(n, 0, None) for n in results]
     model = helper.make_model(helper.make_graph([node], "g", infos, outs), opset_imports=[helper.make_opsetid("", opset)])
-    return ReferenceEvaluator(model).run(None, {n: x for n, x in zip(names, operands, strict=True) if n})
+    return reference.ReferenceEvaluator(model).run(None, {n: x for n, x in zip(names, operands, strict=True) if n})
 
 
 def close(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], tolerance: float = 2e-5) -> None:
@@ -78,7 +77,8 @@ def test_unary_equals_onnx(op: str) -> None:
 
 BINARY = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min", "max": "Max", "prelu": "PRelu", "sum": "Sum",
-    "mean": "Mean", "greater": "Greater", "greater_or_equal": "GreaterOrEqual", "less": "Less", "less_or_equal": "LessOrEqual", "equal": "Equal",
+    "mean": "Mean", "greater": "Greater", "greater_or_equal": "GreaterOrEqual", "less": "Less", "less_or_equal": "LessOrEqual",
+    "equal": "Equal",
 }  # fmt: skip
 
 
@@ -230,3 +230,16 @@ def test_integers_stay_exact() -> None:
     big = i64(2**60 + 1, -(2**60) - 1)
     np.testing.assert_array_equal(run("add", big, i64(1, -1))[0], big + i64(1, -1))
     np.testing.assert_array_equal(run("div", i64(-7, 7), i64(2, -2))[0], i64(-3, -3))
+
+
+def test_an_algorithm_equals_the_declaration_it_stands_in_for() -> None:
+    x, w = f(2, 3, 7, 6), f(5, 3, 3, 3)
+    attributes = {"pads": (1, 0, 1, 2)}
+    types = [TensorType(dtype_of_numpy(v.dtype), v.shape) for v in (x, w)]
+    values = {"x": x, "w": w}
+    for node in REGISTRY["conv"].instantiate(types, attributes).algorithms["winograd"]:
+        values.update(
+            zip(node.outputs, run(node.op, *(values[v].astype(np.float32) for v in node.operands), **node.attributes), strict=True)
+        )
+    close([values["y"]], run("conv", x, w, **attributes), 1e-4)
+    assert not REGISTRY["conv"].instantiate(types, {"strides": (2, 2)}).algorithms

@@ -1,0 +1,46 @@
+"""Algorithms of an instance: the steps of a declaration as graph nodes, ready to stand in for the operation.
+
+A step's operands are the operation's own by their formal names, results of earlier steps, or `none`; the results that carry the operation's
+formal names are its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..ir.errors import SpecError
+from ..ir.graph import Node
+from . import syntax as s
+from .evaluator import Evaluator
+from .values import Absent, TensorRef, describe
+
+if TYPE_CHECKING:
+    from .declaration import OpDecl
+
+
+def resolve_algorithms(decl: OpDecl, evaluator: Evaluator) -> Mapping[str, tuple[Node, ...]]:
+    """Return the steps of every algorithm whose guard holds, by the algorithm's name."""
+    return {a.name: _nodes(a, evaluator) for a in decl.algorithms if a.guard is None or evaluator.evaluate(a.guard) is True}
+
+
+def _nodes(algorithm: s.Algorithm, evaluator: Evaluator) -> tuple[Node, ...]:
+    computed: set[str] = set()
+    nodes: list[Node] = []
+    for number, step in enumerate(algorithm.steps):
+        inputs = tuple(_operand(a.value, computed, evaluator) for a in step.arguments if a.name is None)
+        attributes = {a.name: evaluator.evaluate(a.value) for a in step.arguments if a.name is not None}
+        nodes.append(Node(f"{algorithm.name}_{number}", step.op, inputs, step.results, attributes))
+        computed.update(step.results)
+    return tuple(nodes)
+
+
+def _operand(node: s.Expression, computed: set[str], evaluator: Evaluator) -> str | None:
+    if isinstance(node, s.Name) and node.id in computed:
+        return node.id
+    value = evaluator.evaluate(node)
+    if isinstance(value, TensorRef):
+        return value.name
+    if value is None or isinstance(value, Absent):
+        return None
+    raise SpecError(f"a step takes tensors, found {describe(value)}", node.span, "name an attribute, as in op(x, axis: 1)")
