@@ -48,34 +48,36 @@ def _simulated(used: frozenset[Var], steps: Sequence[Count], geometry: Geometry,
         if kept == 5:  # a key of five dims fills 64 bits; no warp reaches further
             break
     different, places = np.unique(key, return_inverse=True)
-    factors = np.asarray([warp_cycles(_decode(int(k), kept, radix, banks), banks, target.warp_size) for k in different])
-    found: np.ndarray[Any, Any] = factors[places].reshape(np.shape(key))
-    return found
+    found: np.ndarray[Any, Any] = warp_cycles(*_decode(different, kept, radix, banks), banks, target.warp_size)[places]
+    return found.reshape(np.shape(key))
 
 
-def _decode(key: int, dims: int, radix: int, banks: int) -> list[tuple[int, int]]:
-    """Return (lanes, stride) of each dim, fastest first."""
-    found = []
-    for _ in range(dims):
-        key, turn = divmod(key, banks + 1)
-        key, along = divmod(key, radix)
-        found.append((along, turn))
-    return found[::-1]
+def _decode(keys: np.ndarray[Any, Any], dims: int, radix: int, banks: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the lanes and the stride of each dim, fastest first, a row per key."""
+    lanes, strides = np.ones((2, keys.size, dims), dtype=np.int64)
+    for d in reversed(range(dims)):
+        keys, strides[:, d] = np.divmod(keys, banks + 1)
+        keys, lanes[:, d] = np.divmod(keys, radix)
+    return lanes, strides
 
 
-def warp_cycles(dims: Sequence[tuple[int, int]], banks: int, lanes: int) -> float:
-    """Return how many cycles one load of a warp takes: the most different words that one bank must serve.
+def warp_cycles(along: np.ndarray[Any, Any], strides: np.ndarray[Any, Any], banks: int, lanes: int) -> np.ndarray[Any, Any]:
+    """Return how many cycles one load of a warp takes, for each row: the most different words that one bank must serve.
 
-    `dims` gives lanes and the distance in words between neighbouring lanes along each dim, fastest first; a distance of 0 means that
-    the lanes read the same word, which is served once.
+    A row gives the lanes along each dim, fastest first, and the distance in words between neighbouring lanes along it; a distance of 0
+    means that the lanes read the same word, which is served once.
     """
-    words: dict[int, set[tuple[int, ...]]] = {}
-    for lane in range(lanes):
-        place, address = [], 0
-        rest = lane
-        for along, stride in dims:
-            rest, at = divmod(rest, max(1, along))
-            address += at * stride
-            place.append(at if stride else 0)
-        words.setdefault(address % banks, set()).add(tuple(place))
-    return float(max(len(w) for w in words.values()))
+    rest = np.broadcast_to(np.arange(lanes), (len(along), lanes))
+    address = word = np.zeros((len(along), lanes), dtype=np.int64)
+    for d in range(along.shape[1]):
+        rest, at = np.divmod(rest, np.maximum(1, along[:, d : d + 1]))
+        stride = strides[:, d : d + 1]
+        address = address + at * stride
+        word = word * (lanes + 1) + np.where(stride > 0, at, 0)
+    bank = address % banks
+    order = np.argsort(bank * (lanes + 1) ** along.shape[1] + word, axis=1, kind="stable")
+    bank, word = np.take_along_axis(bank, order, axis=1), np.take_along_axis(word, order, axis=1)
+    fresh = np.ones_like(bank, dtype=bool)
+    fresh[:, 1:] = (bank[:, 1:] != bank[:, :-1]) | (word[:, 1:] != word[:, :-1])
+    served = np.stack([np.sum(fresh & (bank == b), axis=1) for b in range(banks)])
+    return np.asarray(served.max(axis=0), dtype=np.float64)

@@ -80,7 +80,8 @@ def test_shared_level_fusion_charges_the_successor_no_transactions_for_the_share
     [([(32, 1)], 1), ([(32, 2)], 2), ([(32, 32)], 32), ([(32, 33)], 1), ([(32, 0)], 1), ([(8, 1), (4, 0)], 1), ([(8, 0), (4, 32)], 4)],
 )
 def test_bank_conflicts_of_a_warp(lanes, cycles):
-    assert warp_cycles([(n, (s - 1) % 32 + 1 if s else 0) for n, s in lanes], 32, 32) == cycles
+    along, strides = (np.asarray([values]) for values in zip(*lanes, strict=True))
+    assert warp_cycles(along, strides, 32, 32).tolist() == [cycles]
 
 
 def test_padding_removes_conflicts_of_a_column():
