@@ -12,8 +12,9 @@ from . import console
 from .backends.device import Array, Timing
 from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_arrays
 from .driver import CompiledPlan, load
-from .ir.errors import UsageError
+from .ir.errors import NumericsError, UsageError
 from .runtime.plan_file import plain
+from .runtime.verify import first_wrong_step
 
 
 def run_command(arguments: Namespace) -> int:
@@ -75,7 +76,18 @@ def verify_command(arguments: Namespace) -> int:
         console.print_json({"plan": arguments.plan, "checks": [console.comparison_values(*check) for check in checks]})
     for results, oracle in checks:
         require_right_plan(plan, inputs, results, oracle)
+    if arguments.steps:
+        _verify_steps(plan, inputs)
     return 0
+
+
+def _verify_steps(plan: CompiledPlan, inputs: Mapping[str, Array]) -> None:
+    """Compare every tensor that a kernel writes; an output can be right where the model hardly depends on a wrong one."""
+    if plan.target.dialect == "reference":
+        raise UsageError("target 'reference' launches no kernels, so there are no steps to compare")
+    if culprit := first_wrong_step(plan.session, inputs, plan.reference_values(inputs), plan.tolerances()):
+        raise NumericsError(f"plan '{plan.plan.name}': {culprit}")
+    console.note(f"{console.count(len(plan.plan.steps), 'step')} computed what the float64 reference did")
 
 
 def explain_command(arguments: Namespace) -> int:

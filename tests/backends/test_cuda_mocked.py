@@ -180,7 +180,12 @@ def test_large_shared_memory_is_asked_for(memory: Memory) -> None:
 
 def test_given_cubins_are_loaded_and_not_compiled(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: asked.append(len(kernels)) or tuple(Cubin(b"code") for _ in kernels))
+
+    def compile_all(kernels: Any, arch: str) -> tuple[Cubin, ...]:
+        asked.append(len(kernels))
+        return tuple(Cubin(b"code") for _ in kernels)
+
+    monkeypatch.setattr(cuda, "compile_kernels", compile_all)
     Session(evolve(example_plan("cuda"), binaries=(b"code", None)))
     assert asked == [1]
 
@@ -196,7 +201,11 @@ def test_a_recorded_graph_is_replayed(memory: Memory, monkeypatch: pytest.Monkey
     calls: list[str] = []
 
     def call(name: str, value: object = "") -> Callable[..., tuple[object, ...]]:
-        return lambda *_: (calls.append(name), (0, value))[1]
+        def answer(*_: object) -> tuple[object, ...]:
+            calls.append(name)
+            return 0, value
+
+        return answer
 
     names = ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy", "cuGraphLaunch")
     bindings = SimpleNamespace(

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from cuts.compile import main
-from cuts.runtime.plan_file import load_plan
+from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl, needs_toolchain
 
@@ -20,8 +21,23 @@ def test_a_model_becomes_kernels_that_run(cuts: Cuts) -> None:
     assert value["verify"]["ok"] is True
     assert value["kernels"] >= 1
     assert all(seconds > 0 for seconds in value["times"])
-    assert cuts("verify", "p").code == 0
+    steps = cuts("verify", "p", "--steps")
+    assert steps.code == 0
+    assert "computed what the float64 reference did" in steps.err
     assert cuts("explain", "p", "act").code == 0
+
+
+@needs_opencl
+def test_a_wrong_kernel_is_named(cuts: Cuts, tmp_path: Path) -> None:
+    cuts("compile", "graph.json", "-o", "p")
+    plan = load_plan(tmp_path / "p")
+    wrong = tuple(evolve(kernel, source=kernel.source.replace("fmax(", "fmin(")) for kernel in plan.kernels)
+    assert wrong != plan.kernels
+    save_plan(evolve(plan, kernels=wrong), tmp_path / "p")
+    result = cuts("verify", "p")
+    assert result.code == 5
+    assert "wrong numbers: y: error" in result.err
+    assert f"first at step 0, kernel {wrong[0].name}, nodes" in result.err
 
 
 def test_passes_are_printed_and_dumped(cuts: Cuts, tmp_path: Path) -> None:
