@@ -103,7 +103,7 @@ FORMS: dict[type, Form] = {
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     Held: Form("held <name>[<at>]"),
     IndexNode: Form("index <index>"),
-    Test: Form("inside <guards>"),
+    Test: Form("inside(<guards>)"),
     Convert: Form("convert <arg>"),
 }
 

@@ -14,7 +14,7 @@ from .expr_text import parse_dtype, parse_expr, parse_literal, parse_operation
 from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_types, field_defaults, field_types, members
 from .index import Index, Var
 from .index_text import parse_guard, parse_index, parse_variable
-from .tokens import Tokens
+from .tokens import Token, Tokens
 from .types import DType, TensorType
 
 
@@ -162,9 +162,9 @@ class Parser:
         self.tokens.expect(":")
         dtype = parse_dtype(self.tokens)
         self.tokens.expect("=")
-        self.values[number] = self._value(dtype)
+        self.values[number] = self._value(dtype, token)
 
-    def _value(self, dtype: DType) -> Value:
+    def _value(self, dtype: DType, line: Token) -> Value:
         cls = self._coming([c for c in members(Value) if c in self.forms])
         if cls is not None:
             record: dict[str, Any] = {"dtype": dtype}
@@ -174,7 +174,7 @@ class Parser:
 
         def make(fn: str, args: tuple[Value, ...]) -> Value:
             if made:
-                raise self.tokens.fail("the next line: one operation stands on each")
+                raise ParseError("a value is one operation on values defined above", self.tokens.span(line))
             made.append(Op(fn, args, dtype))
             return made[0]
 

@@ -76,7 +76,7 @@ def coordinates(kernel: Kernel, block: int, thread: int) -> Mapping[Var, int]:
     values: dict[Var, int] = {}
     for define in kernel.defines:
         for variable in variables(define.value):
-            values.setdefault(variable, given[variable.name] if variable.name in given else 0)
+            values.setdefault(variable, given.get(variable.name, 0))
         values[define.var] = evaluate(define.value, values)
     return values
 

@@ -1,0 +1,161 @@
+"""Extraction on demand gives the graph that the paper's marking leaves (DeepCuts section 5.3), for every thread of random kernels.
+
+The block's graph of a phase is expanded to scalars. A thread's roots are those at the points of the block's box that its shares name; what
+marking keeps for them must be what the expansion of the thread's own graph holds, and the threads together must make the whole block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from itertools import product
+from math import prod
+
+from attrs import evolve
+from cuts.backends.targets import find_target
+from cuts.ir.dfg import Accumulate, Held, Node, Op, Root, Store, Value, own_variables, post_order
+from cuts.ir.index import Index, Var, evaluate, variables
+from cuts.ir.kernel import Kernel, Phase, phases
+from cuts.passes.extract import expand, extract_phase, mark, substitute_phase
+from cuts.passes.lower import lower
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ..kernels.cases import chains, pairs, points
+
+#: Few threads, so that every thread of a block can be looked at.
+SMALL = evolve(find_target("cuda:sm_90"), MAX_thread=32)
+_SCALARS = 400
+
+Point = Mapping[Var, int]
+
+
+def places(phase: Phase, fixed: Point) -> Iterator[Point]:
+    """Yield the points of the block's box that a thread handles: its shares, at every point of its own loops, where they exist."""
+    loops = [v for v in phase.unrolled if v not in fixed]
+    for point in product(*(range(v.extent) for v in loops)):
+        own = {**fixed, **dict(zip(loops, point, strict=True))}
+        if all(g.low <= evaluate(g.index, own) < g.high for s in phase.shares for g in s.valid):
+            yield own
+
+
+def registers(phase: Phase, fixed: Point, held: Set[Var]) -> dict[tuple[Var, int], int]:
+    """Return which element of the block every register number of a thread stands for, by box variable of held values."""
+    found: dict[tuple[Var, int], int] = {}
+    shares = [s for s in phase.shares if s.var in held]
+    for own in places(phase, fixed):
+        for share in shares:
+            number, element = evaluate(share.register, own), evaluate(share.value, own)
+            assert found.setdefault((share.var, number), element) == element, "one register holds two elements"
+    return found
+
+
+def renumber(at: tuple[Index, ...], box: tuple[Index, ...], elements: Mapping[tuple[Var, int], int]) -> tuple[Index, ...]:
+    """Replace a thread's register numbers by the elements of the block they stand for."""
+    named = [next(iter(variables(index)), None) for index in box]
+    return tuple(n if v is None else Index(elements[v, n.const]) for n, v in zip(at, named, strict=True))
+
+
+def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: Mapping[tuple[Var, int], int]) -> Root:
+    """Return a thread's root with held values named by their place in the block."""
+
+    def value(node: Value) -> Value:
+        if isinstance(node, Held):
+            return evolve(node, at=renumber(node.at, box[node.name], elements))
+        if isinstance(node, Op):
+            return evolve(node, args=tuple(value(a) for a in node.args))
+        return evolve(node, arg=value(node.arg)) if hasattr(node, "arg") else node
+
+    if isinstance(root, Accumulate):
+        return evolve(root, at=renumber(root.at, box[root.name], elements), value=value(root.value))
+    return evolve(root, value=value(root.value)) if isinstance(root, Store) else root
+
+
+def held_places(phase: Phase) -> dict[str, tuple[Index, ...]]:
+    """Return how the block's graph names each held value, in its box variables."""
+    return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (Held, Accumulate))}
+
+
+def happens(root: Root) -> bool:
+    """Whether the guards of a scalar root hold."""
+    guards = root.guards if isinstance(root, Store) else ()
+    return all(g.low <= g.index.const < g.high for g in guards)
+
+
+def coordinates(kernel: Kernel, block: int, thread: int) -> Point:
+    """Return the values of the definitions of a thread."""
+    values = {v: {"blk": block, "tid": thread}[v.name] for v in _coordinate_variables(kernel)}
+    for define in kernel.defines:
+        values[define.var] = evaluate(define.value, values)
+    return values
+
+
+def _coordinate_variables(kernel: Kernel) -> set[Var]:
+    used = {v for d in kernel.defines for v in variables(d.value)}
+    for phase in phases(kernel.items):
+        used |= {v for s in phase.shares for i in (s.value, *(g.index for g in s.valid)) for v in variables(i)}
+        used |= {v for g in phase.when for v in variables(g.index)}
+        used |= {v for node in post_order(phase.roots) for v in own_variables(node)}
+    return {v for v in used if v.name in ("blk", "tid")}
+
+
+def at_point(roots: tuple[Root, ...], point: Point) -> list[Root]:
+    """Return scalar roots at one point of the block's box."""
+    return list(substitute_phase(Phase("", "", roots, ()), point).roots)
+
+
+def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
+    """Compare what every thread extracts from a phase with what marking keeps for it."""
+    box = held_places(phase)
+    thread_phase = extract_phase(phase)
+    kept: Counter[Root] = Counter()
+    whole: set[Root] = set()
+    for thread in range(kernel.threads):
+        fixed = dict(coordinates(kernel, block, thread))
+        fixed |= {v: step % v.extent for v in _others(phase, fixed)}
+        if not all(g.low <= evaluate(g.index, fixed) < g.high for g in phase.when):
+            continue
+        if not whole:
+            threads = {d.var for d in kernel.defines if not d.var.name.startswith("b")}
+            shared = {v: x for v, x in fixed.items() if v not in threads and v.name != "tid"}
+            whole = set(expand(substitute_phase(phase, shared).roots))
+        mine = [r for own in places(phase, fixed) for r in at_point(phase.roots, _box_point(phase, own)) if happens(r)]
+        mine = list(dict.fromkeys(mine))
+        kept.update(mine)
+        elements = registers(phase, fixed, {v for at in box.values() for i in at for v in variables(i)})
+        on_demand = [r for r in expand(substitute_phase(thread_phase, fixed).roots) if happens(r)]
+        named = [in_block_terms(r, box, elements) for r in on_demand]
+        assert set(named) == set(mine)
+        nodes: set[Node] = set(post_order(named))
+        assert nodes == mark(whole, mine)
+    if kept:
+        assert {r for r in whole if happens(r)} == set(kept)
+        assert all(count == 1 for root, count in kept.items() if isinstance(root, Store))
+
+
+def _others(phase: Phase, fixed: Point) -> set[Var]:
+    """Return the loop counters a phase mentions."""
+    used = {v for node in post_order(phase.roots) for v in own_variables(node)}
+    used |= {v for s in phase.shares for i in (s.value, *(g.index for g in s.valid)) for v in variables(i)}
+    used |= {v for g in phase.when for v in variables(g.index)}
+    return used - set(fixed) - set(phase.unrolled) - {s.var for s in phase.shares}
+
+
+def _box_point(phase: Phase, own: Point) -> Point:
+    return {**own, **{s.var: evaluate(s.value, own) for s in phase.shares}}
+
+
+def _scalars(phase: Phase) -> int:
+    return prod(v.extent for v in {s.var for s in phase.shares} | set(phase.unrolled)) * len(phase.roots)
+
+
+@settings(max_examples=60)
+@given(st.data(), st.integers(0, 3), st.integers(0, 3))
+def test_extraction_on_demand_is_extraction_by_marking(data: st.DataObject, block: int, step: int) -> None:
+    group = data.draw(st.one_of(chains(), pairs()))
+    schedule = data.draw(points(group, SMALL))
+    assume(schedule is not None)
+    kernel = lower(group, schedule, {}, SMALL)
+    for phase in phases(kernel.items):
+        if phase.shares and _scalars(phase) <= _SCALARS:
+            check_phase(kernel, phase, block % kernel.blocks, step)

@@ -1,0 +1,134 @@
+"""Index IR, schedules, kernels and data-flow graphs: print -> parse -> print is the identity, and the node comes back equal."""
+
+from __future__ import annotations
+
+import pytest
+from cuts.backends.targets import find_target
+from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store
+from cuts.ir.dfg import Test as InRangeTest
+from cuts.ir.errors import ParseError
+from cuts.ir.expr import Expr, Guard, Read
+from cuts.ir.index import Index, Var, as_index
+from cuts.ir.kernel import Phase, phases
+from cuts.ir.launch import Storage
+from cuts.ir.statement import Statement
+from cuts.ir.text import FORMS, parse_ir, print_ir
+from cuts.ir.types import DType, TensorType
+from cuts.passes.extract import extract
+from cuts.passes.lower import lower
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ..kernels.cases import chains, pairs, points
+from .strategies import all_indices, exprs, guards
+
+GPU = find_target("cuda:sm_90")
+P, Q = Var("p", 4), Var("q", 7)
+
+
+def returns(node: object) -> None:
+    """Assert that a node comes back from its text."""
+    text = print_ir(node)
+    parsed = parse_ir(text)
+    assert print_ir(parsed) == text
+    assert parsed == node
+
+
+@given(exprs, st.lists(all_indices, max_size=3).map(tuple))
+def test_statements_come_back(body: Expr, write: tuple[Index, ...]) -> None:
+    returns(Statement("y", (P, Q), write, body))
+    returns(Statement("the result", (P,), write, body, (Q, Var("p", 5)), "sum"))
+
+
+@given(all_indices, st.lists(guards, max_size=3).map(tuple), st.sampled_from((0.0, -1.5, float("-inf"))))
+def test_graphs_come_back(address: Index, conditions: tuple[Guard, ...], fill: float) -> None:
+    load = Load("global", "x", address, DType.F16, conditions, fill)
+    wide = Convert(load, DType.F32)
+    place = IndexNode(address, DType.I32)
+    chosen = Op("select", (InRangeTest(conditions), Op("mul", (wide, wide), DType.F32), Literal(-0.5, DType.F32)), DType.F32)
+    roots = (Store("shared", "s 0", address, chosen, DType.F32, conditions), Store("global", "i", address, place, DType.I32))
+    returns(Phase("compute", "both", roots, (P, Q), (), conditions, True))
+    returns(roots[0])
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_groups_schedules_and_kernels_come_back(data: st.DataObject) -> None:
+    group = data.draw(st.one_of(chains(), pairs()))
+    schedule = data.draw(points(group, GPU))
+    assume(schedule is not None)
+    kernel = lower(group, schedule, {}, GPU)
+    for node in (group, schedule, kernel, extract(kernel), *phases(kernel.items)):
+        returns(node)
+
+
+def test_a_program_reads_as_it_is_written() -> None:
+    types = {"x": TensorType(DType.F32, (4, 7)), "y/out": TensorType(DType.F32, (4,))}
+    text = (
+        "var p < 4, q < 7\n\n"
+        "program {\n"
+        "  tensor x: f32[4, 7]\n"
+        '  tensor "y/out": f32[4]\n'
+        "  constant half = [0.5]\n"
+        "  inputs x\n"
+        '  outputs "y/out"\n'
+        '  let "y/out"[p] for (p) = sum over (q) of x[p, q - 1 if 0 <= q - 1 < 7 else 1] * -(x[p, q] - 2.0)\n'
+        "}\n"
+    )
+    program = parse_ir(text)
+    assert print_ir(program) == text
+    assert (program.tensors, program.constants, program.outputs) == (types, {"half": (0.5,)}, ("y/out",))
+
+
+def test_a_storage_comes_back() -> None:
+    returns(Storage("arena 0", 12, (4, 0, 1)))
+
+
+def test_shared_nodes_are_printed_once() -> None:
+    value = Load("global", "x", as_index(P), DType.F32)
+    for _ in range(200):
+        value = Op("add", (value, value), DType.F32)
+    assert print_ir(Store("global", "y", as_index(P), value, DType.F32)).count("\n") == 2 + 201 + 1
+
+
+def test_variables_of_one_name_and_two_ranges_stay_apart() -> None:
+    other = Var("p", 9)
+    statement = Statement("y", (P, other), (P + other * 4,), Read("x", (as_index(P), as_index(other))))
+    assert "let y[p + 4*p'9] for (p, p'9) = x[p, p'9]" in print_ir(statement)
+    returns(statement)
+
+
+def test_hand_written_sums_become_canonical() -> None:
+    parsed = parse_ir("var p < 4, q < 7\nlet y[q + p - 0 + 2*(q + 1)] for (p, q) = 1.0\n")
+    assert parsed.write == (P + Q * 3 + 2,)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ("", 1, 1, "expected "),
+        ("kernel blocks 1 threads", 1, 24, "expected an integer, found the end of the text"),
+        ("kernel blocks 1.5 threads 1 {}", 1, 15, "expected an integer, found '1.5'"),
+        ("barrier barrier", 1, 9, "expected the end of the text, found 'barrier'"),
+        ("var p < 4\nlet y[p] for (p) = x[r]", 2, 22, "unknown variable 'r'"),
+        ("var p < 4, p < 5", 1, 12, "variable 'p' is declared twice"),
+        ("var p < 4\nlet y[p] for (p) = sqrt(1.0, 2.0)", 2, 20, "'sqrt' takes 1 operands, found 2"),
+        ("var p < 4\nlet y[p] for (p) = 1.0 $", 2, 24, "unexpected character"),
+        ("var p < 4\nlet y[(p // 0)] for (p) = 1.0", 2, 13, "expected a divisor above 0, found 0"),
+        ("%0: f32 = 1.0 + %1\nstore global y[0]: f32 = %0", 1, 17, "value %1 is not defined above"),
+        ("%0: f32 = max(1.0, 2.0) + 1.0\nstore global y[0]: f32 = %0", 1, 1, "a value is one operation"),
+        ("program {\n  tensor x: f32[2]\n  tensor x: f32[3]\n}", 3, 3, "'x' stands twice in 'tensors'"),
+        ("program {\n  tensor x: real[2]\n}", 2, 13, "expected an element type, found 'real'"),
+    ],
+)
+def test_errors_say_where(text: str, line: int, column: int, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_ir(text, "ir.txt")
+    assert message in caught.value.message
+    assert caught.value.span is not None
+    assert caught.value.span.position == f"ir.txt:{line}:{column}"
+
+
+def test_keywords_tell_classes_apart() -> None:
+    keywords = [form.keyword for form in FORMS.values()]
+    assert len(set(keywords)) == len(keywords)
