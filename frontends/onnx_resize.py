@@ -17,7 +17,7 @@ def _upsample(call: Call) -> None:
 def _resize(call: Call) -> None:
     mode = call.attribute("mode", "nearest")
     if call.opset == 10:
-        _resample(call, mode, _scales(call, "scales", 1), None, "asymmetric", "floor")
+        _resize_10(call, mode)
         return
     for name, usual in (("antialias", 0), ("exclude_outside", 0), ("keep_aspect_ratio_policy", "stretch")):
         if call.attribute(name, usual) != usual:
@@ -32,6 +32,25 @@ def _resize(call: Call) -> None:
         sizes = None if not sizes else tuple(int(v) for v in _spread(axes, sizes, shape))
     place = call.attribute("coordinate_transformation_mode", "half_pixel")
     _resample(call, mode, scales, sizes, place, call.attribute("nearest_mode", "round_prefer_floor"))
+
+
+def _resize_10(call: Call, mode: str) -> None:
+    """The first version had no rounding rule: axes that shrink took the element after, axes that grow the one before."""
+    scales, shape = _scales(call, "scales", 1) or (), call.type(0).shape
+    shrinks = any(scale < 1 for scale in scales)
+    if not shrinks or mode != "nearest" or len(scales) != len(shape):
+        _resample(call, mode, scales, None, "asymmetric", "floor")
+        return
+    small = tuple(min(scale, 1.0) for scale in scales)
+    given = {"sizes": _floor(shape, small), "scales": small, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
+    value = call.emit("resize_nearest", call.operand(0), **given)
+    large = tuple(max(scale, 1.0) for scale in scales)
+    given |= {"sizes": _floor(shape, scales), "scales": large, "nearest_mode": "floor"}
+    call.result("resize_nearest", value, **given)
+
+
+def _floor(shape: tuple[int, ...], scales: tuple[float, ...]) -> tuple[int, ...]:
+    return tuple(math.floor(extent * scale) for extent, scale in zip(shape, scales, strict=True))
 
 
 def _scales(call: Call, name: str, position: int) -> tuple[float, ...] | None:
@@ -56,7 +75,7 @@ def _resample(
     if not sizes:
         if scales is None or len(scales) != len(shape):
             call.fail(f"expected {len(shape)} scales or sizes")
-        sizes = tuple(math.floor(extent * scale) for extent, scale in zip(shape, scales, strict=True))
+        sizes = _floor(shape, scales)
     given = {"sizes": sizes, "scales": scales, "coordinate_transformation_mode": place}
     if mode == "nearest":
         call.result("resize_nearest", call.operand(0), nearest_mode=nearest, **given)

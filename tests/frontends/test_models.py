@@ -1,0 +1,62 @@
+"""Real models: they import as they are, verify, canonicalise, and the reference computes what ONNX Runtime does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuts.frontends.graph_json import load_graph, save_graph
+from cuts.ir.graph import Graph
+from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.verify_graph import verify_graph
+from cuts.ops import Registry
+from cuts.ops.inference import builtin_instances
+from cuts.ops.reference import evaluate_graph
+from cuts.passes.canonicalise import Canonicalise
+from cuts.tests import models
+
+onnx = pytest.importorskip("onnx")
+INFER = builtin_instances().infer
+
+
+def load(path: Path) -> Graph:
+    from cuts.frontends.onnx import load_onnx
+
+    return load_onnx(path, {"x": (1, 3, 48, 192)} if path.stem.endswith("cls_infer") else None)
+
+
+@pytest.mark.parametrize("path", models.light_models(), ids=lambda path: path.stem)
+def test_a_light_model_imports_and_has_the_shape_it_should(path: Path) -> None:
+    graph = Canonicalise(builtin_instances()).run(load(path))
+    verify_graph(graph, INFER)
+    expected = onnx.TensorProto.FromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
+    assert graph.types[graph.outputs[0]].shape == tuple(expected.dims)
+    assert parse_graph(print_graph(graph), graph.constants) == graph
+    # Norms that follow a convolution are gone; those in front of one stay where a rectifier stands between.
+    left = Counter(node.op for node in graph.nodes)["batch_norm"]
+    assert left == {"light_densenet121": 62}.get(path.stem, 0)
+
+
+MODELS = [models.text_direction_classifier, models.mobilenet_v2, models.resnet50]
+
+
+@pytest.mark.parametrize("fetch", MODELS, ids=lambda fetch: fetch.__name__)
+def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Callable[[], Path], tmp_path: Path) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    path = fetch()
+    graph = load(path)
+    canonical = Canonicalise(builtin_instances()).run(graph)
+    save_graph(canonical, tmp_path / "g.json")
+    again = load_graph(tmp_path / "g.json")
+    assert again == canonical
+    (name,) = graph.inputs
+    feeds = {name: np.random.default_rng(0).standard_normal(graph.types[name].shape).astype(np.float32)}
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, feeds)
+    (found,) = evaluate_graph(again, Registry.builtin(), feeds).values()
+    assert np.max(np.abs(found - expected)) <= 1e-4 * np.max(np.abs(expected))
+    ops = Counter(node.op for node in canonical.nodes)
+    assert not ops.keys() & {"batch_norm", "identity", "dropout"}

@@ -1,0 +1,295 @@
+"""ONNX import: what attributes and operands mean in every operator set, by comparison with ONNX Runtime, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+from cuts.frontends.onnx import load_onnx  # noqa: E402  # onnx is optional
+from cuts.ir.errors import CutsError, ErrorList  # noqa: E402
+from cuts.ir.graph import Graph  # noqa: E402
+from cuts.ops import Registry  # noqa: E402
+from cuts.ops.reference import evaluate_graph  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+F = TensorProto.FLOAT
+
+
+def model(
+    nodes: Sequence[Any],
+    inputs: dict[str, Sequence[int | str]],
+    opset: int,
+    constants: dict[str, np.ndarray] | None = None,
+    outputs: Sequence[str] = ("y",),
+) -> Any:
+    """Return a model of float inputs whose outputs have no declared shape."""
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(name, F, shape) for name, shape in inputs.items()],
+        [helper.make_value_info(name, helper.make_tensor_type_proto(F, None)) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def node(op: str, *inputs: str, outputs: Sequence[str] = ("y",), **attributes: Any) -> Any:
+    return helper.make_node(op, list(inputs), list(outputs), name=f"the {op}", **attributes)
+
+
+def compare(proto: Any, shapes: dict[str, Sequence[int]] | None = None) -> Graph:
+    """Assert that the imported graph computes what ONNX Runtime does."""
+    graph = load_onnx(proto, shapes)
+    rng = np.random.default_rng(0)
+    feeds = {v: rng.uniform(-2, 2, graph.types[v].shape).astype(np.float32) for v in graph.inputs}
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    expected = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    found = evaluate_graph(graph, Registry.builtin(), feeds)
+    for name, value in zip(graph.outputs, expected, strict=True):
+        assert found[name].shape == value.shape
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+    return graph
+
+
+I64 = np.int64
+ints = lambda *values: np.array(values, I64)  # noqa: E731
+floats = lambda *values: np.array(values, np.float32)  # noqa: E731
+
+#: What changed between operator sets: (operation, operator set, constant operands, attributes).
+CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
+    ("Softmax", 7, {}, {"axis": 1}),
+    ("Softmax", 12, {}, {}),
+    ("Softmax", 13, {}, {}),
+    ("LogSoftmax", 11, {}, {"axis": 2}),
+    ("Clip", 7, {}, {"min": -0.5, "max": 0.5}),
+    ("Clip", 11, {"lo": floats(-0.5).reshape(()), "hi": floats(0.5).reshape(())}, {}),
+    ("Slice", 7, {}, {"starts": [1, 0], "ends": [9, -1], "axes": [1, 3]}),
+    ("Slice", 10, {"starts": ints(1, -1), "ends": ints(9, -9), "axes": ints(1, 3), "steps": ints(1, -2)}, {}),
+    ("Squeeze", 7, {}, {"axes": [0]}),
+    ("Squeeze", 13, {"axes": ints(0)}, {}),
+    ("Squeeze", 13, {}, {}),
+    ("Unsqueeze", 7, {}, {"axes": [0, 3]}),
+    ("Unsqueeze", 13, {"axes": ints(-1, 1)}, {}),
+    ("ReduceSum", 7, {}, {"axes": [1], "keepdims": 0}),
+    ("ReduceSum", 13, {"axes": ints(1, -1)}, {}),
+    ("ReduceSum", 13, {}, {"noop_with_empty_axes": 1}),
+    ("ReduceMean", 11, {}, {"axes": [2, 3]}),
+    ("ReduceMean", 18, {"axes": ints(2, 3)}, {"keepdims": 0}),
+    ("ReduceL2", 18, {}, {}),
+    ("Pad", 7, {}, {"pads": [0, 0, 1, 2, 0, 0, 3, 0], "value": 1.5}),
+    ("Pad", 11, {"pads": ints(0, 0, 1, 2, 0, 0, 3, -1), "value": floats(1.5).reshape(())}, {}),
+    ("Pad", 18, {"pads": ints(1, 1), "value": floats(0).reshape(()), "axes": ints(2)}, {"mode": "edge"}),
+    ("Reshape", 7, {"shape": ints(0, -1, 2)}, {}),
+    ("Expand", 8, {"shape": ints(2, 1, 1, 6)}, {}),
+    ("Tile", 7, {"repeats": ints(1, 2, 1, 3)}, {}),
+    ("Flatten", 11, {}, {"axis": -1}),
+    ("Transpose", 7, {}, {}),
+    ("Gather", 11, {"indices": ints(-1, 0)}, {"axis": 3}),
+    ("Upsample", 7, {}, {"scales": [1.0, 1.0, 2.0, 3.0]}),
+    ("Upsample", 9, {"scales": floats(1, 1, 2, 2)}, {"mode": "linear"}),
+    ("Resize", 10, {"scales": floats(1, 1, 0.6, 2)}, {}),
+    ("Resize", 11, {"roi": floats(), "scales": floats(1, 1, 2, 2)}, {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    ("Resize", 13, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 8)}, {"mode": "linear"}),
+    ("Resize", 18, {"": floats(), " ": floats(), "sizes": ints(7, 8)}, {"axes": [2, 3], "mode": "linear"}),
+    ("Dropout", 7, {}, {"ratio": 0.3}),
+    ("Dropout", 12, {"ratio": floats(0.3).reshape(())}, {}),
+    ("MaxPool", 7, {}, {"kernel_shape": [3, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ("MaxPool", 12, {}, {"kernel_shape": [2, 2], "ceil_mode": 1, "strides": [2, 2], "pads": [1, 0, 0, 1], "dilations": [1, 2]}),
+    ("AveragePool", 7, {}, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+    ("AveragePool", 11, {}, {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+    ("AveragePool", 19, {}, {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
+    ("Conv", 7, {"w": np.ones((2, 2, 3, 3), np.float32)}, {"group": 2, "auto_pad": "VALID"}),
+    ("Conv", 11, {"w": np.ones((2, 4, 3, 2), np.float32), "b": floats(1, 2)}, {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
+    ("ConvTranspose", 11, {"w": np.ones((4, 2, 3, 3), np.float32)}, {"strides": [2, 2], "output_shape": [10, 12]}),
+    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)}, {"strides": [2, 2], "group": 2, "output_padding": [1, 0], "pads": [1, 0, 1, 0]}),
+    ("BatchNormalization", 7, {k: floats(1, 2, 3, 4) for k in "sbmv"}, {"epsilon": 1e-3}),
+    ("BatchNormalization", 15, {k: floats(1, 2, 3, 4) for k in "sbmv"}, {}),
+    ("GroupNormalization", 18, {"s": floats(1, 2), "b": floats(3, 4)}, {"num_groups": 2}),
+    ("LayerNormalization", 17, {"s": floats(1, 2, 3, 4, 5, 6), "b": floats(1, 1, 1, 1, 1, 1)}, {}),
+    ("InstanceNormalization", 7, {"s": floats(1, 2, 3, 4), "b": floats(3, 4, 5, 6)}, {}),
+    ("LpNormalization", 7, {}, {"axis": 1, "p": 1}),
+    ("LRN", 7, {}, {"size": 3}),
+    ("Gemm", 7, {"b": np.ones((6, 3), np.float32), "c": floats(1, 2, 3)}, {"alpha": 0.5, "beta": 2.0}),
+    ("Gemm", 11, {"b": np.ones((3, 6), np.float32)}, {"transB": 1}),
+    ("MatMul", 9, {"b": np.ones((6, 3), np.float32)}, {}),
+    ("PRelu", 9, {"slope": floats(0.1, 0.2, 0.3, 0.4).reshape(4, 1, 1)}, {}),
+    ("Sum", 8, {"b": floats(1), "c": floats(1, 2, 3, 4, 5, 6)}, {}),
+    ("Mean", 8, {"b": floats(1), "c": floats(1, 2, 3, 4, 5, 6)}, {}),
+    ("Pow", 12, {"b": ints(2)}, {}),
+    ("CumSum", 11, {"axis": np.array(1, I64)}, {"exclusive": 1, "reverse": 1}),
+    ("DepthToSpace", 11, {}, {"blocksize": 2, "mode": "CRD"}),
+    ("SpaceToDepth", 7, {}, {"blocksize": 1}),
+    ("Trilu", 14, {"k": np.array(-1, I64)}, {"upper": 0}),
+    ("HardSigmoid", 7, {}, {}),
+    ("Selu", 7, {}, {}),
+    ("MeanVarianceNormalization", 13, {}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "opset", "constants", "attributes"), CHANGES, ids=[f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(CHANGES)])
+def test_an_operation_means_what_its_operator_set_says(
+    op: str, opset: int, constants: dict[str, np.ndarray], attributes: dict[str, Any]
+) -> None:
+    shape = (5, 6) if op == "Gemm" else (1, 4, 5, 6)
+    names = [name.strip() for name in constants]
+    kept = {name: array for name, array in constants.items() if name.strip()}
+    compare(model([node(op, "x", *names, **attributes)], {"x": shape}, opset, kept))
+
+
+@pytest.mark.parametrize(("opset", "attributes", "sizes"), [(7, {"split": [1, 3]}, None), (13, {}, [1, 3]), (13, {}, None), (18, {"num_outputs": 2}, None)])
+def test_split_takes_sizes_from_where_its_operator_set_has_them(opset: int, attributes: dict[str, Any], sizes: list[int] | None) -> None:
+    constants = {} if sizes is None else {"sizes": ints(*sizes)}
+    split = node("Split", "x", *constants, outputs=["y", "z"], axis=1, **attributes)
+    compare(model([split], {"x": (1, 4, 5)}, opset, constants, ["y", "z"]))
+
+
+def test_shape_subgraphs_fold() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n"], ["n1"], axes=[0]),
+        helper.make_node("Concat", ["n1", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    graph = compare(model(nodes, {"x": ("batch", 3, 2)}, 11, {"zero": np.array(0, I64), "rest": ints(-1)}), {"x": (4, 3, 2)})
+    assert [n.op for n in graph.nodes] == ["reshape"]
+    assert not graph.constants
+
+
+def test_a_large_fill_costs_no_memory() -> None:
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["c"], value=numpy_helper.from_array(floats(2))), node("Mul", "x", "c")]
+    graph = load_onnx(model(nodes, {"x": (1,)}, 13, {"s": ints(1 << 14, 1 << 14)}))
+    assert graph.constants["c"].strides == (0, 0)
+
+
+def test_the_branch_of_a_constant_condition_is_taken() -> None:
+    branches = {
+        key: helper.make_graph([helper.make_node(op, ["x"], [key])], key, [], [helper.make_tensor_value_info(key, F, [3])])
+        for key, op in (("then_branch", "Exp"), ("else_branch", "Relu"))
+    }
+    graph = compare(model([node("If", "c", **branches)], {"x": (3,)}, 13, {"c": np.array(False)}))
+    assert [n.op for n in graph.nodes] == ["relu", "identity"]
+
+
+def test_local_functions_are_inlined() -> None:
+    body = [helper.make_node("Exp", ["a"], ["t"]), helper.make_node("Relu", ["t"], ["b"])]
+    function = helper.make_function("mine", "F", ["a"], ["b"], body, [helper.make_opsetid("", 13)])
+    proto = model([helper.make_node("F", ["x"], ["y"], domain="mine")], {"x": (3,)}, 13)
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    assert [n.op for n in compare(proto).nodes] == ["exp", "relu"]
+
+
+def test_results_keep_their_names_when_nothing_computes_them() -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Dropout", ["x"], ["z"])]
+    graph = compare(model(nodes, {"x": (3,)}, 13, outputs=["y", "z"]))
+    assert graph.outputs == ("y", "z")
+
+
+def faults(*arguments: Any) -> list[str]:
+    with pytest.raises(CutsError) as caught:
+        load_onnx(*arguments)
+    assert caught.value.exit_code == 3
+    return [str(e) for e in caught.value.errors] if isinstance(caught.value, ErrorList) else [str(caught.value)]
+
+
+def test_all_unsupported_operations_are_listed_at_once() -> None:
+    nodes = [
+        node("Det", "x", outputs=["a"]), node("Relu", "a", outputs=["b"]), node("NonZero", "b", outputs=["c"]),
+        helper.make_node("Fancy", ["x"], ["y"], name="f", domain="com.x"),
+    ]  # fmt: skip
+    assert faults(model(nodes, {"x": (3, 3)}, 13)) == [
+        "<onnx>: 3 operations are not supported: Det (node 'the Det'); NonZero (node 'the NonZero'); com.x.Fancy (node 'f'); "
+        "declare them in a .cuts file or change the export"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "shapes", "expected"),
+    [
+        (("n", 3, "h"), None, "<onnx>: input 'x': shape [n, 3, h] is dynamic; fix it, as in --shape x=1x3x?"),
+        ((-1, 3, -1), None, "<onnx>: input 'x': shape [?, 3, ?] is dynamic; fix it, as in --shape x=1x3x?"),
+        (("n", 3), {"x": (2, 4)}, "<onnx>: input 'x': expected a shape like [n, 3], found [2, 4]"),
+        (("n", 3), {"x": (2,)}, "<onnx>: input 'x': expected a shape like [n, 3], found [2]"),
+        (("n", 3), {"z": (2, 3)}, "<onnx>: shape given for 'z', which is no input; inputs are 'x'"),
+        ((0, 3), None, "<onnx>: input 'x': expected extents of at least 1, found [0, 3]"),
+    ],
+)
+def test_dynamic_shapes_must_be_fixed(shape: Sequence[int | str], shapes: Any, expected: str) -> None:
+    assert faults(model([node("Relu", "x")], {"x": shape}, 13), shapes) == [expected]
+
+
+def test_a_dynamic_batch_is_one_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+    graph = load_onnx(model([node("Relu", "x")], {"x": ("n", 3)}, 13))
+    assert graph.types["x"].shape == (1, 3)
+    assert "input 'x': dynamic first axis taken as 1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("proto", "expected"),
+    [
+        (model([node("Reshape", "x", "s")], {"x": (3,), "s": (1,)}, 13), "operand 1 (shape) must be a constant, found a computed value"),
+        (model([node("Relu", "q")], {"x": (3,)}, 13), "node 'the Relu' (Relu): reads value 'q' that nothing defines"),
+        (model([node("Relu", "x", alpha=1.0)], {"x": (3,)}, 13), "node 'the Relu' (Relu): attribute 'alpha' is not supported"),
+        (model([node("Add", "x", "c")], {"x": (3,)}, 13, {"c": floats(1, 2)}), "node 'the Add' (Add): "),
+        (model([node("Relu", "x")], {"x": (3,)}, 6), "<onnx>: expected an operator set from 7 to"),
+        (model([node("Relu", "x", outputs=["z"])], {"x": (3,)}, 13), "<onnx>: output 'y' is a value that nothing defines"),
+    ],
+)  # fmt: skip
+def test_a_faulty_model_is_explained(proto: Any, expected: str) -> None:
+    assert any(expected in line for line in faults(proto)), faults(proto)
+
+
+def test_element_types_that_we_do_not_have_are_named() -> None:
+    proto = model([node("Relu", "x")], {"x": (3,)}, 13)
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
+    assert faults(proto) == ["<onnx>: input 'x': element type BFLOAT16 is not supported; convert the model to float32 or float16"]
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", b"\x08\x07\x12"])
+def test_foreign_and_truncated_files(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    assert "not an ONNX model" in faults(path)[0]
+    assert faults(tmp_path / "none.onnx") == [f"{tmp_path / 'none.onnx'}: No such file or directory"]
+
+
+def external(tmp_path: Path, **entries: str) -> Path:
+    proto = model([node("Add", "x", "c")], {"x": (3,)}, 13, {"c": floats(1, 2, 3)})
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    (tmp_path / "data.bin").write_bytes(bytes(4) + floats(1, 2, 3).tobytes())
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    return tmp_path / "m.onnx"
+
+
+def test_external_data_is_mapped_from_the_models_folder(tmp_path: Path) -> None:
+    graph = load_onnx(external(tmp_path, location="data.bin", offset="4", length="12"))
+    np.testing.assert_array_equal(graph.constants["c"], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ({"location": "../data.bin"}, "is not a path inside the model's folder"),
+        ({"location": "data.bin", "offset": "8"}, "expected 12 bytes of external data for f32[3], found offset 8"),
+        ({"location": "data.bin", "offset": "-4"}, "expected 12 bytes of external data for f32[3], found offset -4"),
+        ({"location": "data.bin", "length": "x"}, "expected 12 bytes of external data for f32[3]"),
+        ({"location": "data.bin", "length": "8"}, "expected 12 bytes of external data for f32[3]"),
+        ({"location": "none.bin"}, "cannot be opened: No such file or directory"),
+        ({}, "its external data cannot be found"),
+    ],
+)
+def test_external_data_is_checked(tmp_path: Path, entries: dict[str, str], expected: str) -> None:
+    assert expected in faults(external(tmp_path, **entries))[0]
