@@ -12,9 +12,9 @@ from math import inf, prod
 import numpy as np
 from attrs import define, frozen
 
-from ..ir.expr import reads
+from ..ir.expr import expr_variables, reads
 from ..ir.index import Var
-from ..ir.segment import FusedGroup, Segment
+from ..ir.segment import FusedGroup, Reduction, Segment, factors
 from ..ir.target import Target
 from .enumerate import sampled
 from .legality import box_extent, issue_slots
@@ -74,8 +74,14 @@ class Limited:
 
 def _operations(segment: Segment) -> float:
     points = prod(a.extent for a in segment.axes)
-    reduced = sum((1 + issue_slots(r.body)) * prod(v.extent for v in r.reduce) for r in segment.reductions)
-    return float(points * (reduced + sum(issue_slots(o.body) * prod(v.extent for v in o.extra) for o in segment.outputs)))
+    outputs = sum(issue_slots(o.body) * prod(v.extent for v in o.extra) for o in segment.outputs)
+    return float(points * outputs + sum(_accumulated(r, points * prod(v.extent for v in r.reduce)) for r in segment.reductions))
+
+
+def _accumulated(reduction: Reduction, points: int) -> int:
+    """Return a multiply and an add per point; a factor is computed once per element of what it depends on, as when it is staged."""
+    parts = factors(reduction.body) if reduction.combine == "sum" else (reduction.body,)
+    return len(parts) * points + sum(issue_slots(p) * prod(v.extent for v in expr_variables(p)) for p in parts)
 
 
 def _recomputed(segment: Segment, group: FusedGroup) -> float:

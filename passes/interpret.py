@@ -50,7 +50,8 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
     for output in segment.outputs:
         space = _Space((*segment.axes, *output.extra), scope)
         position = tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)
-        memory[output.tensor][position] = np.broadcast_to(space.value(output.body), space.shape)
+        value = np.broadcast_to(space.value(output.body), space.shape)
+        memory[output.tensor][position] = value if position else value.reshape(())
 
 
 class _Space:

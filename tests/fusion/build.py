@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ def op(result: str, name: str, *operands: str, **attributes: Any) -> Line:
     return result, name, operands, attributes
 
 
-def graph(inputs: dict[str, tuple[int, ...]], *lines: Line, out: str) -> Graph:
-    """A graph of fp32 inputs; `out` names the outputs, separated by spaces."""
-    types = {name: TensorType(DType.F32, shape) for name, shape in inputs.items()}
+def graph(inputs: Mapping[str, tuple[int, ...] | TensorType], *lines: Line, out: str) -> Graph:
+    """A graph; inputs are fp32 where only a shape is given, `out` names the outputs, separated by spaces."""
+    types = {name: given if isinstance(given, TensorType) else TensorType(DType.F32, given) for name, given in inputs.items()}
     nodes = []
     for number, (result, name, operands, attributes) in enumerate(lines):
         results = tuple(result.split())
@@ -74,9 +75,13 @@ def partitioner(made: Graph, target: Target, **policy: Any) -> Partitioner:
 
 
 def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """Inputs away from poles: between 0.1 and 1."""
+    """Inputs away from poles: between 0.1 and 1; integers are 0 or 1."""
     rng = np.random.default_rng(seed)
-    return {name: rng.uniform(0.1, 1.0, made.types[name].shape) for name in made.inputs}
+    types = {name: made.types[name] for name in made.inputs}
+    return {
+        name: rng.uniform(0.1, 1.0, t.shape) if t.dtype.is_float else rng.integers(0, 2, t.shape).astype(t.dtype.numpy)
+        for name, t in types.items()
+    }
 
 
 def run_groups(groups: list[Group], views: Views, arrays: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -86,8 +91,9 @@ def run_groups(groups: list[Group], views: Views, arrays: dict[str, np.ndarray[A
     def tensor(name: str) -> np.ndarray[Any, Any]:
         storage, type_ = views.storage(name), views.programs.types[name]
         if storage.buffer not in memory:
-            memory[storage.buffer] = np.full(views.programs.types[storage.buffer].size, np.nan)
-        strides = tuple(8 * s for s in storage.strides)
+            floats = type_.dtype.is_float
+            memory[storage.buffer] = np.full(views.programs.types[storage.buffer].size, np.nan if floats else 0, float if floats else type_.dtype.numpy)
+        strides = tuple(memory[storage.buffer].itemsize * s for s in storage.strides)
         return np.lib.stride_tricks.as_strided(memory[storage.buffer][storage.offset :], type_.shape, strides)
 
     for name, array in arrays.items():
@@ -96,6 +102,6 @@ def run_groups(groups: list[Group], views: Views, arrays: dict[str, np.ndarray[A
         form: FusedGroup = group.form
         results = interpret(form, {t: tensor(group.tensors[t]).copy() for t in form.inputs})
         for name, value in results.items():
-            target, untouched = tensor(group.tensors[name]), np.isnan(value)
+            target, untouched = tensor(group.tensors[name]), value != value
             target[...] = np.where(untouched, target, value)
     return {name: tensor(name) for name in views.programs.graph.outputs}

@@ -9,6 +9,7 @@ import pytest
 from cuts.backends.targets import find_target
 from cuts.ir.compiled import Mode
 from cuts.ir.graph import Graph
+from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.partition import partition
 from hypothesis import given, settings
@@ -121,3 +122,37 @@ def test_a_row_operation_between_pointwise_ones_is_one_kernel(name: str) -> None
 def test_group_and_instance_norm_are_one_kernel_each() -> None:
     made = graph({"x": (2, 6, 3, 3), "s": (6,)}, op("a", "group_norm", "x", "s", "s", num_groups=2), op("y", "instance_norm", "a", "s", "s"), out="y")
     assert check(made, "no-fusion") == 2
+
+
+def _typed(dtype: DType, *shape: int) -> TensorType:
+    return TensorType(dtype, shape)
+
+
+SINGLE: dict[str, tuple[dict[str, tuple[int, ...] | TensorType], Line]] = {
+    "transposed convolution": ({"x": (1, 2, 4, 3), "w": (2, 3, 3, 2)}, op("y", "conv_transpose", "x", "w", strides=(2, 2))),
+    "gemm": ({"x": (3, 4), "w": (5, 4), "b": (5,)}, op("y", "gemm", "x", "w", "b", trans_b=True, alpha=0.5)),
+    "average pooling that leaves padding out": ({"x": (1, 2, 5)}, op("y", "average_pool", "x", kernel_shape=(3,), pads=(1, 1))),
+    "local response": ({"x": (1, 5, 3, 2)}, op("y", "lrn", "x", size=3)),
+    "gather": ({"x": (3, 4), "i": _typed(DType.I64, 2, 2)}, op("y", "gather", "x", "i", axis=1)),
+    "gather of elements": ({"x": (3, 4), "i": _typed(DType.I64, 2, 4)}, op("y", "gather_elements", "x", "i")),
+    "where": ({"c": _typed(DType.BOOL, 3, 1), "x": (3, 4), "z": (4,)}, op("y", "where", "c", "x", "z")),
+    "cast": ({"x": (3, 4)}, op("y", "cast", "x", to="i32")),
+    "argmin over two axes": ({"x": (3, 4)}, op("y", "argmin", "x", axis=0)),
+    "pixel shuffle": ({"x": (1, 8, 2, 3)}, op("y", "depth_to_space", "x", blocksize=2)),
+    "nearest resize": ({"x": (1, 2, 3, 3)}, op("y", "resize_nearest", "x", sizes=(1, 2, 6, 6))),
+    "half precision": ({"x": _typed(DType.F16, 3, 4), "w": _typed(DType.F16, 4, 2)}, op("y", "matmul", "x", "w")),
+    "a row of one element": ({"x": (3, 1)}, op("y", "softmax", "x")),
+    "everything of extent 1": ({"x": (1, 1, 1, 1), "w": (1, 1, 1, 1)}, op("y", "conv", "x", "w")),
+    "a scalar": ({"x": ()}, op("y", "exp", "x")),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_node_computes_the_reference(name: str) -> None:
+    inputs, line = SINGLE[name]
+    assert check(graph(inputs, line, out="y"), "no-fusion") == 1
+
+
+def test_an_index_that_is_computed_has_to_be_in_memory() -> None:
+    made = graph({"x": (3, 4)}, op("i", "argmax", "x", axis=1, keepdims=False), op("y", "gather", "x", "i", axis=1), out="y")
+    assert check(made, "fusion") == 2
