@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product as cartesian
 from math import prod
 from typing import Any
 
@@ -21,6 +22,19 @@ from .structure import Structure, next_power
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
 BATCH = 1 << 17
+
+
+@frozen
+class Slice:
+    """Consecutive points of a structure: the leading knobs at `fixed` positions, the next one from `first` to `last`, the rest whole.
+
+    `start` is the number of the first point within the structure.
+    """
+
+    fixed: tuple[int, ...]
+    first: int
+    last: int
+    start: int
 
 
 @frozen
@@ -58,15 +72,35 @@ class Batch:
         return np.asarray(np.logical_not(self.flat(bad)))
 
 
-def mesh(structure: Structure, first: int = 0, last: int | None = None) -> dict[str, Count]:
-    """Return the knobs as an open mesh: arrays that broadcast to all points, the leading knob restricted to a slice."""
+def mesh(structure: Structure, part: Slice) -> dict[str, Count]:
+    """Return the knobs of a slice as an open mesh: arrays that broadcast to all its points."""
     rank = len(structure.knobs)
     columns: dict[str, Count] = {}
     for axis, knob in enumerate(structure.knobs):
-        table = np.asarray(knob.values[first:last] if axis == 0 else knob.values, dtype=np.int64)
+        table = np.asarray(knob.values, dtype=np.int64)
+        if axis < len(part.fixed):
+            table = table[part.fixed[axis] : part.fixed[axis] + 1]
+        elif axis == len(part.fixed):
+            table = table[part.first : part.last]
         for place, name in enumerate(knob.names):
             columns[name] = table[:, place].reshape([-1 if k == axis else 1 for k in range(rank)])
     return columns
+
+
+def slices(structure: Structure) -> Iterator[Slice]:
+    """Yield the points of a structure in order, in slices of at most about `BATCH` points."""
+    shape = structure.shape
+    axis = 0
+    while axis + 1 < len(shape) and prod(shape[axis + 1 :]) > BATCH:
+        axis += 1
+    inner = prod(shape[axis + 1 :])
+    step = max(1, BATCH // inner)
+    start = 0
+    for fixed in cartesian(*(range(n) for n in shape[:axis])):
+        for first in range(0, shape[axis] if shape else 1, step):
+            last = min(first + step, shape[axis]) if shape else 1
+            yield Slice(fixed, first, last, start)
+            start += (last - first) * inner
 
 
 def columns_at(structure: Structure, points: np.ndarray[Any, Any]) -> dict[str, Count]:
@@ -130,26 +164,9 @@ def batches(space: Space) -> Iterator[Batch]:
     """Yield all points of a space in order, in batches that fit the cache."""
     start = 0
     for structure in space.structures:
-        for first, inner in _slices(structure):
-            points = np.arange(first, min(first + BATCH, structure.size)) if inner > BATCH else None
-            columns = mesh(structure, first // inner, _last(first, inner)) if points is None else columns_at(structure, points)
-            yield evaluate(space, structure, columns, start if points is not None else start + first, points)
+        for part in slices(structure):
+            yield evaluate(space, structure, mesh(structure, part), start + part.start)
         start += structure.size
-
-
-def _slices(structure: Structure) -> Iterator[tuple[int, int]]:
-    """Yield the first point of each batch, and the points per value of the leading knob."""
-    if not structure.knobs:
-        yield 0, 1
-        return
-    inner = structure.size // len(structure.knobs[0].values)
-    step = BATCH if inner > BATCH else max(1, BATCH // inner) * inner
-    for first in range(0, structure.size, step):
-        yield first, inner
-
-
-def _last(first: int, inner: int) -> int:
-    return first // inner + max(1, BATCH // inner)
 
 
 def sampled(space: Space, most: int) -> Iterator[Batch]:
