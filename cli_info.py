@@ -76,5 +76,5 @@ def _declaration(decl: OpDecl) -> str:
     """Return the text of a declaration: its first line and the indented ones below."""
     line, _ = decl.span.source.line_column(decl.span.start)
     first, *rest = decl.span.source.text.split("\n")[line - 1 :]
-    body = takewhile(lambda text: not text or text[0].isspace(), rest)
+    body = takewhile(lambda text: not text or text[0].isspace() or text.startswith("}"), rest)
     return "\n".join([first, *body]).rstrip()
