@@ -88,7 +88,7 @@ _TABLE = [
     Function("max", 2, np.maximum, "fmax({0}, {1})", c_int="({0} > {1} ? {0} : {1})", commutative=True),
     Function("neg", 1, np.negative, "(-{0})"),
     Function("abs", 1, np.abs, "fabs({0})", c_int="({0} < 0 ? -{0} : {0})"),
-    Function("sign", 1, np.sign, "(({0} > 0) - ({0} < 0))", issue=3),
+    Function("sign", 1, np.sign, "({0} > 0 ? 1.0f : ({0} < 0 ? -1.0f : {0}))", issue=3, c_int="(({0} > 0) - ({0} < 0))"),
     Function("lt", 2, np.less, "({0} < {1})", result="bool"),
     Function("le", 2, np.less_equal, "({0} <= {1})", result="bool"),
     Function("gt", 2, np.greater, "({0} > {1})", result="bool"),

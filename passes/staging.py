@@ -44,7 +44,8 @@ class Binding:
 class Tile:
     """A staged operand's tile.
 
-    `value` is what an element holds, over the coordinate variables and the block's; `valid` says which elements exist (others hold 0).
+    `value` is what an element holds, over the coordinate variables and the block's; `valid` says which elements exist (others hold 0),
+    `inside` which ones lie in the tensor (others are never loaded: padding, or of no consequence).
     `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each coordinate's step in
     elements, `size` the elements of one stage, padding included. `covered` are the ragged locals whose missing elements are 0.
     """
@@ -58,6 +59,7 @@ class Tile:
     halo: bool
     covered: frozenset[Var]
     flats: Mapping[Var, Flat] = field(factory=dict)
+    inside: tuple[Guard, ...] = ()
 
     @property
     def count(self) -> int:
@@ -148,7 +150,7 @@ def _box(
     uses: list[Index] = []
     solved: dict[Var, IndexLike] = {}
     whole: list[tuple[Index, Index]] = []
-    valid: list[Guard] = []
+    inside: list[Guard] = []
     for index, extent in zip(indices, shape, strict=True):
         moving = Index(0, tuple((a, f) for a, f in index.terms if isinstance(a, Var) and a in local))
         if not moving.terms:
@@ -159,7 +161,7 @@ def _box(
         coordinates.append(var)
         uses.append(moving - low)
         whole.append((index, place))
-        valid.append(Guard(place, 0, extent))
+        inside.append(Guard(place, 0, extent))
         atom, factor = moving.terms[0]
         if len(moving.terms) == 1 and factor == 1 and isinstance(atom, Var):
             solved[atom] = as_index(var)
@@ -167,10 +169,10 @@ def _box(
     if expr_variables(value) & local:
         return None
     covered = [v for v in binding.valid if v in solved]
-    valid += [Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered)]
+    valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
     pitch, size = _layout([c.extent for c in coordinates], choice)
-    kept = tuple(dict.fromkeys(g for g in valid if not g.always))
-    return Tile(tuple(coordinates), tuple(uses), value, kept, pitch, size, halo=True, covered=frozenset(covered))
+    kept = tuple(g for g in inside if not g.always)
+    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered), inside=kept)
 
 
 def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[Var, IndexLike]) -> Expr:

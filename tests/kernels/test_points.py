@@ -1,0 +1,107 @@
+"""Every legal point of every group computes what the group means: generated kernels run and are compared with the interpreter."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from attrs import evolve
+from cuts.backends.device import Buffer, Device, Pointer, open_device
+from cuts.backends.emit import emit
+from cuts.backends.targets import find_target
+from cuts.ir.launch import KernelFunction
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.passes.extract import extract
+from cuts.passes.interpret import interpret
+from cuts.passes.lower import lower
+from cuts.runtime.verify import compare, tolerance
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_cuda, needs_opencl
+from .cases import accumulation, arrays, chains, pairs, points
+
+GPU = find_target("cuda:sm_90")
+#: The GPU's space as PoCL tests draw from it: smaller work groups, because PoCL takes seconds to compile large ones with barriers.
+SMALL_GPU = evolve(GPU, MAX_thread=32, MAX_shared=16384)
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@cache
+def _device(name: str) -> Device:
+    return open_device(find_target(name))
+
+
+def _run(device: Device, function: KernelFunction, group: FusedGroup, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run one kernel on poisoned outputs between guard zones, and check that no guard zone was touched."""
+    buffers: dict[str, Buffer] = {}
+    margin = 256
+    values = dict(inputs) | {t: np.full(group.tensors[t].shape, np.nan, group.tensors[t].dtype.numpy) for t in group.outputs}
+    values |= {t: np.asarray(v, dtype=np.int32) for t, v in function.tables.items()}
+    for name, array in values.items():
+        buffers[name] = device.allocate(array.nbytes + 2 * margin)
+        device.upload(Pointer(buffers[name]), np.full(array.nbytes + 2 * margin, 0xA5, np.uint8))
+        device.upload(Pointer(buffers[name], margin), np.ascontiguousarray(array))
+    (loaded,) = device.build([function])
+    device.bind(loaded, function, [Pointer(buffers[a.tensor], margin) for a in function.arguments])()
+    device.synchronize()
+    found = {}
+    for name in group.outputs:
+        zone = np.empty(values[name].nbytes + 2 * margin, np.uint8)
+        device.download(zone, Pointer(buffers[name]))
+        assert (zone[:margin] == 0xA5).all() and (zone[-margin:] == 0xA5).all(), "the kernel wrote outside its output"
+        found[name] = zone[margin:-margin].view(values[name].dtype).reshape(values[name].shape)
+    return found
+
+
+def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule) -> None:
+    """Assert that a point computes what the group means."""
+    function = emit(extract(lower(group, schedule, {}, target)), device.target.dialect)
+    inputs = arrays(group, 1)
+    found = _run(device, function, group, inputs)
+    expected = interpret(group, inputs)
+    for name in group.outputs:
+        result = compare(name, found[name], expected[name], 4 * tolerance(group.tensors[name].dtype, *accumulation(group)))
+        assert result.error <= result.tolerance, f"{result}\n{schedule}\n{function.source}"
+
+
+@needs_opencl
+@settings(max_examples=120, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_register_level_points_opencl(data: st.DataObject) -> None:
+    group = data.draw(chains())
+    schedule = data.draw(points(group, SMALL_GPU))
+    assume(schedule is not None)
+    check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
+@needs_opencl
+@settings(max_examples=50, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_shared_level_points_opencl(data: st.DataObject) -> None:
+    group = data.draw(pairs())
+    schedule = data.draw(points(group, SMALL_GPU))
+    assume(schedule is not None)
+    check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
+@needs_cuda
+@settings(max_examples=400, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_register_level_points_cuda(data: st.DataObject) -> None:
+    group = data.draw(chains())
+    schedule = data.draw(points(group, GPU))
+    assume(schedule is not None)
+    check(_device("cuda"), GPU, group, schedule)
+
+
+@needs_cuda
+@settings(max_examples=150, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_shared_level_points_cuda(data: st.DataObject) -> None:
+    group = data.draw(pairs())
+    schedule = data.draw(points(group, GPU))
+    assume(schedule is not None)
+    check(_device("cuda"), GPU, group, schedule)
