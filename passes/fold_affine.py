@@ -213,7 +213,8 @@ def _rebuild(graph: Graph, producer: Node, reader: Node, target: _Target, arrays
     for position, formal in enumerate(target.instance.inputs):
         if formal in arrays and formal is not None:
             old = inputs[position]
-            name = fresh_name(types, f"{producer.outputs[0]}.shift" if old == _NEW or old is None else f"{old}.folded")
+            made = old is None or old == _NEW
+            name = fresh_name(types, f"{producer.outputs[0]}.shift" if made else f"{str(old).partition('.folded')[0]}.folded")
             constants[name] = arrays[formal]
             types[name] = target.instance.program.tensors[formal]
             inputs[position] = name
