@@ -13,6 +13,7 @@ from . import console
 from .backends.device import Array
 from .driver import CompiledPlan
 from .ir.errors import NumericsError, UsageError
+from .ir.verify_graph import quote
 from .runtime.onnx_oracle import run_onnxruntime
 from .runtime.verify import Comparison, first_wrong_step, require_right
 
@@ -75,7 +76,7 @@ def require_right_plan(plan: CompiledPlan, inputs: Mapping[str, Array], results:
         return
     culprit = first_wrong_step(plan.session, inputs, plan.reference_values(inputs), plan.tolerances())
     try:
-        require_right(results, f"plan '{plan.plan.name}' against {oracle}")
+        require_right(results, f"plan {quote(plan.plan.name)} against {oracle}")
     except NumericsError as error:
         raise NumericsError(error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong by itself") from None
 

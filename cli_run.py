@@ -13,6 +13,7 @@ from .backends.device import Array, Timing
 from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_arrays
 from .driver import CompiledPlan, load
 from .ir.errors import NumericsError, UsageError
+from .ir.verify_graph import quote
 from .runtime.plan_file import plain
 from .runtime.verify import first_wrong_step
 
@@ -86,7 +87,7 @@ def _verify_steps(plan: CompiledPlan, inputs: Mapping[str, Array]) -> None:
     if plan.target.dialect == "reference":
         raise UsageError("target 'reference' launches no kernels, so there are no steps to compare")
     if culprit := first_wrong_step(plan.session, inputs, plan.reference_values(inputs), plan.tolerances()):
-        raise NumericsError(f"plan '{plan.plan.name}': {culprit}")
+        raise NumericsError(f"plan {quote(plan.plan.name)}: {culprit}")
     console.note(f"{console.count(len(plan.plan.steps), 'step')} computed what the float64 reference did")
 
 
@@ -129,4 +130,4 @@ def _find_group(plan: CompiledPlan, wanted: str) -> int:
         members = group.get("nodes", ())
         if isinstance(members, (list, tuple)) and wanted in members:
             return number
-    raise UsageError(f"the plan has no group '{wanted}'", hint=f"expected a number below {len(plan.plan.steps)} or the name of a node")
+    raise UsageError(f"the plan has no group {quote(wanted)}", hint=f"expected a number below {len(plan.plan.steps)} or the name of a node")

@@ -22,6 +22,7 @@ from .ir.launch import KernelFunction
 from .ir.source import Source
 from .ir.target import Target
 from .ir.types import TensorType
+from .ir.verify_graph import quote, verify_graph
 from .ops import Registry
 from .ops.inference import Instances
 from .runtime.arrays import checked_inputs, random_inputs
@@ -94,11 +95,12 @@ def _load_onnx(path: str, spec: Spec, shapes: Shapes) -> Graph:
 def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
     """Return the graph with other input shapes, and every other type derived again."""
     from .frontends.graph_json import infer_types
-    from .ir.verify_graph import verify_graph
 
     unknown = [name for name in shapes if name not in graph.inputs]
     if unknown:
-        raise UsageError(f"--shape names '{unknown[0]}', which is no input", hint=f"inputs are: {', '.join(graph.inputs) or 'none'}")
+        raise UsageError(
+            f"--shape names {quote(unknown[0])}, which is no input", hint=f"inputs are: {', '.join(map(quote, graph.inputs)) or 'none'}"
+        )
     if all(tuple(shape) == graph.types[name].shape for name, shape in shapes.items()):
         return graph
     types = {name: graph.types[name] for name in (*graph.inputs, *graph.constants)}
@@ -191,7 +193,7 @@ class CompiledPlan:
         found = self.run(given)
         missing = [name for name in found if name not in expected]
         if missing:
-            raise GraphError(f"the oracle has no output '{missing[0]}'", hint=f"it has: {', '.join(expected)}")
+            raise GraphError(f"the oracle has no output {quote(missing[0])}", hint=f"it has: {', '.join(map(quote, expected))}")
         return tuple(compare(name, found[name], expected[name], allowed[name]) for name in self.plan.outputs)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -200,7 +202,7 @@ class CompiledPlan:
 
     def _model(self) -> Model:
         if self.plan.model is None:
-            raise PlanError(f"plan '{self.plan.name}' does not carry its model, so there is nothing to compare with")
+            raise PlanError(f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with")
         return self.plan.model
 
 

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from ..ir.errors import BackendError, UsageError
 from ..ir.target import Target
+from ..ir.verify_graph import quote
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
@@ -60,7 +61,7 @@ def find_target(name: str) -> Target:
             return item.target
     if dialect == "cuda" and (relative := _same_generation(key)) is not None:
         return relative
-    raise UsageError(f"unknown target '{name}'", hint=f"targets are: {', '.join(known_targets())}")
+    raise UsageError(f"unknown target {quote(name)}", hint=f"targets are: {', '.join(known_targets())}")
 
 
 def _cuda_device(required: bool) -> Target:

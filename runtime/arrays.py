@@ -11,6 +11,7 @@ from attrs import frozen
 from ..backends.device import Array, Device, Pointer
 from ..ir.errors import UsageError, raise_all
 from ..ir.types import TensorType
+from ..ir.verify_graph import quote
 
 _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
 
@@ -56,24 +57,24 @@ def host_array(name: str, value: object) -> Array:
         if kind is not None and hasattr(value, "__dlpack__"):
             if int(kind()[0]) in _DLPACK_HOST:
                 return np.from_dlpack(value)
-            raise UsageError(f"input '{name}' lies on a device this plan does not run on", hint="copy it to the host first")
+            raise UsageError(f"input {quote(name)} lies on a device this plan does not run on", hint="copy it to the host first")
         return np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:
-        raise UsageError(f"input '{name}' is no array: {error}") from error
+        raise UsageError(f"input {quote(name)} is no array: {error}") from error
 
 
 def check_names(expected: tuple[str, ...], given: Mapping[str, object]) -> None:
     """Check that exactly the plan's inputs are given."""
-    wants = ", ".join(f"'{name}'" for name in expected) or "none"
-    errors = [UsageError(f"input '{name}' is missing") for name in expected if name not in given]
-    errors += [UsageError(f"there is no input '{name}'", hint=f"inputs are: {wants}") for name in given if name not in expected]
+    wants = ", ".join(map(quote, expected)) or "none"
+    errors = [UsageError(f"input {quote(name)} is missing") for name in expected if name not in given]
+    errors += [UsageError(f"there is no input {quote(name)}", hint=f"inputs are: {wants}") for name in given if name not in expected]
     raise_all(errors)
 
 
 def check_type(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected: TensorType) -> None:
     """Check an input's element type and shape."""
     if dtype != expected.dtype.numpy or tuple(shape) != expected.shape:
-        raise UsageError(f"input '{name}': expected {expected}, found {dtype}{list(shape)}")
+        raise UsageError(f"input {quote(name)}: expected {expected}, found {dtype}{list(shape)}")
 
 
 def checked_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object]) -> dict[str, Array]:

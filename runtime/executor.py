@@ -11,6 +11,7 @@ from attrs import frozen
 
 from ..backends.device import Array, Buffer, Device, Launch, Pointer, Timing, open_device
 from ..ir.errors import PlanError
+from ..ir.verify_graph import quote
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .plan import Plan, extent_bytes
 
@@ -30,7 +31,7 @@ class Session:
 
     def __init__(self, plan: Plan, device: Device | None = None) -> None:
         if plan.target.dialect not in ("opencl", "cuda"):
-            raise PlanError(f"plan '{plan.name}' is for target '{plan.target.name}', which launches no kernels")
+            raise PlanError(f"plan {quote(plan.name)} is for target {quote(plan.target.name)}, which launches no kernels")
         self.plan = plan
         self.device = device or open_device(plan.target)
         loaded = self.device.build(plan.kernels, plan.binaries)

@@ -18,6 +18,7 @@ from ..ir.graph import Array, Graph
 from ..ir.launch import KernelFunction, Storage
 from ..ir.target import Target
 from ..ir.types import TensorType
+from ..ir.verify_graph import quote
 from .memory import Lifetime, Placement, place_buffers
 
 
@@ -149,11 +150,11 @@ def check_plan(plan: Plan) -> None:
 def _check_tensors(plan: Plan) -> None:
     for tensor in (*plan.inputs, *plan.outputs, *plan.constants):
         if tensor not in plan.types:
-            raise PlanError(f"plan '{plan.name}': tensor '{tensor}' has no type")
+            raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no type")
     for tensor, array in plan.constants.items():
         type_ = plan.types[tensor]
         if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
-            raise PlanError(f"plan '{plan.name}': constant '{tensor}' is {array.dtype}{list(array.shape)}, expected {type_}")
+            raise PlanError(f"plan {quote(plan.name)}: constant {quote(tensor)} is {array.dtype}{list(array.shape)}, expected {type_}")
 
 
 def _check_buffers(plan: Plan) -> None:
@@ -161,25 +162,29 @@ def _check_buffers(plan: Plan) -> None:
         storage = plan.storages.get(tensor)
         place = plan.buffers.get(storage.buffer) if storage else None
         if storage is None or place is None or len(storage.strides) != len(type_.shape):
-            raise PlanError(f"plan '{plan.name}': tensor '{tensor}' has no place in the arena")
+            raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no place in the arena")
         if storage.offset < 0 or min(storage.strides, default=0) < 0 or extent_bytes(type_, storage) > place.nbytes:
-            raise PlanError(f"plan '{plan.name}': tensor '{tensor}' reaches outside its buffer of {place.nbytes} bytes")
+            raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} reaches outside its buffer of {place.nbytes} bytes")
     for place in (*plan.buffers.values(), *(p for tables in plan.tables for p in tables.values())):
         if place.offset < 0 or place.nbytes < 0 or place.offset + place.nbytes > plan.arena:
-            raise PlanError(f"plan '{plan.name}': a buffer lies outside the arena of {plan.arena} bytes")
+            raise PlanError(f"plan {quote(plan.name)}: a buffer lies outside the arena of {plan.arena} bytes")
 
 
 def _check_steps(plan: Plan) -> None:
     if not len(plan.kernels) == len(plan.tables) == len(plan.binaries):
-        raise PlanError(f"plan '{plan.name}': {len(plan.kernels)} kernels, {len(plan.tables)} table lists, {len(plan.binaries)} binaries")
+        raise PlanError(
+            f"plan {quote(plan.name)}: {len(plan.kernels)} kernels, {len(plan.tables)} table lists, {len(plan.binaries)} binaries"
+        )
     for number, step in enumerate(plan.steps):
         if not 0 <= step.kernel < len(plan.kernels):
-            raise PlanError(f"plan '{plan.name}': step {number} launches kernel {step.kernel} of {len(plan.kernels)}")
+            raise PlanError(f"plan {quote(plan.name)}: step {number} launches kernel {step.kernel} of {len(plan.kernels)}")
         kernel = plan.kernels[step.kernel]
         if len(kernel.arguments) != len(step.tensors):
-            raise PlanError(f"plan '{plan.name}': step {number} binds {len(step.tensors)} tensors, expected {len(kernel.arguments)}")
+            raise PlanError(f"plan {quote(plan.name)}: step {number} binds {len(step.tensors)} tensors, expected {len(kernel.arguments)}")
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
             if argument.table and tensor not in plan.tables[step.kernel]:
-                raise PlanError(f"plan '{plan.name}': step {number} names the table '{tensor}', which kernel {kernel.name} has not")
+                raise PlanError(
+                    f"plan {quote(plan.name)}: step {number} names the table {quote(tensor)}, which kernel {kernel.name} has not"
+                )
             if not argument.table and (tensor not in plan.types or plan.types[tensor].dtype != argument.dtype):
-                raise PlanError(f"plan '{plan.name}': step {number} binds '{tensor}' where {argument.dtype} is expected")
+                raise PlanError(f"plan {quote(plan.name)}: step {number} binds {quote(tensor)} where {argument.dtype} is expected")

@@ -34,6 +34,7 @@ from ..ir.graph_text import parse_graph, print_graph
 from ..ir.launch import Argument, KernelFunction, Storage
 from ..ir.target import Target
 from ..ir.types import DType, TensorType
+from ..ir.verify_graph import quote
 from .memory import Placement
 from .plan import Model, Plan, check_plan
 
@@ -249,7 +250,7 @@ def _read_document(root: Path) -> Document:
 def _read_file(root: Path, name: str, digest: str) -> bytes:
     path = root / name
     if Path(name).is_absolute() or ".." in Path(name).parts or path.is_symlink():
-        raise PlanError(f"{root / 'plan.json'} names the file '{name}' outside the plan")
+        raise PlanError(f"{root / 'plan.json'} names the file {quote(name)} outside the plan")
     try:
         content = path.read_bytes()
     except OSError as error:

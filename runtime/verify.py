@@ -15,6 +15,7 @@ from attrs import frozen
 from ..backends.device import Array
 from ..ir.errors import NumericsError
 from ..ir.types import DType
+from ..ir.verify_graph import quote
 from .executor import Session
 
 #: How many times the expected rounding error is still taken for rounding.
@@ -40,7 +41,7 @@ class Comparison:
         """One line for people."""
         verdict = "ok" if self.ok else "WRONG"
         place = "" if self.ok else f", worst {self.worst}"
-        return f"{self.tensor}: error {self.error:.3g}, tolerance {self.tolerance:.3g}: {verdict}{place}"
+        return f"{quote(self.tensor)}: error {self.error:.3g}, tolerance {self.tolerance:.3g}: {verdict}{place}"
 
 
 def tolerance(dtype: DType, length: int, depth: int = 1) -> float:
@@ -84,8 +85,8 @@ def first_wrong_step(session: Session, inputs: Mapping[str, object], expected: M
         for result in compare_outputs(written, expected, allowed):
             if not result.ok:
                 kernel = session.plan.kernels[session.plan.steps[number].kernel]
-                members = session.plan.groups[number].get("nodes", "") if number < len(session.plan.groups) else ""
-                return f"step {number}, kernel {kernel.name}, nodes {members}: {result.text}"
+                members = session.plan.groups[number].get("nodes", ()) if number < len(session.plan.groups) else ()
+                return f"step {number}, kernel {kernel.name}, nodes {_names(members)}: {result.text}"
     return ""
 
 
@@ -94,3 +95,7 @@ def require_right(results: tuple[Comparison, ...], where: str) -> None:
     wrong = [result.text for result in results if not result.ok]
     if wrong:
         raise NumericsError(f"{where}: wrong numbers: {'; '.join(wrong)}")
+
+
+def _names(members: object) -> str:
+    return ", ".join(quote(str(name)) for name in members) if isinstance(members, (list, tuple)) else quote(str(members))

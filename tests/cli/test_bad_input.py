@@ -27,7 +27,7 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "absent device": ([*COMPILE, "--target", "metal"], 2, "targets are: opencl"),
     "unknown mode": ([*COMPILE, "--mode", "fast"], 2, "no-fusion"),
     "bad shape": ([*COMPILE, "--shape", "x=2xq"], 2, "expected NAME=1x3x224x224"),
-    "shape of nothing": ([*COMPILE, "--shape", "z=2x4"], 2, "inputs are: x"),
+    "shape of nothing": ([*COMPILE, "--shape", "z=2x4"], 2, "inputs are: 'x'"),
     "shape that does not fit": ([*COMPILE, "--shape", "x=2x5"], 3, "matmul"),
     "bad budget": ([*COMPILE, "--budget", "-1"], 2, "number above 0"),
     "missing spec": ([*COMPILE, "--spec", "none.cuts"], 2, "none.cuts"),

@@ -96,7 +96,7 @@ def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("cuts.driver.CompiledPlan.session", None)
     result = cuts("verify", "p", "--json")
     assert result.code == 5 and result.json["checks"][0]["ok"] is False
-    assert "wrong numbers: y: error" in result.err and "first at step 0, kernel k" in result.err
+    assert "wrong numbers: 'y': error" in result.err and "first at step 0, kernel k" in result.err
 
 
 def test_explain_shows_groups_and_sources(cuts: Cuts, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_wrong_kernel_is_named(cuts: Cuts, tmp_path: Path) -> None:
     save_plan(evolve(plan, kernels=wrong), tmp_path / "p")
     result = cuts("verify", "p")
     assert result.code == 5
-    assert "wrong numbers: y: error" in result.err
+    assert "wrong numbers: 'y': error" in result.err
     assert f"first at step 0, kernel {wrong[0].name}, nodes" in result.err
 
 

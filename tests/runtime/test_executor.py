@@ -106,7 +106,7 @@ def test_trace_finds_the_first_wrong_kernel(session: Session) -> None:
     broken = h.copy()
     broken[1, 2] += 1
     message = first_wrong_step(session, {"x": x}, {"h": broken, "left": right["left"]}, allowed)
-    assert message.startswith("step 0, kernel k_add, nodes ['add']: h: error") and "at [1, 2]" in message
+    assert message.startswith("step 0, kernel k_add, nodes 'add': 'h': error") and "at [1, 2]" in message
 
 
 @needs_opencl
