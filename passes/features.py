@@ -13,15 +13,15 @@ from math import prod
 import numpy as np
 from attrs import frozen
 
-from ..ir.expr import Call, Expr, Read, dtype_of, expr_variables, reads
-from ..ir.index import variables
+from ..ir.expr import Read, expr_variables
 from ..ir.segment import FusedGroup, Segment, operands
 from ..ir.target import Target
-from .footprint import Count, ceil_div, least, product, segments_of
+from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
-from .place import Place, access_vector, place_of, tile_vector, wavefronts
+from .place import access_vector, place_of
+from .tally import Totals, add_reduction
 from .tiles import StagedTile, staged_tiles
-from .work import group_work, memory_reads, node_cost, nodes
+from .work import group_work, memory_reads
 
 
 @frozen
@@ -70,63 +70,6 @@ class Features:
     useful_flops: float
     unique_bytes: float
     segments: tuple[PaperCounts, ...]
-
-
-class Totals:
-    """Sums that are gathered while walking a group; one instance per call of `count_features`."""
-
-    def __init__(self, group: FusedGroup, target: Target) -> None:
-        self.group = group
-        self.target = target
-        self.sums: dict[str, Count] = dict.fromkeys(
-            ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
-             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body"), 0)  # fmt: skip
-
-    def add(self, name: str, value: Count) -> None:
-        """Add to one sum."""
-        self.sums[name] = self.sums[name] + value
-
-    def since(self, name: str, before: dict[str, Count]) -> Count:
-        """Return how much a sum has grown since a copy of the sums was taken."""
-        return self.sums[name] - before[name]
-
-    def compute(self, expr: Expr, place: Place, stop: Sequence[Expr], fused: bool = False) -> None:
-        """Count the arithmetic of an expression in every thread; `fused` makes the top node one half of a multiply-add."""
-        for node in nodes(expr, stop):
-            work = node_cost(node)
-            if not work.issue:
-                continue
-            used = expr_variables(node)
-            once = place.thread.dependent(used)
-            times = once * place.repeats(frozenset(used)) * 1.0
-            self.add("thread_flops", times * work.flops)
-            self.add("flops", times * work.flops * place.threads)
-            if not (fused and node == expr):
-                self.add("issue", times * work.issue * place.threads)
-                self.add("body", once * 1.0)
-
-    def load(self, read: Read, place: Place, geometry: Geometry) -> None:
-        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared memory."""
-        used = frozenset[object]().union(*(variables(i) for i in read.indices))
-        kind = self.group.tensors[read.tensor]
-        times = place.loads(read, kind.shape) * place.repeats(used) * 1.0
-        vector = access_vector(read, geometry, self.target.vector_bytes // kind.dtype.size)
-        self.add("thread_loads", times)
-        self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
-        if read.tensor in self.group.shared:
-            self.add("shared_loads", times / vector * place.threads)
-            return
-        self.add("global_loads", times / vector * place.threads)
-        self.add("fetched", times * place.threads * kind.dtype.size)
-        self.block_traffic(read, place)
-
-    def block_traffic(self, read: Read, place: Place) -> None:
-        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors."""
-        kind = self.group.tensors[read.tensor]
-        size = kind.dtype.size
-        self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * 1.0)
-        unit = max(1, self.target.sector_bytes // size)
-        self.add("bytes", segments_of(read, kind.shape, place.whole, unit) * float(min(self.target.sector_bytes, unit * size)))
 
 
 def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Target) -> Features:
@@ -181,7 +124,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     for position, reduction in enumerate(segment.reductions):
         place = place_of(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        registers = registers + instances + _reduce(totals, reduction.body, reduction.combine, place, staged, geometry, own)
+        registers = registers + instances + add_reduction(totals, reduction.body, reduction.combine, place, staged, geometry, own)
         parts = operands(reduction, own)
         for part in parts:
             registers = registers + 2.0 * geometry.cover(geometry.thread).dependent(expr_variables(part)) * (len(parts) > 1)
@@ -213,66 +156,3 @@ def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
     return product(sizes) * float(prod(geometry.extents(which))) * totals.group.tensors[tensor].dtype.size
-
-
-def _reduce(
-    totals: Totals, body: Expr, combine: str, place: Place, staged: dict[Expr, StagedTile], geometry: Geometry, own: Sequence[str]
-) -> Count:
-    """Add up one reduction; return the registers that a row held by the lanes takes."""
-    fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
-    parallel = product(place.thread.sizes[: place.parallel]) * 1.0
-    reduced = product(place.thread.sizes[place.parallel :]) * 1.0
-    steps = parallel * reduced * place.all_trips
-    totals.add("flops", steps * place.threads)
-    totals.add("thread_flops", steps)
-    totals.add("issue", steps * place.threads)
-    totals.add("body", parallel * reduced)
-    totals.add("chain", reduced * place.all_trips)
-    totals.compute(body, place, tuple(staged), fused)
-    for expr, tile in staged.items():
-        _fetch(totals, expr, tile, place, geometry)
-    held = {r for e in staged for r in reads(e)}
-    for read in memory_reads(body, own):
-        if read not in held:
-            totals.load(read, place, geometry)
-    if staged:
-        totals.add("barriers", place.all_trips * np.where(np.greater(geometry.stages, 1), 1.0, 2.0))
-    totals.add("rounds", place.all_trips * 1.0)
-    if geometry.structure.lanes:
-        _combine_lanes(totals, parallel, geometry)
-    return np.where(np.greater(geometry.lanes, 1), reduced * parallel, 0.0)
-
-
-def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
-    """Count the reduction across lanes: shuffles within a warp, one exchange between warps; a tree where a warp is no warp."""
-    steps = np.log2(geometry.lanes)
-    warp = totals.target.warp_size
-    tree = np.logical_or(totals.target.is_cpu, geometry.threads % warp != 0)
-    exchanges = np.where(tree, steps + 2, np.where(np.greater(geometry.lanes, warp), 2.0, 0.0))
-    several = np.greater(geometry.lanes, 1)
-    totals.add("barriers", np.where(several, parallel * exchanges, 0.0))
-    totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
-    totals.add("chain", np.where(several, parallel * steps, 0.0))
-
-
-def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
-    """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
-    moved = tile.count * place.all_trips * 1.0
-    for node in nodes(expr):
-        work = node_cost(node)
-        totals.add("flops", moved * work.flops)
-        totals.add("issue", moved * work.issue)
-    size = dtype_of(expr, totals.group.tensors).size
-    for read in reads(expr):
-        totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
-        totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
-        totals.block_traffic(read, place)
-    totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
-    used = expr_variables(expr)
-    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
-    loads = once * place.repeats(frozenset(used)) * 1.0
-    vector = least(tile_vector(expr, tile, geometry), totals.target.vector_bytes // size)
-    totals.add("thread_loads", loads)
-    totals.add("shared_loads", loads / vector * place.threads)
-    totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))

@@ -17,7 +17,7 @@ from .pul_paper import pul
 from .space import Space
 
 #: A space of more points than this is represented by a fixed sample.
-MOST_POINTS = 10_000_000
+MOST_POINTS = 20_000_000
 #: Points of each structure in such a sample.
 SAMPLE = 1 << 17
 
