@@ -44,6 +44,7 @@ def _read_arrays(path: str, plan: CompiledPlan) -> dict[str, Array]:
 
 
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an .npz file, whole or not at all."""
     final = Path(path)
     draft = final.with_name(f".{final.name}.part")
     try:
@@ -57,6 +58,7 @@ def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file, with the folders it lies in."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -65,6 +67,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def compare_plan(plan: CompiledPlan, inputs: Mapping[str, Array], onnx: str | None) -> tuple[tuple[Comparison, ...], str]:
+    """Compare the outputs with ONNX Runtime on the model given, else with the float64 reference; return results and the oracle's name."""
     if onnx is None:
         return plan.verify(inputs), "the float64 reference"
     return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
@@ -82,6 +85,7 @@ def require_right_plan(plan: CompiledPlan, inputs: Mapping[str, Array], results:
 
 
 def plan_values(plan: CompiledPlan) -> dict[str, object]:
+    """Return what `--json` says of a plan."""
     return {
         "name": plan.plan.name,
         "target": plan.target.name,

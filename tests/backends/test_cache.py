@@ -26,7 +26,8 @@ def test_entries_come_back(folder: Path) -> None:
     assert Store.open("cubin").get("k") == b"code"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert cache_info()["kinds"] == {"cubin": {"entries": 1, "bytes": 68}}
-    assert clear_cache() == 1 and Store.open("cubin").get("k") is None
+    assert clear_cache() == 1
+    assert Store.open("cubin").get("k") is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 30, b"0" * 64 + b"code"])
@@ -50,7 +51,9 @@ def test_the_cache_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_root() is None
     store = Store.open("cubin")
     store.put("k", b"code")
-    assert store.get("k") is None and cache_info()["entries"] == 0 and clear_cache() == 0
+    assert store.get("k") is None
+    assert cache_info()["entries"] == 0
+    assert clear_cache() == 0
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def device_plan() -> Any:
 def test_without_a_device_the_error_says_so() -> None:
     if not cuda_reason():
         pytest.skip("a CUDA device is here")
-    with pytest.raises(BackendError, match="PyCUDA|CUDA"):
+    with pytest.raises(BackendError, match="CUDA"):
         find_target("cuda:device")
     assert find_target("cuda").arch == "sm_90"
 
@@ -30,8 +30,11 @@ def test_without_a_device_the_error_says_so() -> None:
 @needs_cuda
 def test_the_device_describes_itself() -> None:
     target = find_target("cuda:device")
-    assert target.NUM_SM > 0 and target.arch.startswith("sm_") and target.MAX_shared >= 48 * 1024
-    assert target.BW_global < target.l2_bandwidth and target.PERF_peak > 1e12
+    assert target.NUM_SM > 0
+    assert target.arch.startswith("sm_")
+    assert target.MAX_shared >= 48 * 1024
+    assert target.BW_global < target.l2_bandwidth
+    assert target.PERF_peak > 1e12
 
 
 @needs_cuda
@@ -61,7 +64,7 @@ def test_device_arrays_go_in_and_out() -> None:
     x = random_x()
     first = session.run({"x": x}, on_device=True)["left"]
     assert first.__cuda_array_interface__["shape"] == (4, 8)
-    with pytest.raises(GraphError, match="contiguous|dense"):
+    with pytest.raises(GraphError, match="dense"):
         session.run({"x": first})  # a part of a concatenation has gaps between its rows
 
 

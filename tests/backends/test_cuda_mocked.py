@@ -225,7 +225,7 @@ def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.Mo
     def fail() -> None:
         raise DriverError("an illegal memory access was encountered")
 
-    with pytest.raises(BackendError, match="a kernel failed on Fake GPU: an illegal.*start a new process"):
+    with pytest.raises(BackendError, match=r"a kernel failed on Fake GPU: an illegal.*start a new process"):
         session.device._checked(fail)  # type: ignore[attr-defined]
 
 

@@ -68,7 +68,8 @@ def test_kernels_that_share_helpers_share_a_program(device: Device) -> None:
         copy_kernel("k2", prologue=HELPER.replace("2 *", "3 *")),
     ]
     loaded = device.build(kernels)
-    assert loaded[0] is loaded[1] and loaded[0] is not loaded[2]
+    assert loaded[0] is loaded[1]
+    assert loaded[0] is not loaded[2]
     assert [int(result[5]) for result in run(device, kernels)] == [10, 11, 15]
 
 
@@ -105,7 +106,8 @@ def test_a_build_failure_shows_the_log_and_the_numbered_source(device: Device) -
         device.build([copy_kernel("fine"), copy_kernel("broken", body="y[i] = nonsense;")])
     text = str(caught.value)
     assert text.startswith("kernel broken does not compile for Portable")
-    assert "nonsense" in text and "   2 | __kernel void broken" in text
+    assert "nonsense" in text
+    assert "   2 | __kernel void broken" in text
     assert caught.value.exit_code == 4
 
 
@@ -141,7 +143,9 @@ def test_too_large_an_allocation_is_named(device: Device) -> None:
 def test_times_are_samples(device: Device) -> None:
     buffer = device.allocate(1024)
     timing = time_kernel(device, copy_kernel(), [Pointer(buffer), Pointer(buffer, 512)], repeats=5, cold=True)
-    assert len(timing.samples) == 5 and timing.best <= timing.median and timing.spread >= 0
+    assert len(timing.samples) == 5
+    assert timing.best <= timing.median
+    assert timing.spread >= 0
 
 
 # ---- choosing a platform

@@ -22,7 +22,8 @@ REFERENCE = ["--target", "reference"]
 
 def test_compile_writes_a_plan_and_says_so(cuts: Cuts, tmp_path: Path) -> None:
     result = cuts("compile", "graph.json", *REFERENCE, "--verify")
-    assert result.code == 0 and "plan graph.plan written" in result.out
+    assert result.code == 0
+    assert "plan graph.plan written" in result.out
     assert "random inputs (seed 0): x" in result.err
     assert load_plan(tmp_path / "graph.plan").name == "tiny"
 
@@ -61,7 +62,8 @@ def test_run_takes_and_writes_arrays(cuts: Cuts, tmp_path: Path) -> None:
     result = cuts("run", "p", "--input", "x.npz", "--output", "y.npz", "--json")
     weights = np.arange(12, dtype=np.float32).reshape(4, 3)
     np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], np.maximum(x @ weights, 0))
-    assert result.json["outputs"]["y"]["shape"] == [2, 3] and result.err == ""
+    assert result.json["outputs"]["y"]["shape"] == [2, 3]
+    assert result.err == ""
 
 
 def test_missing_inputs_are_random_with_a_printed_seed(cuts: Cuts) -> None:
@@ -95,16 +97,21 @@ def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("cuts.cli_common.first_wrong_step", lambda *_: "step 0, kernel k")
     monkeypatch.setattr("cuts.driver.CompiledPlan.session", None)
     result = cuts("verify", "p", "--json")
-    assert result.code == 5 and result.json["checks"][0]["ok"] is False
-    assert "wrong numbers: 'y': error" in result.err and "first at step 0, kernel k" in result.err
+    assert result.code == 5
+    assert result.json["checks"][0]["ok"] is False
+    assert "wrong numbers: 'y': error" in result.err
+    assert "first at step 0, kernel k" in result.err
 
 
 def test_explain_shows_groups_and_sources(cuts: Cuts, tmp_path: Path) -> None:
     save_plan(example_plan(), tmp_path / "p")
     overview = cuts("explain", "p").out
-    assert "k_add" in overview and "register" in overview and "3 groups, 2 distinct kernels" in overview
+    assert "k_add" in overview
+    assert "register" in overview
+    assert "3 groups, 2 distinct kernels" in overview
     by_number, by_node = cuts("explain", "p", "0").out, cuts("explain", "p", "add").out
-    assert by_number == by_node and "__kernel void k_add" in by_number
+    assert by_number == by_node
+    assert "__kernel void k_add" in by_number
     assert cuts("explain", "p", "1", "--json").json["kernel"] == "k_double"
 
 
@@ -120,13 +127,15 @@ def test_report_is_one_safe_file(cuts: Cuts, tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text(json.dumps(model))
     assert cuts("compile", "graph.json", *REFERENCE, "-o", "p", "--report", "r.html").code == 0
     page = (tmp_path / "r.html").read_text()
-    assert "&lt;script&gt;alert(1)" in page and "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script" not in page
     assert "http" not in page
 
 
 def test_device_lists_targets_and_compilers(cuts: Cuts) -> None:
     value = cuts("device", "--json").json
-    assert "cuda:sm_90" in value["targets"] and {d["dialect"] for d in value["devices"]} == {"opencl", "cuda"}
+    assert "cuda:sm_90" in value["targets"]
+    assert {d["dialect"] for d in value["devices"]} == {"opencl", "cuda"}
     assert "NUM_SM: 132" in cuts("device", "--target", "cuda:h200").out
 
 

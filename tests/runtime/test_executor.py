@@ -79,7 +79,8 @@ def test_an_output_may_be_an_input_or_a_constant() -> None:
     plan = evolve(plan, steps=(), outputs=("x", "w"), groups=())
     x = random_x()
     found = Session(plan).run({"x": x})
-    assert np.array_equal(found["x"], x) and np.array_equal(found["w"], plan.constants["w"])
+    assert np.array_equal(found["x"], x)
+    assert np.array_equal(found["w"], plan.constants["w"])
 
 
 @needs_opencl
@@ -106,7 +107,8 @@ def test_trace_finds_the_first_wrong_kernel(session: Session) -> None:
     broken = h.copy()
     broken[1, 2] += 1
     message = first_wrong_step(session, {"x": x}, {"h": broken, "left": right["left"]}, allowed)
-    assert message.startswith("step 0, kernel k_add, nodes 'add': 'h': error") and "at [1, 2]" in message
+    assert message.startswith("step 0, kernel k_add, nodes 'add': 'h': error")
+    assert "at [1, 2]" in message
 
 
 @needs_opencl
@@ -123,5 +125,7 @@ def test_a_reference_plan_launches_nothing() -> None:
 def test_random_inputs_repeat_with_their_seed() -> None:
     types = example_plan().types
     first, second, other = (random_inputs(types, ("x",), seed)["x"] for seed in (1, 1, 2))
-    assert np.array_equal(first, second) and not np.array_equal(first, other)
-    assert first.shape == (ROWS, COLUMNS) and first.dtype == np.float32
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, other)
+    assert first.shape == (ROWS, COLUMNS)
+    assert first.dtype == np.float32

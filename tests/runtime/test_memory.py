@@ -37,7 +37,8 @@ def test_arena_holds_every_buffer_aligned(case: tuple[dict[int, int], dict[int, 
     for key, place in places.items():
         assert place.nbytes == sizes[key]
         assert place.offset % ALIGNMENT == 0
-        assert 0 <= place.offset and place.end <= arena
+        assert place.offset >= 0
+        assert place.end <= arena
 
 
 @given(buffers())

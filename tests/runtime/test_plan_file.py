@@ -31,7 +31,8 @@ def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
     again = load_plan(tmp_path / "p")
     assert again == plan
     assert {k: v.tolist() for k, v in again.constants.items()} == {k: v.tolist() for k, v in plan.constants.items()}
-    assert again.model is not None and plan.model is not None
+    assert again.model is not None
+    assert plan.model is not None
     assert print_graph(again.model.graph) == print_graph(plan.model.graph)
     assert again.model.specs == {"my.cuts": "op mine"}
 
@@ -42,7 +43,8 @@ def test_names_full_of_code_round_trip_and_name_no_file(tmp_path: Path) -> None:
     assert load_plan(tmp_path / "p") == plan
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p"]
     for kernel in load_plan(tmp_path / "p").kernels:
-        assert "include" not in kernel.source and "passwd" not in kernel.source
+        assert "include" not in kernel.source
+        assert "passwd" not in kernel.source
 
 
 def test_saving_again_replaces_the_plan(tmp_path: Path) -> None:
