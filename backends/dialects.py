@@ -25,6 +25,9 @@ class Dialect:
     kernel: str
     pointer: str
     shared: str
+    shared_pool: str
+    shared_part: str
+    static_shared: int
     barrier: str
     block_index: str
     thread_index: str
@@ -106,6 +109,9 @@ CUDA = Dialect(
     kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
     pointer="{const}{type}* __restrict__ {name}",
     shared="__shared__ __align__(16) {type} {name}[{count}];",
+    shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
+    shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    static_shared=48 * 1024,
     barrier="__syncthreads();",
     block_index="(int)blockIdx.x",
     thread_index="(int)threadIdx.x",
@@ -134,6 +140,9 @@ OPENCL = Dialect(
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
+    shared_pool="",
+    shared_part="",
+    static_shared=0,
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
     block_index="(int)get_group_id(0)",
     thread_index="(int)get_local_id(0)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..ir.dfg import Accumulate, Initialise
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, SharedBuffer, Wait, phases
@@ -31,7 +31,8 @@ def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = 
         grid=(kernel.blocks, 1, 1),
         block=(kernel.threads, 1, 1),
         arguments=arguments,
-        shared_bytes=kernel.shared_bytes,
+        shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
+        dynamic_shared=_dynamic(kernel, dialect),
         tables=dict(kernel.tables),
         info=dict(info or {}),
     )
@@ -72,13 +73,26 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
     for item in kernel.items:
         _item(item, names, out)
     text = "\n".join(out.lines)
-    shared = [_shared(buffer, dialect) for buffer in kernel.shared if buffer.name in text]
-    return "\n".join([*out.lines[:shared_at], *shared, *out.lines[shared_at:]])
+    # What no phase uses (lane scratch where warps shuffle) is not declared.
+    shared = _shared([b for b in kernel.shared if b.name in text], dialect, _dynamic(kernel, dialect))
+    return "\n".join([*out.lines[:shared_at], *(f"  {line}" for line in shared), *out.lines[shared_at:]])
 
 
-def _shared(buffer: SharedBuffer, dialect: Dialect) -> str:
-    """Declare a shared buffer; what no phase uses (lane scratch where warps shuffle) is not declared."""
-    return "  " + dialect.shared.format(type=dialect.type(buffer.dtype), name=buffer.name, count=buffer.elements)
+def _dynamic(kernel: Kernel, dialect: Dialect) -> int:
+    """Return the shared bytes to ask for at launch: all of them where they exceed what a declaration may have, else none."""
+    return kernel.shared_bytes if dialect.shared_pool and kernel.shared_bytes > dialect.static_shared else 0
+
+
+def _shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: int) -> list[str]:
+    """Declare shared buffers, each by itself or as parts of one pool that the launch sizes."""
+    if not dynamic:
+        return [dialect.shared.format(type=dialect.type(b.dtype), name=b.name, count=b.elements) for b in buffers]
+    lines = [dialect.shared_pool]
+    offset = 0
+    for buffer in buffers:
+        lines.append(dialect.shared_part.format(type=dialect.type(buffer.dtype), name=buffer.name, offset=offset))
+        offset += buffer.nbytes
+    return lines
 
 
 def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
