@@ -1,4 +1,4 @@
-"""Tokens of the IR's text form, and a stream of them that reports errors with spans."""
+"""Tokens of the IR's text form (a comment runs from `#` to the end of its line), and a stream of them that reports errors with spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import ParseError
 from .source import Source, Span
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+)
+    r"""(?P<space>\s+|\#[^\n]*)
       | (?P<string>"(?:[^"\\\n]|\\.)*")
       | (?P<number>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)
       | (?P<word>[A-Za-z_][A-Za-z0-9_]*)

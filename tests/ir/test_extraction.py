@@ -71,6 +71,12 @@ def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: M
     return evolve(root, value=value(root.value)) if isinstance(root, Store) else root
 
 
+def additions(roots: tuple[Root, ...], phase: Phase, fixed: Point) -> list[int]:
+    """Return how many values a thread adds to each register, for every accumulation of the block's graph."""
+    elements = {s.var: {evaluate(s.value, own) for own in places(phase, fixed)} for s in phase.shares}
+    return [prod(len(elements.get(v, range(v.extent))) for v in r.over) for r in roots if isinstance(r, Accumulate)]
+
+
 def held_places(phase: Phase) -> dict[str, tuple[Index, ...]]:
     """Return how the block's graph names each held value, in its box variables."""
     return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (Held, Accumulate))}
@@ -126,6 +132,9 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         on_demand = [r for r in expand(substitute_phase(thread_phase, fixed).roots) if happens(r)]
         named = [in_block_terms(r, box, elements) for r in on_demand]
         assert set(named) == set(mine)
+        assert additions(phase.roots, phase, fixed) == [
+            prod(v.extent for v in r.over) for r in thread_phase.roots if isinstance(r, Accumulate)
+        ]
         nodes: set[Node] = set(post_order(named))
         assert nodes == mark(whole, mine)
     if kept:

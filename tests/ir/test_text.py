@@ -80,6 +80,10 @@ def test_a_program_reads_as_it_is_written() -> None:
     assert (program.tensors, program.constants, program.outputs) == (types, {"half": (0.5,)}, ("y/out",))
 
 
+def test_comments_are_skipped() -> None:
+    assert parse_ir("# the arena\nstorage arena offset 0 strides (1) # dense\n") == Storage("arena", 0, (1,))
+
+
 def test_a_storage_comes_back() -> None:
     returns(Storage("arena 0", 12, (4, 0, 1)))
 
