@@ -187,9 +187,10 @@ def _axes(where: str, value: Value, rank: int) -> Value:
     """Count axes from the front; they must exist and be distinct."""
     axes = value if isinstance(value, tuple) else (value,)
     for axis in axes:
-        if not -max(rank, 1) <= axis < max(rank, 1):
-            raise GraphError(f"{where}: expected an axis from {-rank} to {rank - 1}, found {axis}")
-    counted = tuple(axis % max(rank, 1) for axis in axes)
+        if not -rank <= axis < rank:
+            allowed = f"an axis from {-rank} to {rank - 1}" if rank else "no axis, as there is none"
+            raise GraphError(f"{where}: expected {allowed}, found {axis}")
+    counted = tuple(axis % rank for axis in axes)
     if len(set(counted)) < len(counted):
         raise GraphError(f"{where}: expected distinct axes, found {describe(value)}")
     return counted if isinstance(value, tuple) else counted[0]

@@ -52,7 +52,11 @@ def instantiate(
     constants: Mapping[int, Array] | None = None,
 ) -> Instance:
     """Return what the declared operation means for these operands and attributes."""
-    return _Instantiation(decl, constants or {}).run(input_types, attributes)
+    try:
+        return _Instantiation(decl, constants or {}).run(input_types, attributes)
+    except SpecError as error:
+        operands = ", ".join("none" if t is None else str(t) for t in input_types)
+        raise SpecError(f"op '{decl.name}' of ({operands}): {error.message}", error.span, error.hint) from error
 
 
 class _Instantiation:

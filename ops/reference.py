@@ -250,8 +250,8 @@ def _contract(left: Values, right: Values, kept: int, shape: tuple[int, ...]) ->
     rows = [d for d in range(kept) if d not in batch and left.shape[d] > 1]
     columns = [d for d in range(kept) if d not in batch and d not in rows]
     inner = list(range(kept, dims))
-    a = left.transpose(batch + rows + columns + inner).reshape(_size(left, batch), _size(left, rows), -1)
-    b = right.transpose(batch + inner + rows + columns).reshape(_size(right, batch), a.shape[2], -1)
+    a = left.transpose(batch + rows + columns + inner).reshape(_size(left, batch), _size(left, rows), _size(left, inner))
+    b = right.transpose(batch + inner + rows + columns).reshape(_size(right, batch), _size(right, inner), _size(right, columns))
     order = batch + rows + columns
     result = (a @ b).reshape([max(left.shape[d], right.shape[d]) for d in order])
     return np.broadcast_to(result.transpose(np.argsort(order)) if order else result, shape)

@@ -151,7 +151,9 @@ def test_operands_that_do_not_fit_are_explained() -> None:
     assert refused("conv", types((1, 4, 8), (6, 4, 3), (5,))) == "op 'conv': operand 'b': expected K = 6, found 5 in f32[5]"
     assert refused("relu", [TensorType(DType.BOOL, (3,))]) == "op 'relu': operand 'x': expected element type number, found bool"
     assert refused("add", [*types((3,)), TensorType(DType.F16, (3,))]) == "op 'add': operand 'b': expected element type f32, found f16"
-    assert "shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refused("add", types((2, 3), (4,)))
+    assert "op 'add' of (f32[2, 3], f32[4]): shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refused(
+        "add", types((2, 3), (4,))
+    )
     assert refused("matmul", types((2, 3), (4, 5))) == "op 'matmul': operand 'b': expected inner size 3, found shape [4, 5]"
     assert (
         refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,))) == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
@@ -161,6 +163,7 @@ def test_operands_that_do_not_fit_are_explained() -> None:
 def test_attributes_that_do_not_fit_are_explained() -> None:
     x = types((2, 3, 4))
     assert refused("softmax", x, axis=3) == "op 'softmax': attribute 'axis': expected an axis from -3 to 2, found 3"
+    assert refused("softmax", types(()), axis=0) == "op 'softmax': attribute 'axis': expected no axis, as there is none, found 0"
     assert refused("softmax", x, axes=3) == "op 'softmax': unknown attribute 'axes'; it has axis"
     assert refused("softmax", x, axis="last") == "op 'softmax': attribute 'axis': expected an axis, found last"
     assert refused("transpose", x, perm=(0, 0, 1)) == "op 'transpose': attribute 'perm': expected distinct axes, found [0, 0, 1]"
@@ -177,7 +180,8 @@ def test_attributes_that_do_not_fit_are_explained() -> None:
 def test_what_only_shapes_can_show_points_into_the_declaration() -> None:
     head = 'op t "t" {\n  in x: f32[N]\n  out y: f32[N]\n  '
     assert refused("t", types((4,)), head + "y[n] = x[n + 1]\n}") == (
-        "op.cuts:4:10: error: 'x' is read out of bounds: index n + 1 of axis 0 runs from 1 to 4, the axis has 4 elements; "
+        "op.cuts:4:10: error: op 't' of (f32[4]): 'x' is read out of bounds: index n + 1 of axis 0 runs from 1 to 4, "
+            "the axis has 4 elements; "
         "say what is 'outside'\n"
         "   4 |   y[n] = x[n + 1]\n     |          ^^^^^^^^"
     )
