@@ -121,7 +121,7 @@ def _build(document: Document, folder: Path | None, where: str, infer: Infer | N
     nodes = sort_nodes(nodes, types)
     given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
     inputs = tuple(entry.name for entry in document.inputs)
-    graph = Graph(document.name, inputs, document.outputs, {**types, **{v: t for v, t in given.items() if v not in types}}, nodes, constants)
+    graph = Graph(document.name, inputs, document.outputs, {**types, **given, **types}, nodes, constants)
     derive = infer or default_inference()
     try:
         _verify_names(graph, document)

@@ -23,13 +23,11 @@ def _conv_transpose(call: Call) -> None:
     call.ints("kernel_shape")
     mode = call.attribute("auto_pad", "NOTSET") or "NOTSET"
     wanted = call.ints("output_shape")
-    strides, dilations = given["strides"], given["dilations"]
-    assert isinstance(strides, tuple)
-    assert isinstance(dilations, tuple)
+    strides, dilations = call.ints("strides") or (1,) * rank, call.ints("dilations") or (1,) * rank
     if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = tuple(size * int(stride) for size, stride in zip(spatial, strides, strict=True))
+        wanted = tuple(size * stride for size, stride in zip(spatial, strides, strict=True))
     if wanted is not None:
-        full = [int(strides[n]) * (spatial[n] - 1) + extra[n] + (kernel[n] - 1) * int(dilations[n]) + 1 for n in range(rank)]
+        full = [strides[n] * (spatial[n] - 1) + extra[n] + (kernel[n] - 1) * dilations[n] + 1 for n in range(rank)]
         small = tuple((full[n] - wanted[-rank:][n]) // 2 for n in range(rank))
         large = tuple(full[n] - wanted[-rank:][n] - small[n] for n in range(rank))
         given["pads"] = small + large if mode == "SAME_UPPER" else large + small

@@ -30,6 +30,8 @@ def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mappi
     """Return the values of a node's outputs, given those of its inputs."""
     if node.op_type in ("ConstantOfShape", "Expand"):
         return [_broadcast(node, arrays, attributes, where)]
+    if _elements(node, arrays) > MAX_ELEMENTS:
+        raise GraphError(f"{where}: its constant result would have {_elements(node, arrays)} elements, expected fewer than 2^31")
     names = [name for name in node.input if name]
     graph = onnx.helper.make_graph(
         [node],
@@ -44,6 +46,20 @@ def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mappi
         raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from error
     values = iter(results)
     return [next(values) if name else None for name in node.output]
+
+
+def _elements(node: onnx.NodeProto, arrays: Sequence[Array | None]) -> int:
+    """Return how many elements a node makes where few operands ask for many; 0 where results are as small as their operands."""
+    values = [np.asarray([] if array is None else array).reshape(-1) for array in arrays]
+    if node.op_type == "Range" and all(v.size == 1 for v in values):
+        start, limit, delta = (float(v[0]) for v in values)
+        return math.ceil(abs(limit - start) / abs(delta)) if delta else 0
+    if node.op_type == "Tile" and len(values) == 2 and values[1].dtype.kind in "iu":
+        return int(values[0].size) * math.prod(int(n) for n in values[1])
+    if node.op_type == "Pad" and len(values) == 2 and arrays[0] is not None and values[1].size == 2 * arrays[0].ndim:
+        shape = arrays[0].shape
+        return math.prod(int(n + before + after) for n, before, after in zip(shape, values[1], values[1][len(shape) :], strict=False))
+    return 0
 
 
 def _broadcast(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mapping[str, Any], where: str) -> Array:

@@ -6,6 +6,7 @@ The bodies come with the `onnx` package. Some depend on the operands' types; the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import onnx
 
@@ -17,11 +18,13 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
     if node.domain not in ("", "ai.onnx"):
         return None
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset)
+        schema: Any = onnx.defs.get_schema(node.op_type, opset)  # its type stubs lack what compiled code adds
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:
-        return schema.function_body  # type: ignore[no-any-return]
+        body = onnx.FunctionProto()
+        body.ParseFromString(schema.function_body.SerializeToString())
+        return body
     if not schema.has_context_dependent_function:
         return None
     protos = [_type_proto(type_).SerializeToString() for type_ in types]
@@ -43,9 +46,9 @@ def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
 
 def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str], str]) -> list[onnx.NodeProto]:
     """Return the nodes of a body with the node's operands, results and attributes in place of the formal ones."""
-    names = {formal: actual for formal, actual in zip(body.input, node.input, strict=False)}
-    names |= {formal: "" for formal in body.input[len(node.input) :]}
-    names |= {formal: actual for formal, actual in zip(body.output, node.output, strict=False) if actual}
+    names: dict[str, str] = dict.fromkeys(body.input, "")
+    names.update(zip(body.input, node.input, strict=False))
+    names.update((formal, actual) for formal, actual in zip(body.output, node.output, strict=False) if actual)
     given = _defaults(node, body) | {a.name: a for a in node.attribute}
     label = node.name or next(iter(node.output), "")
 

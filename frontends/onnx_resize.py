@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..ir.graph import Attribute
 from .onnx_call import Call, Convert
 
 
@@ -42,11 +43,12 @@ def _resize_10(call: Call, mode: str) -> None:
         _resample(call, mode, scales, None, "asymmetric", "floor")
         return
     small = tuple(min(scale, 1.0) for scale in scales)
-    given = {"sizes": _floor(shape, small), "scales": small, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
-    value = call.emit("resize_nearest", call.operand(0), **given)
     large = tuple(max(scale, 1.0) for scale in scales)
-    given |= {"sizes": _floor(shape, scales), "scales": large, "nearest_mode": "floor"}
-    call.result("resize_nearest", value, **given)
+    place: dict[str, Attribute] = {"coordinate_transformation_mode": "asymmetric"}
+    down: dict[str, Attribute] = {"sizes": _floor(shape, small), "scales": small, "nearest_mode": "ceil", **place}
+    up: dict[str, Attribute] = {"sizes": _floor(shape, scales), "scales": large, "nearest_mode": "floor", **place}
+    (value,) = call.builder.add_node("resize_nearest", [call.operand(0)], down, call.origin, [None])
+    call.result("resize_nearest", value, **up)
 
 
 def _floor(shape: tuple[int, ...], scales: tuple[float, ...]) -> tuple[int, ...]:

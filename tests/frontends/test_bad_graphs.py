@@ -79,8 +79,14 @@ ROWS = {
         changed(constants__0__data=[1, True, 3]),
         "constant 'c': expected an element of type f32 at position 1, found true",
     ),
-    "element range": (changed(constants__0__dtype="u8", constants__0__data=[1, 2, 256]), "constant 'c': an element is out of the range of u8"),
-    "no data": (changed(constants__0__data=None), "constant 'c' has no data here and the document names no weights file; set `data` or `weights`"),
+    "element range": (
+        changed(constants__0__dtype="u8", constants__0__data=[1, 2, 256]),
+        "constant 'c': an element is out of the range of u8",
+    ),
+    "no data": (
+        changed(constants__0__data=None),
+        "constant 'c' has no data here and the document names no weights file; set `data` or `weights`",
+    ),
     "no folder": (
         changed(constants__0__data=None, weights="w.safetensors"),
         "constant 'c' has no data here and the folder of its weights file is not given; set `data` or `weights`",

@@ -64,7 +64,7 @@ def test_any_attribute_and_name_survives_both_forms(given_: dict[str, object], n
         assert {k: repr(v) for k, v in again.nodes[0].attributes.items()} == {k: repr(v) for k, v in given_.items()}
 
 
-@pytest.mark.parametrize("dtype", [d for d in DType])
+@pytest.mark.parametrize("dtype", list(DType))
 def test_constants_of_every_type_survive_both_forms_and_files(dtype: DType, tmp_path: Path) -> None:
     values = [0, 1] if dtype is DType.BOOL else [0.1, -0.0, np.inf, -np.inf, np.nan, 1e-7] if dtype.is_float else [0, 1, 100]
     small = np.array(values).astype(dtype.numpy)

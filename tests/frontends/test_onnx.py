@@ -63,6 +63,8 @@ I64 = np.int64
 ints = lambda *values: np.array(values, I64)  # noqa: E731
 floats = lambda *values: np.array(values, np.float32)  # noqa: E731
 
+ASYMMETRIC = {"coordinate_transformation_mode": "asymmetric"}
+
 #: What changed between operator sets: (operation, operator set, constant operands, attributes).
 CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Softmax", 7, {}, {"axis": 1}),
@@ -96,7 +98,7 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Upsample", 7, {}, {"scales": [1.0, 1.0, 2.0, 3.0]}),
     ("Upsample", 9, {"scales": floats(1, 1, 2, 2)}, {"mode": "linear"}),
     ("Resize", 10, {"scales": floats(1, 1, 0.6, 2)}, {}),
-    ("Resize", 11, {"roi": floats(), "scales": floats(1, 1, 2, 2)}, {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    ("Resize", 11, {"roi": floats(), "scales": floats(1, 1, 2, 2)}, {**ASYMMETRIC, "nearest_mode": "floor"}),
     ("Resize", 13, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 8)}, {"mode": "linear"}),
     ("Resize", 18, {"": floats(), " ": floats(), "sizes": ints(7, 8)}, {"axes": [2, 3], "mode": "linear"}),
     ("Dropout", 7, {}, {"ratio": 0.3}),
@@ -109,7 +111,8 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Conv", 7, {"w": np.ones((2, 2, 3, 3), np.float32)}, {"group": 2, "auto_pad": "VALID"}),
     ("Conv", 11, {"w": np.ones((2, 4, 3, 2), np.float32), "b": floats(1, 2)}, {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
     ("ConvTranspose", 11, {"w": np.ones((4, 2, 3, 3), np.float32)}, {"strides": [2, 2], "output_shape": [10, 12]}),
-    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)}, {"strides": [2, 2], "group": 2, "output_padding": [1, 0], "pads": [1, 0, 1, 0]}),
+    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)}, {"strides": [2, 2], "group": 2, "output_padding": [1, 0]}),
+    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)}, {"strides": [2, 2], "pads": [1, 0, 1, 0], "dilations": [2, 1]}),
     ("BatchNormalization", 7, {k: floats(1, 2, 3, 4) for k in "sbmv"}, {"epsilon": 1e-3}),
     ("BatchNormalization", 15, {k: floats(1, 2, 3, 4) for k in "sbmv"}, {}),
     ("GroupNormalization", 18, {"s": floats(1, 2), "b": floats(3, 4)}, {"num_groups": 2}),
@@ -134,7 +137,10 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "opset", "constants", "attributes"), CHANGES, ids=[f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(CHANGES)])
+IDS = [f"{row[0]}-{row[1]}-{n}" for n, row in enumerate(CHANGES)]
+
+
+@pytest.mark.parametrize(("op", "opset", "constants", "attributes"), CHANGES, ids=IDS)
 def test_an_operation_means_what_its_operator_set_says(
     op: str, opset: int, constants: dict[str, np.ndarray], attributes: dict[str, Any]
 ) -> None:
@@ -144,7 +150,10 @@ def test_an_operation_means_what_its_operator_set_says(
     compare(model([node(op, "x", *names, **attributes)], {"x": shape}, opset, kept))
 
 
-@pytest.mark.parametrize(("opset", "attributes", "sizes"), [(7, {"split": [1, 3]}, None), (13, {}, [1, 3]), (13, {}, None), (18, {"num_outputs": 2}, None)])
+SPLITS = [(7, {"split": [1, 3]}, None), (13, {}, [1, 3]), (13, {}, None), (18, {"num_outputs": 2}, None)]
+
+
+@pytest.mark.parametrize(("opset", "attributes", "sizes"), SPLITS)
 def test_split_takes_sizes_from_where_its_operator_set_has_them(opset: int, attributes: dict[str, Any], sizes: list[int] | None) -> None:
     constants = {} if sizes is None else {"sizes": ints(*sizes)}
     split = node("Split", "x", *constants, outputs=["y", "z"], axis=1, **attributes)
@@ -168,6 +177,21 @@ def test_a_large_fill_costs_no_memory() -> None:
     nodes = [helper.make_node("ConstantOfShape", ["s"], ["c"], value=numpy_helper.from_array(floats(2))), node("Mul", "x", "c")]
     graph = load_onnx(model(nodes, {"x": (1,)}, 13, {"s": ints(1 << 14, 1 << 14)}))
     assert graph.constants["c"].strides == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("op", "constants"),
+    [
+        ("Range", {"start": np.array(0, I64), "limit": np.array(1 << 40, I64), "step": np.array(1, I64)}),
+        ("Tile", {"c": floats(1), "n": ints(1 << 40)}),
+        ("Expand", {"c": floats(1), "n": ints(1 << 40)}),
+    ],
+)
+def test_a_small_model_cannot_ask_for_a_huge_constant(op: str, constants: dict[str, np.ndarray]) -> None:
+    nodes = [node(op, *constants, outputs=["c2"]), helper.make_node("Cast", ["c2"], ["c3"], to=F), node("Add", "x", "c3")]
+    (message,) = faults(model(nodes, {"x": (1,)}, 13, constants))
+    assert f"node 'the {op}' ({op})" in message
+    assert "1099511627776" in message
 
 
 def test_the_branch_of_a_constant_condition_is_taken() -> None:

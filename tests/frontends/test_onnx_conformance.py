@@ -41,7 +41,7 @@ def imported(case: Any, arrays: dict[str, np.ndarray]) -> Any:
     except CutsError as error:
         if "must be a constant" not in str(error):
             raise
-    first, *others = arrays
+    others = list(arrays)[1:]
     static = [name for name in others if arrays[name].dtype.kind in "iub" or arrays[name].size <= 1 or name in ("scales", "values")]
     proto = onnx.ModelProto()
     proto.CopyFrom(case.model)
