@@ -1,7 +1,7 @@
 """Evaluators: what the best kernel of a group takes, as the partition's `Evaluate` asks.
 
-`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed sample of the group's
-parameter space under the `bound` model. Measured time takes their place where there is a device.
+`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed sample of the
+group's parameter space under the `bound` model. Measured time takes their place where there is a device.
 """
 
 from __future__ import annotations

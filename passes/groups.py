@@ -81,7 +81,8 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
     def rename(segment: Segment) -> Segment:
         reductions = tuple(evolve(r, body=rename_expr(r.body, names)) for r in segment.reductions)
         outputs = tuple(
-            Output(names[o.tensor], tuple(rename_index(w, names) for w in o.write), rename_expr(o.body, names), o.extra) for o in segment.outputs
+            Output(names[o.tensor], tuple(rename_index(w, names) for w in o.write), rename_expr(o.body, names), o.extra)
+            for o in segment.outputs
         )
         return Segment(segment.axes, reductions, outputs)
 

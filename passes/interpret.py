@@ -120,7 +120,8 @@ class _Space:
         if not read.guards:
             return self._element(read.tensor, read.indices)
         inside = self.guards(read.guards)
-        return np.where(inside, self._element(read.tensor, read.indices, inside), read.fill)
+        found: Values = np.where(inside, self._element(read.tensor, read.indices, inside), read.fill)
+        return found
 
 
 def _convert(value: Values, dtype: DType) -> Values:

@@ -34,7 +34,6 @@ class Illegal:
     reason: str
 
 
-
 def normalise(
     statements: Sequence[Statement],
     tensors: Mapping[str, TensorType],

@@ -106,7 +106,7 @@ class Partitioner:
         vertices = dict.fromkeys(owner.values())
         place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
         following = {v: self.successors(v, owner) for v in vertices}
-        waits = {v: 0 for v in vertices}
+        waits = dict.fromkeys(vertices, 0)
         for v in vertices:
             for w in following[v]:
                 waits[w] += 1
@@ -135,9 +135,17 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     if mode == "fusion":
         groups = fuse_all(partitioner, groups)
     elif mode == "mixed":
-        exact = algorithm_1(partitioner, groups) if len(groups) <= EXACT_UNITS else None
-        groups = improve(partitioner, groups) if exact is None else list(min(exact, key=lambda p: (_time(partitioner, p), len(p))))
+        groups = _fastest(partitioner, groups)
     return partitioner.schedule(groups)
+
+
+def _fastest(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
+    """Return the best partition of Algorithm 1's set where that is small, else the end of its greedy path."""
+    exact = algorithm_1(partitioner, initial) if len(initial) <= EXACT_UNITS else None
+    if exact is None:
+        return improve(partitioner, initial)
+    times = [(sum(partitioner.cost(g) for g in groups), len(groups)) for groups in exact]
+    return list(exact[times.index(min(times))])
 
 
 def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[frozenset[Group]] | None:
@@ -180,7 +188,7 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
             continue
         del groups[first], groups[second]
         groups[merged] = None
-        owner.update({u: merged for u in merged.units})
+        owner.update(dict.fromkeys(merged.units, merged))
         consider(p for p in _consecutive(partitioner, groups, owner) if merged in p)
     return list(groups)
 
@@ -200,7 +208,7 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
                 if isinstance(merged, Group) and merged.level != "shared":
                     del groups[first], groups[second]
                     groups[merged] = None
-                    owner.update({u: merged for u in merged.units})
+                    owner.update(dict.fromkeys(merged.units, merged))
                     changed = True
     return list(groups)
 
@@ -218,7 +226,3 @@ def _gain(partitioner: Partitioner, first: Group, second: Group, merged: Group) 
     """Return the seconds that a merge saves; a group that no kernel computes is worth nothing."""
     after = partitioner.cost(merged)
     return -inf if after == inf else partitioner.cost(first) + partitioner.cost(second) - after
-
-
-def _time(partitioner: Partitioner, groups: Iterable[Group]) -> float:
-    return sum(partitioner.cost(g) for g in groups)

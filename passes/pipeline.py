@@ -38,7 +38,7 @@ from .canonicalise import Canonicalise, canonical_passes
 from .choose import choose
 from .evaluators import Limited, Modelled
 from .extract import extract
-from .groups import Group, Workshop
+from .groups import Workshop
 from .legality import Policy
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .lower import lower

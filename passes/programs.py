@@ -172,7 +172,8 @@ class _Builder:
         operands = tuple(None if v is None else self.types[v] for v in node.inputs)
         key = (node.op, operands, tuple(sorted(node.attributes.items())))
         if key not in self.cache:
-            known = _Constants({n: self.graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in self.graph.constants})
+            arrays = self.graph.constants
+            known = _Constants({n: arrays[v] for n, v in enumerate(node.inputs) if v is not None and v in arrays})
             try:
                 instance = self.registry[node.op].instantiate(operands, node.attributes, known)
             except GraphError as error:

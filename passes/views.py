@@ -166,7 +166,9 @@ class _Finder:
         if any(f is None for f in found) or len({f.buffer for f in found if f is not None}) != 1:
             return None
         parts = [
-            (s, linearise(r.indices, f.strides) + f.offset) for s, r, f in zip(unit.statements, reads, found, strict=True) if r and f is not None
+            (s, linearise(r.indices, f.strides) + f.offset)
+            for s, r, f in zip(unit.statements, reads, found, strict=True)
+            if r is not None and f is not None
         ]
         strides = [_stride(d, parts) for d in range(len(self.types[unit.writes[0]].shape))]
         offsets = {address - linearise(s.write, strides) for s, address in parts}

@@ -92,7 +92,8 @@ def run_groups(groups: list[Group], views: Views, arrays: dict[str, np.ndarray[A
         storage, type_ = views.storage(name), views.programs.types[name]
         if storage.buffer not in memory:
             floats = type_.dtype.is_float
-            memory[storage.buffer] = np.full(views.programs.types[storage.buffer].size, np.nan if floats else 0, float if floats else type_.dtype.numpy)
+            size = views.programs.types[storage.buffer].size
+            memory[storage.buffer] = np.full(size, np.nan if floats else 0, float if floats else type_.dtype.numpy)
         strides = tuple(memory[storage.buffer].itemsize * s for s in storage.strides)
         return np.lib.stride_tricks.as_strided(memory[storage.buffer][storage.offset :], type_.shape, strides)
 

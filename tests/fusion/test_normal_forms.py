@@ -48,12 +48,11 @@ FORMS: dict[str, tuple[Graph, str]] = {
         }
         """,
     ),
-    "a prologue that is not 0 at 0 needs one": (
-        graph({"x": (1, 4, 6), "w": (5, 4, 3)}, op("a", "exp", "x"), op("y", "conv", "a", "w", pads=(1, 1)), out="y"),
+    "a padded value that is not 0 by itself needs one": (
+        graph({"x": (6,)}, op("a", "exp", "x"), op("p", "pad", "a", pads=(1, 0)), op("y", "neg", "p"), out="y"),
         """
-        segment (i0, i1) {
-          reduce acc0 = sum over (r0, r1) of w[i0, r0, r1] * select(inside(0 <= i1 + r1 - 1 < 6), exp(x[0, r0, i1 + r1 - 1 if 0 <= i1 + r1 - 1 < 6 else 0]), 0.0)
-          output y[0, i0, i1] = acc0[i0, i1]
+        segment (i0) {
+          output y[i0] = -select(inside(0 <= i0 - 1 < 6), exp(x[i0 - 1 if 0 <= i0 - 1 < 6 else 0]), 0.0)
         }
         """,
     ),

@@ -9,12 +9,12 @@ import pytest
 from cuts.backends.targets import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
+from cuts.passes.base import run_passes
 from cuts.passes.evaluators import Roofline
 from cuts.passes.groups import Workshop
 from cuts.passes.legality import Policy, issue_slots
 from cuts.passes.partition import Partitioner, algorithm_1, improve, partition
 from cuts.passes.pipeline import graph_passes
-from cuts.passes.base import run_passes
 from cuts.passes.programs import build_programs
 from cuts.passes.views import find_views
 from hypothesis import given, settings
@@ -72,7 +72,9 @@ def test_a_path_that_leaves_and_comes_back_keeps_groups_apart() -> None:
 
 
 def test_modes() -> None:
-    made = graph({"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}, op("c", "conv", "x", "w"), op("a", "relu", "c"), op("y", "conv", "a", "w"), out="y")
+    made = graph(
+        {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}, op("c", "conv", "x", "w"), op("a", "relu", "c"), op("y", "conv", "a", "w"), out="y"
+    )
     parts = partitioner(made, TARGET)
     assert [[g.level for g in partition(parts, mode)] for mode in ("no-fusion", "fusion", "mixed")] == [
         ["single", "single", "single"],
@@ -105,7 +107,7 @@ def test_everything_between_two_convolutions_rides_in_registers(name: str, mode:
 
 def test_a_dense_block_costs_one_kernel_per_convolution() -> None:
     lines, prefix = [op("f0", "conv", "x", "w")], ["f0"]
-    inputs = {"x": (1, 4, 6, 6), "w": (4, 4, 1, 1)}
+    inputs: dict[str, tuple[int, ...]] = {"x": (1, 4, 6, 6), "w": (4, 4, 1, 1)}
     for layer in range(1, 4):
         inputs |= {f"s{layer}": (4 * layer,), f"k{layer}": (4, 4 * layer, 3, 3)}
         source = prefix[0]

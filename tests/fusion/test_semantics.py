@@ -94,7 +94,8 @@ def convolutions(draw: st.DrawFn) -> Graph:
     }  # fmt: skip
     lines.append(behind[draw(st.sampled_from(sorted(behind)))])
     lines.append(op("y", "sigmoid", "e0"))
-    inputs = {"x": (2, channels, size, size), "w": (filters, channels // groups, window, window), "b": (filters, 1, 1), "v": (3, filters, 1, 1)}
+    weights = {"w": (filters, channels // groups, window, window), "b": (filters, 1, 1), "v": (3, filters, 1, 1)}
+    inputs = {"x": (2, channels, size, size), **weights}
     return graph(inputs, *lines, out=draw(st.sampled_from(["y", "c y", "e0 y"])))
 
 
@@ -120,7 +121,8 @@ def test_a_row_operation_between_pointwise_ones_is_one_kernel(name: str) -> None
 
 
 def test_group_and_instance_norm_are_one_kernel_each() -> None:
-    made = graph({"x": (2, 6, 3, 3), "s": (6,)}, op("a", "group_norm", "x", "s", "s", num_groups=2), op("y", "instance_norm", "a", "s", "s"), out="y")
+    first = op("a", "group_norm", "x", "s", "s", num_groups=2)
+    made = graph({"x": (2, 6, 3, 3), "s": (6,)}, first, op("y", "instance_norm", "a", "s", "s"), out="y")
     assert check(made, "no-fusion") == 2
 
 

@@ -37,7 +37,7 @@ def test_a_reshape_and_transpose_is_inverted(case: tuple[tuple[Var, ...], tuple[
     onto = tuple(Var(f"p{n}", e) for n, e in enumerate(shape))
     solution = solve([(i, as_index(p)) for i, p in zip(image, onto, strict=True)], axes)
     assert solution is not None
-    assert not solution.guards and not solution.free
+    assert (solution.guards, solution.free) == ((), ())
     assert is_bijection(solution.values, axes, onto)
     for point in product(*(range(e) for e in shape)):
         place = dict(zip(onto, point, strict=True))
