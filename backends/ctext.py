@@ -85,7 +85,7 @@ def number_text(value: float | int | bool, dtype: DType, dialect: Dialect) -> st
     if math.isnan(number):
         return "(0.0f / 0.0f)"
     if math.isinf(number):
-        return "INFINITY" if number > 0 else "(-INFINITY)"
+        return "cuts_inf()" if number > 0 else "(-cuts_inf())"
     if dtype is DType.F64:
         return repr(number)
     text = f"{number:.9g}"

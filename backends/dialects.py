@@ -94,6 +94,7 @@ def _async_copy(width: int, cache: str) -> str:
 
 _DEVICE = "static __device__ __forceinline__"
 _CUDA_HELPERS = _index_helpers(_DEVICE) | {
+    "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
     "cuts_half": f'{_DEVICE} float cuts_half(unsigned short h) {{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }}',
     "cuts_to_half": f"{_DEVICE} unsigned short cuts_to_half(float f) {{"
     + ' unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }',
@@ -136,7 +137,7 @@ CUDA = Dialect(
 OPENCL = Dialect(
     name="opencl",
     prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
-    helpers=_index_helpers("static inline"),
+    helpers=_index_helpers("static inline") | {"cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }"},
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",

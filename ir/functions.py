@@ -100,7 +100,7 @@ _TABLE = [
     Function("xor", 2, np.logical_xor, "({0} != {1})", result="bool", commutative=True),
     Function("not", 1, np.logical_not, "(!{0})", result="bool"),
     Function("isnan", 1, np.isnan, "({0} != {0})", result="bool"),
-    Function("isinf", 1, np.isinf, "(fabs({0}) == INFINITY)", result="bool"),
+    Function("isinf", 1, np.isinf, "(fabs({0}) == cuts_inf())", result="bool"),
     Function("bitand", 2, np.bitwise_and, "({0} & {1})", commutative=True),
     Function("bitor", 2, np.bitwise_or, "({0} | {1})", commutative=True),
     Function("bitxor", 2, np.bitwise_xor, "({0} ^ {1})", commutative=True),
