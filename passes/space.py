@@ -81,7 +81,7 @@ def segment_structures(group: FusedGroup, position: int) -> list[SegmentStructur
     if any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
-        return [SegmentStructure((segment.axes,), loops, reduces, none, lanes=True)]
+        return [SegmentStructure(_flat(segment), loops, reduces, none, lanes=True)]
     return _reduction_structures(group, segment, written, reads_shared, apart)
 
 
@@ -102,8 +102,13 @@ def _reduction_structures(
         found.append(SegmentStructure(dims, loops, reduces, staged, shared=written, patch=patch))
     if not written and not reads_shared:
         loops, reduces = _loops(segment, flat=True)
-        found.append(SegmentStructure(runs if matrix else (segment.axes,), loops, reduces, tuple(() for _ in reduces), lanes=True))
+        found.append(SegmentStructure(runs if matrix else _flat(segment), loops, reduces, tuple(() for _ in reduces), lanes=True))
     return list(dict.fromkeys(found))
+
+
+def _flat(segment: Segment) -> tuple[tuple[Var, ...], ...]:
+    """Return all parallel axes as one dim, no dim where there are none."""
+    return (segment.axes,) if segment.axes else ()
 
 
 def _patch(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:

@@ -119,10 +119,26 @@ def global_pool(n: int, c: int, size: int) -> FusedGroup:
     return FusedGroup((Segment(axes, (total,), (out,)),), {"x": f32(n, c, size, size), "y": f32(n, c), "t": f32(n, c)}, ("x",), ("y",))
 
 
+def total(size: int) -> FusedGroup:
+    """Sum of a vector: no parallel axis at all."""
+    i = Var("i", size)
+    whole = Reduction("t", (i,), "sum", at("x", i))
+    return FusedGroup((Segment((), (whole,), (Output("y", (), at("t")),)),), {"x": f32(size), "y": f32(), "t": f32()}, ("x",), ("y",))
+
+
+def normalise_vector(size: int) -> FusedGroup:
+    """A vector divided by its sum: a row without parallel axes."""
+    i = Var("i", size)
+    whole = Reduction("t", (i,), "sum", at("x", i))
+    out = Output("y", write(i), call("div", at("x", i), at("t")), extra=(i,))
+    return FusedGroup((Segment((), (whole,), (out,)),), {"x": f32(size), "y": f32(size), "t": f32()}, ("x",), ("y",))
+
+
 #: One small group of every kind.
 ALL = {
     "pointwise": pointwise(2, 3, 5, 7), "scalar": pointwise(), "matmul": matmul(33, 17, 20), "gemv": matmul(1, 40, 50),
     "conv": conv(2, 3, 8, 9), "conv-stride": conv(1, 4, 8, 11, stride=2), "conv-dilated": conv(1, 2, 4, 9, dilation=2),
     "conv1x1": conv(1, 8, 16, 7, r=1), "conv-conv": conv_conv(1, 4, 6, 5, 7), "conv-1x1": conv_conv(1, 4, 6, 5, 7, r=1),
     "depthwise": depthwise(1, 5, 9), "pool": pool(1, 3, 8), "softmax": softmax(5, 19), "global-pool": global_pool(2, 3, 7),
+    "total": total(37), "vector": normalise_vector(37),
 }  # fmt: skip
