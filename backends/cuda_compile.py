@@ -24,6 +24,8 @@ from .cache import Store, cache_key
 from .device import numbered
 
 _TIMEOUT = 120.0
+#: Macros of math.h, which nvcc includes on its own and NVRTC does not.
+_NVRTC_MACROS = (b"-DINFINITY=__int_as_float(0x7f800000)", b"-DNAN=__int_as_float(0x7fffffff)")
 _HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
 
 
@@ -84,7 +86,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     """
     tool = find_toolchain()
     store = Store.open("cubin")
-    key = cache_key(["cubin 1", tool.name, tool.version, arch, kernel.source])
+    key = cache_key(["cubin 2", tool.name, tool.version, arch, kernel.source])
     if (entry := store.get(key)) is not None:
         return _unpack(entry)
     try:
@@ -182,7 +184,7 @@ def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> tuple[bytes, str]:
 
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
-        options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--no-source-include"]
+        options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--no-source-include", *_NVRTC_MACROS]
         failed = int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0
         log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
         checked(nvrtc.nvrtcGetProgramLog(program, log))

@@ -43,6 +43,14 @@ def test_a_cubin_comes_with_its_figures() -> None:
 
 
 @needs_toolchain
+@pytest.mark.parametrize("name", [tool.name for tool in cuda_compile.toolchains()])
+def test_every_compiler_here_knows_the_macros_of_math(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_CUDA_COMPILER", name)
+    source = SOURCE.replace("= s[", "= fmaxf(-INFINITY, NAN) + s[")
+    assert compile_kernel(evolve(KERNEL, source=source), "sm_90").warnings == ()
+
+
+@needs_toolchain
 def test_warnings_surface() -> None:
     kernel = evolve(KERNEL, source=SOURCE.replace("__syncthreads", "int idle = 3; __syncthreads"))
     assert any("idle" in line for line in compile_kernel(kernel, "sm_90").warnings)
