@@ -1,1 +1,1 @@
-"""."""
+"""Where graphs come from: graph.json, ONNX."""

@@ -37,6 +37,15 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
     return body
 
 
+def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
+    """Return the types that the standard declares for an operation's attributes, by name."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: attribute.type.value for name, attribute in schema.attributes.items()}
+
+
 def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
     if type_ is None:
         return onnx.TypeProto()

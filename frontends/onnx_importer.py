@@ -20,7 +20,7 @@ from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
 from .onnx_call import Call, Convert, MoreResults
 from .onnx_fold import can_fold, fold
-from .onnx_functions import function_body, inlined
+from .onnx_functions import attribute_types, function_body, inlined
 from .onnx_model import tensor_array
 
 
@@ -110,18 +110,25 @@ class Importer:
 
     def _import(self, node: onnx.NodeProto, where: str) -> None:
         try:
-            attributes = self._attributes(node, where)
-            if self._foldable(node):
-                self._fold(node, attributes, where)
-            elif node.op_type == "If":
-                self._branch(node, attributes, where)
-            else:
-                self._convert(node, attributes, where)
+            self._import_checked(node, where)
         except CutsError as error:
             self.unknown.update(node.output)
             for part in error.errors if isinstance(error, ErrorList) else (error,):
                 message = part.message if part.message.startswith(where) else f"{where}: {part.message}"
                 self.errors.append(GraphError(message, hint=part.hint))
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
+            # Lists of attributes and operands that are too short or too long for each other, which the standard forbids.
+            self.unknown.update(node.output)
+            self.errors.append(GraphError(f"{where}: its attributes and operands do not fit each other ({error})"))
+
+    def _import_checked(self, node: onnx.NodeProto, where: str) -> None:
+        attributes = self._attributes(node, where)
+        if self._foldable(node):
+            self._fold(node, attributes, where)
+        elif node.op_type == "If":
+            self._branch(node, attributes, where)
+        else:
+            self._convert(node, attributes, where)
 
     def _foldable(self, node: onnx.NodeProto) -> bool:
         names = [self.aliases.get(name, name) for name in node.input if name]
@@ -173,7 +180,13 @@ class Importer:
 
     def _attributes(self, node: onnx.NodeProto, where: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        declared = attribute_types(node, self.opset)
         for attribute in node.attribute:
+            expected = declared.get(attribute.name, attribute.type)
+            if attribute.type != expected or attribute.ref_attr_name:
+                kinds = onnx.AttributeProto.AttributeType
+                found = kinds.Name(attribute.type) if attribute.type in kinds.values() else str(attribute.type)
+                raise GraphError(f"{where}: attribute {quote(attribute.name)}: expected {kinds.Name(expected)}, found {found}")
             value = onnx.helper.get_attribute_value(attribute)
             if isinstance(value, onnx.TensorProto):
                 value = tensor_array(value, self.folder, f"{where}: attribute {quote(attribute.name)}")

@@ -45,9 +45,25 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
             name, folder = str(data), Path(data).parent
             data = _read_bytes(Path(data))
         model = _decode(data, name)
+    if not all(isinstance(text, str) for text in _texts(model.graph)):
+        raise GraphError(f"{name}: not an ONNX model (or a damaged one): a name is not UTF-8")
     if model.functions:
         model = inliner.inline_local_functions(model)
     return Model(name, model.graph, _opset(model, name), folder)
+
+
+def _texts(graph: onnx.GraphProto) -> Iterator[object]:
+    """Yield every name of a graph and its subgraphs; a damaged one comes as bytes."""
+    yield graph.name
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        yield value.name
+    for value in graph.input:
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
+            yield from _texts(attribute.g) if attribute.HasField("g") else ()
 
 
 def _read_bytes(path: Path) -> bytes:
