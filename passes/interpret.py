@@ -126,5 +126,5 @@ class _Space:
 
 def _convert(value: Values, dtype: DType) -> Values:
     if dtype is DType.BOOL:
-        return value != 0
-    return np.trunc(value).astype(_dtype(dtype)) if dtype.is_int and value.dtype.kind == "f" else value.astype(_dtype(dtype))
+        return np.not_equal(value, 0)
+    return np.asarray(np.trunc(value) if dtype.is_int and value.dtype.kind == "f" else value, dtype=_dtype(dtype))

@@ -129,7 +129,7 @@ class Partitioner:
 def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     """Return the groups of a graph in execution order.
 
-    `no-fusion` keeps one kernel per unit, `fusion` merges wherever the register level is legal, `mixed` where it is faster.
+    `no-fusion` keeps one kernel per unit, `fusion` merges wherever the register level allows, `mixed` where it is faster.
     """
     groups = partitioner.singletons()
     if mode == "fusion":
@@ -194,7 +194,7 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
 
 
 def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
-    """Return the groups after every merge that the register level allows: epilogues first, then prologues."""
+    """Return the groups after every merge that the register level allows and a kernel exists for: epilogues first, then prologues."""
     groups = dict.fromkeys(initial)
     owner = partitioner.owners(initial)
     for epilogues_only in (True, False):
@@ -205,7 +205,7 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
                 if first not in groups or second not in groups or (epilogues_only and second.form.segments[0].reductions):
                     continue
                 merged = partitioner.merge(first, second, owner)
-                if isinstance(merged, Group) and merged.level != "shared":
+                if isinstance(merged, Group) and merged.level != "shared" and partitioner.cost(merged) < inf:
                     del groups[first], groups[second]
                     groups[merged] = None
                     owner.update(dict.fromkeys(merged.units, merged))

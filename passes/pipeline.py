@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeVar
 from attrs import define, field
 
 from ..ir.compiled import CompiledGraph, CompileOptions
-from ..ir.errors import UsageError
+from ..ir.errors import PassError, UsageError
 from ..ir.graph import Graph
 from ..ir.graph_text import print_graph
 from ..ir.kernel import Kernel
@@ -35,21 +35,26 @@ from ..ops.inference import Instances
 from .assemble import assemble, distinct, facts
 from .base import Pass, run_passes
 from .canonicalise import Canonicalise, canonical_passes
-from .choose import choose
+from .choose import Candidate, choose
 from .evaluators import Limited, Modelled
 from .extract import extract
-from .groups import Workshop
+from .groups import Group, Workshop
 from .legality import Policy
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .lower import lower
 from .partition import Partitioner, partition
 from .programs import build_programs
-from .views import find_views
+from .views import Views, addressed, find_views
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
+#: Times a kernel on a device, in seconds, given how many elements each of its tensor arguments addresses.
+Timer: TypeAlias = Callable[[KernelFunction, Mapping[str, int]], float]
 S = TypeVar("S")
 T = TypeVar("T")
+
+#: How many points of a group's space are timed where there is a device.
+TRIES = 5
 
 STAGES = ("programs", "views", "partition", "schedule", "lower", "extract", "emit")
 
@@ -60,9 +65,14 @@ def graph_passes(registry: Registry) -> tuple[Pass, ...]:
     return (*canonical_passes(instances), Canonicalise(instances))
 
 
-def compile_graph(graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit) -> CompiledGraph:
-    """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no kernels."""
-    return _Pipeline(registry, target, options, emit).run(graph)
+def compile_graph(
+    graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit, timer: Timer | None = None
+) -> CompiledGraph:
+    """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no kernels.
+
+    With a `timer` the best few points of each kernel by the model are timed until the budget ends, and the fastest is taken.
+    """
+    return _Pipeline(registry, target, options, emit, timer).run(graph)
 
 
 class _Stop(Exception):
@@ -77,6 +87,7 @@ class _Pipeline:
     target: Target
     options: CompileOptions
     emit: Emit
+    timer: Timer | None = None
     start: float = field(factory=monotonic)
 
     def run(self, graph: Graph) -> CompiledGraph:
@@ -92,11 +103,11 @@ class _Pipeline:
             graph = run_passes(graph, passes, keep)
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
-            evaluator = Limited(Modelled(self.target), self._deadline(), monotonic)
+            evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
             workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
             groups = self._after("partition", partition(Partitioner(workshop, evaluator), self.options.mode), show_partition)
             unique = distinct(groups, views)
-            chosen = self._after("schedule", self._each(unique, lambda _, g: choose(g.form, self.target)[0]), self._show(show_candidate))
+            chosen = self._after("schedule", self._each(unique, lambda _, g: self._choose(g, views)), self._show(show_candidate))
             lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
             self._after("lower", lowered, self._show(print_ir))
             extracted = self._after("extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir))
@@ -106,9 +117,27 @@ class _Pipeline:
             return CompiledGraph(latest[-1], (), ())
         return assemble(graph, groups, views, chosen, made, not evaluator.expired)
 
-    def _deadline(self) -> float:
-        """Half of the budget goes to the partition; what comes behind it takes a fixed time per kernel."""
-        return inf if self.options.budget is None else self.start + self.options.budget / 2
+    def _choose(self, group: Group, views: Views) -> Candidate:
+        """Return the best point by the model, or the fastest of the best few where they can be timed."""
+        try:
+            candidates = choose(group.form, self.target, count=1 if self.timer is None else TRIES)
+        except PassError as error:
+            raise PassError(f"nodes {', '.join(group.units)}: {error.message}", hint=error.hint) from error
+        if self.timer is None:
+            return candidates[0]
+        times: list[float] = []
+        for candidate in candidates:
+            if times and monotonic() > self._deadline(1.0):
+                break
+            storages = group.storages(views)
+            kernel = extract(lower(group.form, candidate.schedule, storages, self.target))
+            sizes = {t: addressed(storage, group.form.tensors[t]) for t, storage in storages.items()}
+            times.append(self.timer(self.emit(kernel, self.target.dialect, {}), sizes))
+        return candidates[times.index(min(times))]
+
+    def _deadline(self, share: float) -> float:
+        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per kernel."""
+        return inf if self.options.budget is None else self.start + self.options.budget * share
 
     @staticmethod
     def _each(values: Mapping[Hashable, S], step: Callable[[Hashable, S], T]) -> dict[Hashable, T]:
@@ -117,7 +146,7 @@ class _Pipeline:
 
     @staticmethod
     def _show(one: Callable[[T], str]) -> Callable[[Mapping[Hashable, T]], str]:
-        return lambda made: "\n".join(f"kernel {n}:\n{one(value)}" for n, value in enumerate(made.values()))
+        return lambda made: "\n".join(f"# kernel {n}\n{one(value)}" for n, value in enumerate(made.values()))
 
     def _after(self, name: str, value: T, show: Callable[[T], str]) -> T:
         self.options.after(name, lambda: show(value))

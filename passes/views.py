@@ -60,6 +60,11 @@ def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
     return found & -found if found else limit
 
 
+def addressed(storage: Storage, type_: TensorType) -> int:
+    """Return how many elements of memory a tensor spans, from its first to its last."""
+    return 1 + sum(step * (extent - 1) for step, extent in zip(storage.strides, type_.shape, strict=True)) if type_.size else 0
+
+
 def _is_join(unit: Unit) -> bool:
     return len(unit.statements) > 1 and len(unit.writes) == 1 and all(copied(s) and s.target == unit.writes[0] for s in unit.statements)
 

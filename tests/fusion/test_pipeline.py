@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph
+from cuts.ir.launch import KernelFunction
 from cuts.passes.pipeline import STAGES, compile_graph, graph_passes
 
 from .build import REGISTRY, graph, op
@@ -51,3 +54,17 @@ def test_an_expired_budget_still_gives_an_answer_and_says_so() -> None:
     found = compiled(MADE, budget=1e-9)
     assert found.steps
     assert not found.complete
+
+
+def test_where_kernels_can_be_timed_the_fastest_of_the_best_few_is_taken() -> None:
+    seen: list[tuple[str, dict[str, int]]] = []
+
+    def timer(kernel: KernelFunction, sizes: Mapping[str, int]) -> float:
+        seen.append((kernel.source, dict(sizes)))
+        return -float(len(seen))
+
+    found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, timer)
+    products = [source for source, sizes in seen if len(sizes) == 3]
+    assert len(products) > 1
+    assert found.kernels[0].source == products[-1]
+    assert seen[0][1] == {"t0": 32, "t1": 64, "t2": 32}
