@@ -14,7 +14,7 @@ from .cli_common import compare_plan, plan_values, read_inputs, require_right_pl
 from .driver import CompiledPlan, load
 from .ir.errors import NumericsError, UsageError
 from .ir.verify_graph import quote
-from .runtime.plan_file import plain
+from .runtime.plan_document import plain
 from .runtime.verify import first_wrong_step
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from .backends.cuda_compile import Cubin
 from .backends.device import Timing
 from .runtime.plan import Plan
-from .runtime.plan_file import plain
+from .runtime.plan_document import plain
 from .runtime.verify import Comparison
 
 

@@ -12,97 +12,27 @@ contains code, so load only what you would also run.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import cattrs
 import numpy as np
 from attrs import frozen
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from ..ir.compiled import Step
 from ..ir.errors import CutsError, PlanError
 from ..ir.graph import Array
 from ..ir.graph_text import parse_graph, print_graph
-from ..ir.launch import Argument, KernelFunction, Storage
-from ..ir.target import Target
-from ..ir.types import DType, TensorType
+from ..ir.launch import KernelFunction
 from ..ir.verify_graph import quote
 from .memory import Placement
 from .plan import Model, Plan, check_plan
+from .plan_document import Document, KernelRecord, ModelRecord, plain, read_document, write_document
 
-FORMAT, VERSION = "cuts-plan", 1
 _SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
-
-
-@frozen
-class KernelRecord:
-    """A kernel without its bulk; `tables` names where each table's values stand in the weights and in the arena."""
-
-    name: str
-    dialect: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    arguments: tuple[Argument, ...]
-    shared_bytes: int
-    dynamic_shared: int
-    info: dict[str, Any]
-    tables: dict[str, str]
-    places: dict[str, Placement]
-    binary: bool
-
-
-@frozen
-class ModelRecord:
-    """The source model: where its opaque constants stand in the weights, and the names of its declarations."""
-
-    constants: dict[str, str]
-    specs: tuple[str, ...]
-
-
-@frozen
-class Document:
-    """What plan.json holds besides the format, the version and its own digest."""
-
-    cuts: str
-    name: str
-    target: Target
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    types: dict[str, TensorType]
-    storages: dict[str, Storage]
-    buffers: dict[str, Placement]
-    arena: int
-    constants: dict[str, str]
-    kernels: tuple[KernelRecord, ...]
-    steps: tuple[Step, ...]
-    groups: tuple[dict[str, Any], ...]
-    model: ModelRecord | None
-    files: dict[str, str]
-
-
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
-_CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
-
-
-def plain(value: object) -> Any:
-    """Return a JSON value for a report value: NumPy scalars become numbers, tuples lists, what JSON lacks its text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 @frozen
@@ -184,9 +114,7 @@ def _files(plan: Plan) -> dict[str, bytes]:
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
         {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )  # fmt: skip
-    body = _CONVERTER.unstructure(document)
-    head = {"format": FORMAT, "version": VERSION, "digest": _digest(body)}
-    return files | {"plan.json": (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()}
+    return files | {"plan.json": write_document(document)}
 
 
 def _record(kernel: KernelFunction, tables: dict[str, str], places: Mapping[str, Placement], binary: bool) -> KernelRecord:
@@ -205,14 +133,10 @@ def _binary_path(number: int) -> str:
     return f"kernels/{number:04}.cubin"
 
 
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def load_plan(folder: str | os.PathLike[str]) -> Plan:
     """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged, or is too new."""
     root = Path(folder)
-    document = _read_document(root)
+    document = read_document(root)
     files = {name: _read_file(root, name, digest) for name, digest in document.files.items()}
     try:
         plan = _assemble(document, files)
@@ -222,29 +146,6 @@ def load_plan(folder: str | os.PathLike[str]) -> Plan:
     except (KeyError, ValueError, CutsError) as error:
         raise PlanError(f"{root}: the plan contradicts itself: {error}", hint="write the plan again") from error
     return plan
-
-
-def _read_document(root: Path) -> Document:
-    path = root / "plan.json"
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise PlanError(f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN") from None
-    except (OSError, NotADirectoryError) as error:
-        raise PlanError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-        raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
-    if (version := data.pop("version", None)) != VERSION:
-        raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
-    if data.pop("digest", None) != _digest(data):
-        raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
-    try:
-        return _CONVERTER.structure(data, Document)
-    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
-        reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
-        raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
 
 
 def _read_file(root: Path, name: str, digest: str) -> bytes:

@@ -7,7 +7,7 @@ from html import escape
 
 from ..backends.device import Timing
 from .plan import Plan
-from .plan_file import plain
+from .plan_document import plain
 from .verify import Comparison
 
 _STYLE = """

@@ -16,7 +16,8 @@ from cuts.ir.graph_text import print_graph
 from cuts.ir.launch import Storage
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
-from cuts.runtime.plan_file import load_plan, plain, save_plan
+from cuts.runtime.plan_document import plain
+from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.tests.runtime.handmade import example_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

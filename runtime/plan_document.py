@@ -1,0 +1,121 @@
+"""plan.json: what it holds, its version, and the digest it carries of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cattrs
+import numpy as np
+from attrs import frozen
+
+from ..ir.compiled import Step
+from ..ir.errors import PlanError
+from ..ir.launch import Argument, Storage
+from ..ir.target import Target
+from ..ir.types import DType, TensorType
+from .memory import Placement
+
+FORMAT, VERSION = "cuts-plan", 1
+
+
+@frozen
+class KernelRecord:
+    """A kernel without its bulk; `tables` names where each table's values stand in the weights and in the arena."""
+
+    name: str
+    dialect: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    shared_bytes: int
+    dynamic_shared: int
+    info: dict[str, Any]
+    tables: dict[str, str]
+    places: dict[str, Placement]
+    binary: bool
+
+
+@frozen
+class ModelRecord:
+    """The source model: where its opaque constants stand in the weights, and the names of its declarations."""
+
+    constants: dict[str, str]
+    specs: tuple[str, ...]
+
+
+@frozen
+class Document:
+    """What plan.json holds besides the format, the version and its own digest."""
+
+    cuts: str
+    name: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: dict[str, TensorType]
+    storages: dict[str, Storage]
+    buffers: dict[str, Placement]
+    arena: int
+    constants: dict[str, str]
+    kernels: tuple[KernelRecord, ...]
+    steps: tuple[Step, ...]
+    groups: tuple[dict[str, Any], ...]
+    model: ModelRecord | None
+    files: dict[str, str]
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+_CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
+
+
+def plain(value: object) -> Any:
+    """Return a JSON value for a report value: NumPy scalars become numbers, tuples lists, what JSON lacks its text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def write_document(document: Document) -> bytes:
+    """Return the content of plan.json."""
+    body = _CONVERTER.unstructure(document)
+    head = {"format": FORMAT, "version": VERSION, "digest": _digest(body)}
+    return (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_document(root: Path) -> Document:
+    """Read and check the plan.json of a folder."""
+    path = root / "plan.json"
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise PlanError(f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN") from None
+    except (OSError, NotADirectoryError) as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
+    if (version := data.pop("version", None)) != VERSION:
+        raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
+    if data.pop("digest", None) != _digest(data):
+        raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
+    try:
+        return _CONVERTER.structure(data, Document)
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
+        reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
+        raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
