@@ -40,7 +40,7 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
 def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
     """Return the types that the standard declares for an operation's attributes, by name."""
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
     except onnx.defs.SchemaError:
         return {}
     return {name: attribute.type.value for name, attribute in schema.attributes.items()}

@@ -36,6 +36,14 @@ def check_limits(graph: Graph) -> Iterator[VerifyError]:
             yield VerifyError(f"graph {quote(graph.name)}: expected at most {most} {what}, found {found}", hint="split the graph")
 
 
+def check_names_are_text(graph: Graph) -> Iterator[VerifyError]:
+    """Every name can be written to a file: it holds no half of a surrogate pair."""
+    names = (graph.name, *graph.types, *(name for node in graph.nodes for name in (node.name, node.op, node.origin)))
+    for name in names:
+        if any("\ud800" <= c <= "\udfff" for c in name):
+            yield VerifyError(f"name {quote(name)} is not text: it holds half of a surrogate pair")
+
+
 def type_problem(type_: TensorType) -> str:
     """Return what makes a type illegal (rank, an extent below 1, too many elements), or an empty text."""
     if len(type_.shape) > MAX_RANK:
@@ -199,6 +207,7 @@ def _at_node(node: Node, error: CutsError) -> Iterator[VerifyError]:
 
 CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
     check_limits,
+    check_names_are_text,
     check_types_legal,
     check_node_names_unique,
     check_values_defined_once,

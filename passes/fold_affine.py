@@ -145,7 +145,7 @@ class FoldAffine:
                     yield tuple(inputs), instance
 
 
-#: Stands for the operand that is to be made; no value of a graph is called so because it holds a lone surrogate.
+#: Stands for the operand that is to be made; no value of a verified graph is called so, for names hold no lone surrogates.
 _NEW = "\ud800new"
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,8 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     """Return a cached file, made by `make` when it is not there; a half-made one is never left behind."""
     path = cache_folder() / name
     if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # exporters warn about their own insides
             part = Path(scratch) / name
             make(part)
             os.replace(part, path)

@@ -106,6 +106,10 @@ ROWS = {
         "value 'x': expected f32[2, 3] as declared, found f32[3, 2] among the types",
     ),
     "cycle": (changed(nodes__0__inputs=["x", "y"]), "nodes form a cycle: 'n1' -> 'n2' -> 'n1'; break the loop at one of these nodes"),
+    "half a character": (
+        changed(nodes__1__name="\ud800"),
+        "name '\\ud800' is not text: it holds half of a surrogate pair",
+    ),
     "control characters": (changed(outputs=["a\nb"]), "output 'a\\u000ab' of the graph is a value that nothing defines"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import warnings
@@ -34,10 +35,8 @@ def damaged(data: bytes, edits: list[tuple[int, int]], cut: int | None) -> bytes
 def survives(load: object, *arguments: object) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
+        with contextlib.suppress(CutsError):
             load(*arguments)  # type: ignore[operator]
-        except CutsError as error:
-            assert str(error)
 
 
 @given(changes, cuts)
@@ -66,7 +65,8 @@ values = st.recursive(
     max_leaves=6,
 )
 EDITS = [
-    ("inputs",), ("nodes",), ("outputs",), ("constants",), ("types",), ("weights",), ("name",), ("inputs", 0, "shape"), ("inputs", 0, "dtype"),
+    ("inputs",), ("nodes",), ("outputs",), ("constants",), ("types",), ("weights",), ("name",),
+    ("inputs", 0, "shape"), ("inputs", 0, "dtype"),
     ("inputs", 0), ("constants", 0, "data"), ("constants", 0, "shape"), ("nodes", 0, "inputs"), ("nodes", 0, "outputs"), ("nodes", 0, "op"),
     ("nodes", 0, "attributes"), ("nodes", 0, "attributes", "pads"), ("nodes", 1, "attributes", "axis"), ("nodes", 0), ("types", "v0"),
 ]  # fmt: skip
