@@ -100,6 +100,8 @@ def _check_resources(group: FusedGroup, schedule: Schedule, target: Target) -> I
     except PassError as error:
         yield error.message
         return
+    if any(sorted(order) != list(range(len(order))) for order in staging_orders(schedule)):
+        yield "the layout order of a staged tile is no permutation"
     if any(tile.count <= 1 for tile, _ in tiles):
         yield "a staged tile has one element only"
     used = shared_bytes(layout, tiles)
@@ -110,6 +112,11 @@ def _check_resources(group: FusedGroup, schedule: Schedule, target: Target) -> I
         yield f"about {int(counts.registers)} registers per thread, at most {target.max_registers}"
     if counts.body > MAX_BODY:
         yield f"an unrolled body of {int(counts.body)} operations per thread, at most {MAX_BODY}"
+
+
+def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:
+    """Return the layout orders of all staged tiles."""
+    return [s.order for part in schedule.segments for r in part.reductions for s in r.staging]
 
 
 def staged_tiles_of(layout: Layout) -> list[tuple[Tile, int]]:
@@ -170,6 +177,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(max((r.stages for r in schedule.reductions if r.staging), default=1)),
         np.int64(max((s.pad for r in schedule.reductions for s in r.staging), default=0)),
         tuple(np.int64(w) for w in schedule.warp),
+        np.int64(any(s.order and s.order[0] == len(s.order) - 1 for r in schedule.reductions for s in r.staging)),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from ..ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from ..ir.segment import FusedGroup
+from ..ir.segment import FusedGroup, Segment, operands
 from ..ir.target import Target
 from .check import MAX_BODY
 from .features import Features, count_features
@@ -19,6 +19,7 @@ from .footprint import Count
 from .geometry import Columns, Geometry, geometries
 from .space import Space
 from .structure import Structure, next_power
+from .tiles import coordinate_count
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
 BATCH = 1 << 17
@@ -212,18 +213,28 @@ def to_schedule(space: Space, point: int) -> Schedule:
 
 def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int], warp_size: int) -> Schedule:
     """Return the schedule that a structure's knob values describe."""
-    parts = [_segment_schedule(g) for g in geometries(group, structure, values, warp_size)]
+    sizes = geometries(group, structure, values, warp_size)
+    parts = [_segment_schedule(s, g) for s, g in zip(group.segments, sizes, strict=True)]
     return Schedule(tuple(parts), index=structure.index)
 
 
-def _segment_schedule(geometry: Geometry) -> SegmentSchedule:
+def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
     structure = geometry.structure
     sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
     dims = tuple(TileDim(axes, int(b), int(t), int(v)) for axes, b, t, v in sizes)
     reductions = []
-    for which, staged in zip(structure.reduces, structure.staged, strict=True):
+    for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
-        staging = tuple(Staging(operand, (), int(geometry.pad)) for operand in staged)
+        staging = tuple(Staging(operand, _order(segment, geometry, position, operand), int(geometry.pad)) for operand in staged)
         reductions.append(ReductionSchedule(loops, staging, int(geometry.stages) if staged else 1))
     warp = tuple(int(w) for w in geometry.warp)
     return SegmentSchedule(dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp if all(warp) else ())
+
+
+def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:
+    """Return the layout order of a staged tile, nothing for the natural one."""
+    if not geometry.order:
+        return ()
+    reduction = segment.reductions[position]
+    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
+    return tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))

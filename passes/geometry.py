@@ -20,7 +20,10 @@ Columns = Mapping[str, Count]
 
 @frozen
 class Geometry:
-    """Sizes of one segment: elements per block and per thread of each dim, threads along it, chunk and trips of each loop."""
+    """Sizes of one segment: elements per block and per thread of each dim, threads along it, chunk and trips of each loop.
+
+    `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 0 as they are listed.
+    """
 
     structure: SegmentStructure
     block: tuple[Count, ...]
@@ -34,6 +37,7 @@ class Geometry:
     stages: Count
     pad: Count
     warp: tuple[Count, ...] = ()
+    order: Count = 0
 
     def lanes_along(self, warp_size: int) -> list[Count]:
         """Return how many of a warp's lanes lie along each dim: by the warp map, or with the last dim fastest, after the lanes of a row."""
@@ -98,6 +102,7 @@ def _geometry(parts: SegmentStructure, prefix: str, columns: Columns, boxes: Seq
         columns.get(f"{prefix}stages", 1),
         columns.get(f"{prefix}pad", 0),
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
+        columns.get(f"{prefix}order", 0),
     )
 
 

@@ -88,7 +88,7 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
-            return np.where(tile.halo, 1, vector)
+            return np.where(np.logical_or(tile.halo, geometry.order), 1, vector)
     return 1
 
 

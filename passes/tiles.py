@@ -44,43 +44,70 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
     return found
 
 
-def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> tuple[Count, Count, Count]:
-    """Return the elements of an operand's tile, without and with the padding of its innermost coordinate, and where it is a box."""
-    loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[position]]
-    chunks = [geometry.chunk[k] for k in geometry.structure.reduces[position]]
-    dims = [*loops, *geometry.structure.dims]
-    sizes: list[Count] = [*chunks, *geometry.block]
+@frozen
+class _Shape:
+    """The coordinates of an operand's tile at every point: extents as a gather tile (a loop or tile dim each), and as a box."""
+
+    dims: tuple[tuple[Var, ...], ...]
+    gather: tuple[Count, ...]
+    box: tuple[Count, ...]
+    halo: Count
+
+
+def _shape(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> _Shape:
+    loops = geometry.structure.reduces[position]
+    dims = (*(geometry.structure.loops[k] for k in loops), *geometry.structure.dims)
+    sizes: list[Count] = [*(geometry.chunk[k] for k in loops), *geometry.block]
     moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
     used = expr_variables(expr)
-    gather = [np.where(np.logical_or.reduce([moving[a] for a in dim if a in used]), size, 1) if used & set(dim) else 1
-              for dim, size in zip(dims, sizes, strict=True)]  # fmt: skip
-    count, padded = _padded(gather, geometry.pad)
+    gather: list[Count] = []
+    for dim, size in zip(dims, sizes, strict=True):
+        varies = [moving[a] for a in dim if a in used]
+        gather.append(np.where(np.logical_or.reduce(varies), size, 1) if varies else np.int64(1))
     main = main_read(expr, frozenset(segment.axes + reduction.reduce))
-    box, extents = _box(main.indices, dims, sizes, moving, expr)
-    if box is False:
+    halo, box = _box(main.indices, dims, sizes, moving, expr)
+    return _Shape(dims, tuple(gather), tuple(box), halo)
+
+
+def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> tuple[Count, Count, Count]:
+    """Return the elements of an operand's tile, without and with the padding of its innermost coordinate, and where it is a box."""
+    shape = _shape(expr, segment, reduction, geometry, position)
+    count, padded = _padded(shape.gather, geometry)
+    if shape.halo is False:
         return count, padded, np.bool_(False)
-    box_count, box_padded = _padded(extents, geometry.pad)
-    return np.where(box, box_count, count), np.where(box, box_padded, padded), box
+    box_count, box_padded = _padded(shape.box, geometry)
+    return np.where(shape.halo, box_count, count), np.where(shape.halo, box_padded, padded), shape.halo
+
+
+def coordinate_count(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> int:
+    """Return how many coordinates the tile of a single point has: those of extent 1 are none."""
+    shape = _shape(expr, segment, reduction, geometry, position)
+    extents = shape.box if np.any(shape.halo) else shape.gather
+    return sum(int(e) > 1 for e in extents)
 
 
 def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> list[Count]:
     """Return for each tile dim how far apart in the staged tile its neighbouring elements lie, in elements; 0 where it is not read."""
-    structure = geometry.structure
-    loops = [structure.loops[k] for k in structure.reduces[position]]
-    dims = [*loops, *structure.dims]
-    sizes: list[Count] = [*(geometry.chunk[k] for k in structure.reduces[position]), *geometry.block]
-    moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
-    used = expr_variables(expr)
-    gather = [size if used & set(dim) else 1 for dim, size in zip(dims, sizes, strict=True)]
-    steps: list[Count] = _pitches(gather, geometry.pad)[len(loops) :]
-    indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
-    box, extents = _box(indices, dims, sizes, moving, expr)
-    if box is not False:
-        pitches = _pitches(extents, geometry.pad)
-        for d, dim in enumerate(structure.dims):
+    shape = _shape(expr, segment, reduction, geometry, position)
+    tiles = geometry.structure.dims
+    steps = _steps(shape.gather, geometry)[len(shape.dims) - len(tiles) :]
+    if shape.halo is not False:
+        indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
+        pitches = _steps(shape.box, geometry)
+        for d, dim in enumerate(tiles):
             inside = sum((abs(i.coefficient(dim[-1])) * p for i, p in zip(indices, pitches, strict=True)), np.int64(0))
-            steps[d] = np.where(box, inside, steps[d])
-    return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, structure.dims, strict=True)]
+            steps[d] = np.where(shape.halo, inside, steps[d])
+    used = expr_variables(expr)
+    return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, tiles, strict=True)]
+
+
+def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:
+    """Return the steps of coordinates in the layout of each point: as listed, or innermost first."""
+    natural = _pitches(extents, geometry.pad)
+    if not np.any(geometry.order):
+        return natural
+    turned = _pitches(extents[::-1], geometry.pad)[::-1]
+    return [np.where(geometry.order, t, n) for t, n in zip(turned, natural, strict=True)]
 
 
 def _pitches(extents: Sequence[Count], pad: Count) -> list[Count]:
@@ -108,13 +135,20 @@ def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
     return found
 
 
-def _padded(extents: Sequence[Count], pad: Count) -> tuple[Count, Count]:
-    """Return the product of extents, and the product where the last one above 1 is longer by `pad`."""
+def _padded(extents: Sequence[Count], geometry: Geometry) -> tuple[Count, Count]:
+    """Return the product of extents, and the product where the innermost one above 1 is longer by the padding."""
     total = product(extents)
-    innermost: Count = 1
+    innermost = _last_wide(extents)
+    if np.any(geometry.order):
+        innermost = np.where(geometry.order, _last_wide(extents[::-1]), innermost)
+    return total, np.where(np.greater(innermost, 1), total // innermost * (innermost + geometry.pad), total)
+
+
+def _last_wide(extents: Sequence[Count]) -> Count:
+    found: Count = 1
     for extent in extents:
-        innermost = np.where(np.greater(extent, 1), extent, innermost)
-    return total, np.where(np.greater(innermost, 1), total // innermost * (innermost + pad), total)
+        found = np.where(np.greater(extent, 1), extent, found)
+    return found
 
 
 def _box(

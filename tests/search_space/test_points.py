@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from cuts.backends.targets import find_target
@@ -15,23 +17,31 @@ from hypothesis import strategies as st
 
 from .groups import ALL
 
-TARGETS = [find_target("cuda:h200"), find_target("opencl")]
+TARGETS = {t.name: t for t in (find_target("cuda:h200"), find_target("opencl"))}
+
+
+@cache
+def space_of(name, target, coarse):
+    """Return the space of one of the groups."""
+    return make_space(ALL[name], TARGETS[target], coarse)
 
 
 @st.composite
 def points(draw):
-    group = ALL[draw(st.sampled_from(sorted(ALL)))]
-    target = draw(st.sampled_from(TARGETS))
-    space = make_space(group, target, coarse=draw(st.booleans()))
-    structure = draw(st.sampled_from(space.structures))
-    start = sum(s.size for s in space.structures[: space.structures.index(structure)])
-    return space, structure, start, draw(st.integers(0, structure.size - 1))
+    """Draw a group, a target, whether the space is thinned, a structure and a point of it, by name and number."""
+    key = draw(st.sampled_from(sorted(ALL))), draw(st.sampled_from(sorted(TARGETS))), draw(st.booleans())
+    structures = space_of(*key).structures
+    position = draw(st.integers(0, len(structures) - 1))
+    return key, position, draw(st.integers(0, structures[position].size - 1))
 
 
 @given(points())
 @settings(max_examples=300, deadline=None)
 def test_vectorised_counts_equal_scalar_ones(point):
-    space, structure, start, number = point
+    key, position, number = point
+    space = space_of(*key)
+    structure = space.structures[position]
+    start = sum(s.size for s in space.structures[:position])
     batch = evaluate(space, structure, columns_at(structure, np.asarray([number])), start)
     schedule = to_schedule(space, start + number)
     assert int(np.max(batch.features.threads)) == schedule.threads
