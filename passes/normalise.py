@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from ..ir.expr import Call, Cast, Expr, InRange, Read, dtype_of, expr_variables, rebuild, substitute_expr
 from ..ir.index import Index, Var, as_index, substitute, variables
@@ -52,7 +52,6 @@ class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
-    accumulators: dict[str, str] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         plain = self._prepare(statements)
@@ -62,16 +61,16 @@ class _Normaliser:
         inliner = Inliner(self.tensors, held)
         reductions: list[Reduction] = []
         outputs: list[Output] = []
-        scales: dict[str, Expr] = {}
+        registers: dict[str, Expr] = {}  # what a read of a reduced tensor becomes
         for number, statement in enumerate(needed):
             values = places.of[number]
             if statement.combine:
                 self._check_reduction(statement, values, places)
-                reductions.append(self._reduction(statement, values, inliner, places, scales))
+                reductions.append(self._reduction(statement, values, inliner, places, registers))
             else:
                 inliner.define(statement)
             if statement.target in self.live:
-                outputs.append(self._output(statement, values, inliner, places, scales))
+                outputs.append(self._output(statement, values, inliner, places, registers))
         return self._group(Segment(places.axes, tuple(reductions), tuple(outputs)))
 
     # ---- statements before alignment
@@ -112,46 +111,45 @@ class _Normaliser:
             raise FusionError(f"the instances that compute {statement.target} do not match those of the group one to one")
 
     def _reduction(
-        self, statement: Statement, values: Mapping[Var, Index], inliner: Inliner, places: Places, scales: dict[str, Expr]
+        self, statement: Statement, values: Mapping[Var, Index], inliner: Inliner, places: Places, registers: dict[str, Expr]
     ) -> Reduction:
-        rows = places.rows(statement.reduce)
+        rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
-        body = self._resolve(substitute_expr(body, {**values, **rows}), inliner, places, scales)
-        body, scale = _hoist(body, statement, self.tensors)
+        body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
+        body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
-        self.accumulators[statement.target] = name
         dtype = self.tensors[statement.target].dtype
         self.tensors[name] = TensorType(DType.F32 if dtype is DType.F16 else dtype, tuple(p.extent for p in places.axes))
         value: Expr = Read(name, tuple(as_index(p) for p in places.axes))
         value = Cast(dtype, value) if dtype is DType.F16 else value
-        scales[statement.target] = Call("mul", (value, scale)) if scale is not None else value
-        return Reduction(name, tuple(Var(r.name, r.extent) for r in places.row_vars(statement.reduce)), str(statement.combine), body)
+        registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
+        return Reduction(name, rows, str(statement.combine), body)
 
     def _output(
-        self, statement: Statement, values: Mapping[Var, Index], inliner: Inliner, places: Places, scales: dict[str, Expr]
+        self, statement: Statement, values: Mapping[Var, Index], inliner: Inliner, places: Places, registers: dict[str, Expr]
     ) -> Output:
         if statement.combine:
-            body = scales[statement.target]
+            body = registers[statement.target]
         else:
-            body = self._resolve(substitute_expr(inliner.inline(statement.body), values), inliner, places, scales)
+            body = self._resolve(substitute_expr(inliner.inline(statement.body), values), places, registers)
         write = tuple(substitute(w, values) for w in statement.write)
         used = frozenset().union(*(variables(w) for w in write)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         rows = places.rows(extra)
         return Output(statement.target, tuple(substitute(w, rows) for w in write), substitute_expr(body, rows), places.row_vars(extra))
 
-    def _resolve(self, expr: Expr, inliner: Inliner, places: Places, scales: Mapping[str, Expr]) -> Expr:
+    def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
         """Replace reads of reduced tensors by the instance's own value; raise where another instance's would be needed."""
 
         def leaf(node: Expr) -> Expr:
-            if not isinstance(node, Read) or node.tensor not in scales:
+            if not isinstance(node, Read) or node.tensor not in registers:
                 return node
             statement, values = places.reductions[node.tensor]
             solution = solve(list(zip(statement.write, node.indices, strict=True)), statement.axes)
             same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
             if solution is None or not same:
                 raise FusionError(f"{node.tensor} is needed at elements that other threads compute")
-            value, guards = scales[node.tensor], tuple(dict.fromkeys((*solution.guards, *node.guards)))
+            value, guards = registers[node.tensor], tuple(dict.fromkeys((*solution.guards, *node.guards)))
             if not guards:
                 return value
             return Call("select", (InRange(guards), value, constant(node.fill, dtype_of(value, self.tensors))))
@@ -180,12 +178,11 @@ def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:
     return list(found)
 
 
-def _hoist(body: Expr, statement: Statement, tensors: Mapping[str, TensorType]) -> tuple[Expr, Expr | None]:
+def _hoist(body: Expr, statement: Statement, rows: frozenset[Var], tensors: Mapping[str, TensorType]) -> tuple[Expr, Expr | None]:
     """Split the factors that no reduced axis touches off the body of a sum."""
     parts = factors(body)
     if statement.combine != "sum" or len(parts) == 1 or not tensors[statement.target].dtype.is_float:
         return body, None
-    rows = {v for part in parts for v in expr_variables(part) if v.name.startswith("r")}
     fixed = [p for p in parts if not expr_variables(p) & rows]
     moving = [p for p in parts if expr_variables(p) & rows]
     if not fixed or not moving:
