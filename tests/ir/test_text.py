@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from cuts.backends.targets import find_target
+from cuts.driver import compile_model, load_model, load_spec
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store
 from cuts.ir.dfg import Test as InRangeTest
 from cuts.ir.errors import ParseError
@@ -136,3 +141,16 @@ def test_errors_say_where(text: str, line: int, column: int, message: str) -> No
 def test_keywords_tell_classes_apart() -> None:
     keywords = [form.keyword for form in FORMS.values()]
     assert len(set(keywords)) == len(keywords)
+
+
+@pytest.mark.parametrize("example", ["distance", "rms", "shift"])
+def test_what_the_passes_print_comes_back(example: str) -> None:
+    folder = Path(__file__).parents[2] / "examples"
+    spec = load_spec([folder / f"{example}.cuts"])
+    texts: dict[str, str] = {}
+    options = CompileOptions(print_after=("all",), callback=texts.__setitem__)
+    compile_model(load_model(folder / f"{example}.json", spec), spec, find_target("cuda:sm_90"), options)
+    for name in ("programs", "views", "partition", "schedule", "lower", "extract"):
+        for part in re.split(r"^(?:# .*|kernel \d+:)\n", texts[name], flags=re.MULTILINE):
+            if part.strip():
+                assert print_ir(parse_ir(part)).strip() == part.strip()
