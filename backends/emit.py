@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 
 from ..ir.dfg import Accumulate, Initialise
@@ -64,18 +65,27 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
     if dialect.base:
         for name in names.pointers.values():
             out.line(dialect.base.format(name=name))
-    shared_at = len(out.lines)
-    out.line(f"const int blk = {dialect.block_index};")
-    out.line(f"const int tid = {dialect.thread_index};")
-    for definition in kernel.defines:
-        out.line(f"const int {definition.var.name} = {index_text(definition.value, names.pointers)};")
+    start = len(out.lines)
     _declare_held(kernel, names, out)
     for item in kernel.items:
         _item(item, names, out)
     text = "\n".join(out.lines)
     # What no phase uses (lane scratch where warps shuffle) is not declared.
     shared = _shared([b for b in kernel.shared if b.name in text], dialect, _dynamic(kernel, dialect))
-    return "\n".join([*out.lines[:shared_at], *(f"  {line}" for line in shared), *out.lines[shared_at:]])
+    defined = _definitions(kernel, dialect, names, text)
+    return "\n".join([*out.lines[:start], *(f"  {line}" for line in (*shared, *defined)), *out.lines[start:]])
+
+
+def _definitions(kernel: Kernel, dialect: Dialect, names: Names, text: str) -> list[str]:
+    """Define the coordinates that the text uses, and those that their definitions use."""
+    values = {"blk": dialect.block_index, "tid": dialect.thread_index}
+    values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
+    lines: list[str] = []
+    for name, value in reversed(values.items()):
+        if re.search(rf"\b{name}\b", text):
+            lines.insert(0, f"const int {name} = {value};")
+            text += value
+    return lines
 
 
 def _dynamic(kernel: Kernel, dialect: Dialect) -> int:
