@@ -84,7 +84,7 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: Names, text: str) -> l
     for name, value in reversed(values.items()):
         if re.search(rf"\b{name}\b", text):
             lines.insert(0, f"const int {name} = {value};")
-            text += value
+            text += f" {value}"
     return lines
 
 
