@@ -86,10 +86,12 @@ def longest(terms: dict[str, Count]) -> Count:
 def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
     """Return the time by which points are ordered: the bound's terms, made worse by what it forgives.
 
-    Penalties: bank conflicts (`conflicts`), idle lanes of the last warp, too few warps to hide latency, loads a cache may have to serve
-    again, memory rounds that nothing overlaps, barriers, long unrolled bodies; on a CPU large work-groups and many registers.
+    Penalties: bank conflicts (`conflicts`), loads whose lanes touch scattered lines, idle lanes of the last warp, too few warps to hide
+    latency, loads a cache may have to serve again, memory rounds that nothing overlaps, barriers, long unrolled bodies; on a CPU large
+    work-groups and many registers.
     """
-    shared = found.terms["shared"] * conflicts
+    scattered = np.ceil(features.grid / target.NUM_SM) * features.lines / target.clock
+    shared = found.terms["shared"] * conflicts + scattered
     resident = found.occupancy
     warps = ceil_div(features.threads, target.warp_size)
     idle = target.warp_size * warps / features.threads

@@ -42,7 +42,8 @@ class Features:
     `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads, `wavefronts` the least number of
     shared-memory or L1 cycles that all loads take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must
     get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is the longest chain of dependent operations of a
-    thread, `body` the operations of its longest unrolled loop body, `tile` the elements of the smallest staged tile.
+    thread, `body` the operations of its longest unrolled loop body, `tile` the elements of the smallest staged tile, `lines` counts the
+    memory lines that direct loads of warps touch (a CPU loads lane by lane: none).
     """
 
     grid: Count
@@ -57,6 +58,7 @@ class Features:
     thread_loads: Count
     shared_loads: Count
     wavefronts: Count
+    lines: Count
     global_loads: Count
     transactions: Count
     bytes: Count

@@ -10,7 +10,7 @@ from attrs import frozen
 from ..ir.expr import Expr, Read, expr_variables
 from ..ir.index import variables
 from ..ir.target import Target
-from .footprint import Count, Cover, ceil_div, elements, least, product
+from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
 
@@ -103,3 +103,13 @@ def wavefronts(target: Target, used: frozenset[object], instructions: Count, wid
             distinct = distinct * along
     per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
     return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
+
+
+def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
+    """Return how many memory lines of `unit` elements one access of a warp touches; neighbours of a thread's vector count as one run."""
+    along = geometry.lanes_along(target.warp_size)
+    cover = geometry.cover([a * v for a, v in zip(along, geometry.vector, strict=True)])
+    if geometry.structure.lanes:
+        row = least(target.warp_size, geometry.lanes) * geometry.row_vector
+        cover = cover.joined(geometry.loop_cover(range(len(geometry.structure.loops)), [row] * len(geometry.structure.loops)))
+    return segments_of(read, shape, cover, unit)

@@ -10,9 +10,9 @@ from ..ir.expr import Call, Expr, Read, dtype_of, expr_variables, reads
 from ..ir.index import variables
 from ..ir.segment import FusedGroup
 from ..ir.target import Target
-from .footprint import Count, least, product, segments_of
+from .footprint import Count, ceil_div, least, product, segments_of
 from .geometry import Geometry
-from .place import Place, access_vector, tile_vector, wavefronts
+from .place import Place, access_vector, tile_vector, warp_lines, wavefronts
 from .tiles import StagedTile
 from .work import memory_reads, node_cost, nodes
 
@@ -25,7 +25,7 @@ class Totals:
         self.target = target
         self.sums: dict[str, Count] = dict.fromkeys(
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
-             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body"), 0)  # fmt: skip
+             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines"), 0)  # fmt: skip
 
     def add(self, name: str, value: Count) -> None:
         """Add to one sum."""
@@ -64,6 +64,10 @@ class Totals:
         self.add("global_loads", times / vector * place.threads)
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place)
+        if not self.target.is_cpu:
+            unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
+            touched = warp_lines(read, kind.shape, unit, geometry, self.target)
+            self.add("lines", times / vector * touched * ceil_div(place.threads, self.target.warp_size))
 
     def block_traffic(self, read: Read, place: Place) -> None:
         """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors."""
