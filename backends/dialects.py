@@ -14,9 +14,9 @@ from ..ir.types import DType
 class Dialect:
     """One source language.
 
-    `types` names register types, `storage` the types of memory elements where they differ.
-    `load`/`store` convert between the two for types
-    that need it ({p} pointer, {i} element, {v} value). Other fields are text templates; `math_suffix` is appended to the math functions of f32.
+    `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert between the two for
+    types that need it ({p} pointer, {i} element, {v} value). Other fields are text templates; `math_suffix` is appended to the math
+    functions of f32.
     """
 
     name: str
@@ -67,15 +67,14 @@ class Dialect:
         return text
 
 
-_NAMES = (
-    "exp log sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc rint pow fmod fmin fmax fabs"
-)
+_NAMES = "exp log sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc rint pow fmod fmin fmax fabs"
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
 
 _TYPES = {
     "f64": "double", "f32": "float", "f16": "float", "i64": "long", "i32": "int", "i16": "short", "i8": "signed char",
     "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short", "u8": "unsigned char", "bool": "bool",
 }  # fmt: skip
+
 
 def _index_helpers(device: str) -> dict[str, str]:
     return {
@@ -85,7 +84,7 @@ def _index_helpers(device: str) -> dict[str, str]:
 
 
 def _async_copy(width: int, cache: str) -> str:
-    address = '"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? %d : 0)' % width
+    address = f'"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? {width} : 0)'
     return (
         f"{_DEVICE} void cuts_copy{width}(void* d, const void* s, bool ok) {{\n"
         f'  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {width}, %2;" ::{address} : "memory");\n}}'

@@ -304,7 +304,7 @@ class PhasePrinter:
 
 
 def _inline_always(node: Node) -> bool:
-    return isinstance(node, (Literal, Held, Test)) or isinstance(node, IndexNode)
+    return isinstance(node, (Literal, Held, Test, IndexNode))
 
 
 def _identity(combine: str, dtype: DType) -> float | int:

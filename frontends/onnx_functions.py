@@ -77,9 +77,7 @@ def _defaults(node: onnx.NodeProto, body: onnx.FunctionProto) -> dict[str, onnx.
     return usual | {attribute.name: attribute for attribute in body.attribute_proto}
 
 
-def _instance(
-    node: onnx.NodeProto, rename: Callable[[str], str], given: dict[str, onnx.AttributeProto], name: str
-) -> onnx.NodeProto:
+def _instance(node: onnx.NodeProto, rename: Callable[[str], str], given: dict[str, onnx.AttributeProto], name: str) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.name = name

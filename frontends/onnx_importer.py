@@ -244,5 +244,3 @@ def live_graph(importer: Importer, name: str, inputs: Sequence[str], outputs: Se
     constants = {v: a for v, a in importer.constants.items() if v in live}
     defined = [*inputs, *constants, *(v for n in reversed(nodes) for v in n.outputs)]
     return Graph(name, tuple(inputs), tuple(outputs), {v: importer.types[v] for v in defined}, tuple(reversed(nodes)), constants)
-
-

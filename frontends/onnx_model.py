@@ -198,9 +198,7 @@ def _symbols(inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Seq
     return {symbol: extents.pop() for symbol, extents in found.items() if len(extents) == 1}
 
 
-def _foreign_shapes(
-    model: Model, inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]
-) -> Iterator[GraphError]:
+def _foreign_shapes(model: Model, inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> Iterator[GraphError]:
     for name, shape in shapes.items():
         if name not in inputs:
             known = ", ".join(map(quote, inputs))

@@ -70,9 +70,7 @@ def _spread(axes: tuple[int, ...], values: tuple[float, ...], usual: tuple[float
     return full
 
 
-def _resample(
-    call: Call, mode: str, scales: tuple[float, ...] | None, sizes: tuple[int, ...] | None, place: str, nearest: str
-) -> None:
+def _resample(call: Call, mode: str, scales: tuple[float, ...] | None, sizes: tuple[int, ...] | None, place: str, nearest: str) -> None:
     shape = call.type(0).shape
     if not sizes:
         if scales is None or len(scales) != len(shape):

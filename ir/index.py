@@ -290,7 +290,7 @@ def _drop_small(index: Index, divisor: int) -> tuple[Index, Index]:
         small = Index(index.const % g, tuple((a, f) for a, f in index.terms if f % g))
         if small.terms or small.const:
             low, high = small.bounds()
-            if 0 <= low and high < g:
+            if low >= 0 and high < g:
                 return index - small, small
     return index, ZERO
 

@@ -180,5 +180,3 @@ def _proposals(first: Node, second: Node) -> Iterator[tuple[str, dict[str, Attri
 
 def _is_permutation(value: tuple[int, ...] | tuple[float, ...] | tuple[str, ...]) -> bool:
     return set(value) == set(range(len(value)))
-
-

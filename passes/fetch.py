@@ -52,7 +52,7 @@ def _traversal(tile: Tile, context: Context) -> list[int]:
     plain: dict[Value, Value] = {}
     loaded = substitute_node(value_of(Read(read.tensor, read.indices), context), {f.var: f.value for f in tile.flats.values()}, plain)
     assert isinstance(loaded, Load)
-    zero = {v: 0 for v in variables(loaded.address) | set(tile.coordinates)}
+    zero = dict.fromkeys(variables(loaded.address) | set(tile.coordinates), 0)
 
     def distance(position: int) -> int:
         if indirects(loaded.address):

@@ -169,9 +169,7 @@ def _evaluate_affine(statement: Statement, instance: Instance, parts: tuple[Expr
     return _Affine(dim, values["scale "], values["shift "])
 
 
-def _linear_choices(
-    instance: Instance, inputs: tuple[str | None, ...], graph: Graph, dim: int | None
-) -> Iterator[dict[str, int | None]]:
+def _linear_choices(instance: Instance, inputs: tuple[str | None, ...], graph: Graph, dim: int | None) -> Iterator[dict[str, int | None]]:
     """Yield sets of constant operands that the result is linear in, largest first, with their dims."""
     known = [f for f, v in zip(instance.inputs, inputs, strict=False) if f is not None and (v in graph.constants or v == _NEW)]
     for count in range(len(known), 0, -1):

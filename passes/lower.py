@@ -19,9 +19,9 @@ from ..ir.launch import Storage
 from ..ir.schedule import ReduceDim, ReductionSchedule, Schedule, TileDim
 from ..ir.segment import FusedGroup, Output, Reduction, factors, operands
 from ..ir.target import Target
+from .extract import substitute_phase
 from .fetch import fetch_phase
 from .frames import Frame, Layout, lay_out
-from .extract import substitute_phase
 from .staging import Binding, Tile, bind_dims, stage
 from .tabulate import Flat, tabulate
 from .values import Context, strides_of, value_of

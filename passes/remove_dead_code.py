@@ -1,8 +1,8 @@
 """Removes nodes and constants that no output of the graph needs.
 
-    %a: f32[4] = relu(%x)                 ->     %y: f32[4] = exp(%x)
-    %y: f32[4] = exp(%x)                         output %y
-    output %y
+%a: f32[4] = relu(%x)                 ->     %y: f32[4] = exp(%x)
+%y: f32[4] = exp(%x)                         output %y
+output %y
 """
 
 from __future__ import annotations

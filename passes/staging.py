@@ -142,9 +142,7 @@ def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Ti
     return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
 
 
-def _box(
-    operand: Expr, indices: Sequence[Index], shape: tuple[int, ...], binding: Binding, choice: Staging, prefix: str
-) -> Tile | None:
+def _box(operand: Expr, indices: Sequence[Index], shape: tuple[int, ...], binding: Binding, choice: Staging, prefix: str) -> Tile | None:
     local = frozenset(binding.locals)
     coordinates: list[Var] = []
     uses: list[Index] = []

@@ -1,7 +1,7 @@
 """The memory-based index function (DeepCuts section 6.2): parts of an address that only depend on a flattened axis come from a table.
 
-A flattened reduced axis (C*R*S of an implicit GEMM) is taken apart by divisions and moduli wherever it is used in an address or a guard. The
-terms that depend on nothing else are functions of one integer, so the host makes a table of their sum, and the kernel adds one loaded
+A flattened reduced axis (C*R*S of an implicit GEMM) is taken apart by divisions and moduli wherever it is used in an address or a guard.
+The terms that depend on nothing else are functions of one integer, so the host makes a table of their sum, and the kernel adds one loaded
 number instead:  `A(p) + (k // 9) * HW + (k // 3 % 3) * W + k % 3`  ->  `A(p) + table[k]`.
 """
 

@@ -133,7 +133,7 @@ def test_all_faults_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"format": ', "<json>:1:12: error: not JSON: expecting value\n   1 | {\"format\": \n     |            ^"),
+        ('{"format": ', '<json>:1:12: error: not JSON: expecting value\n   1 | {"format": \n     |            ^'),
         ("[" * 100_000, "<json>: not JSON that can be read: nested too deep"),
         ("[]", "<json>: at $: expected an object, found a list"),
         ("{}", "<json>: at $.format: this field is required"),

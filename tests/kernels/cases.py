@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -202,5 +201,3 @@ def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return random inputs of a group."""
     generator = np.random.default_rng(seed)
     return {t: generator.standard_normal(group.tensors[t].shape).astype(group.tensors[t].dtype.numpy) for t in group.inputs}
-
-

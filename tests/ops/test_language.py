@@ -181,7 +181,7 @@ def test_what_only_shapes_can_show_points_into_the_declaration() -> None:
     head = 'op t "t" {\n  in x: f32[N]\n  out y: f32[N]\n  '
     assert refused("t", types((4,)), head + "y[n] = x[n + 1]\n}") == (
         "op.cuts:4:10: error: op 't' of (f32[4]): 'x' is read out of bounds: index n + 1 of axis 0 runs from 1 to 4, "
-            "the axis has 4 elements; "
+        "the axis has 4 elements; "
         "say what is 'outside'\n"
         "   4 |   y[n] = x[n + 1]\n     |          ^^^^^^^^"
     )
