@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from cuts.backends.targets import find_target
 from cuts.driver import compile_model, load_model, load_spec
 from cuts.ir.compiled import CompileOptions
-from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store
+from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store, Value
 from cuts.ir.dfg import Test as InRangeTest
 from cuts.ir.errors import ParseError
 from cuts.ir.expr import Expr, Guard, Read
+from cuts.ir.forms import Lines, Maybe, Part, Word, field_types, members
 from cuts.ir.index import Index, Var, as_index
 from cuts.ir.kernel import Phase, phases
 from cuts.ir.launch import Storage
@@ -154,3 +156,16 @@ def test_what_the_passes_print_comes_back(example: str) -> None:
         for part in re.split(r"^(?:# .*|kernel \d+:)\n", texts[name], flags=re.MULTILINE):
             if part.strip():
                 assert print_ir(parse_ir(part)).strip() == part.strip()
+
+
+def test_every_field_of_every_class_is_in_its_form() -> None:
+    for cls, form in FORMS.items():
+        shown = set(slots(form.head) + slots(form.body))
+        missing = set(field_types(cls)) - shown
+        assert missing == ({"dtype"} if issubclass(cls, members(Value)) else set()), cls
+
+
+def slots(parts: Sequence[Part | Lines]) -> list[str]:
+    """Return the fields that parts of a form show."""
+    inner = [slots(p.parts) if isinstance(p, Maybe) else [p.name] for p in parts if not isinstance(p, Word)]
+    return [name for names in inner for name in names]
