@@ -56,7 +56,7 @@ def choose(group: FusedGroup, target: Target, model: str = "bound", count: int =
     if not points:
         raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
     space = make_space(group, target)
-    return [_candidate(space, point) for point in points]
+    return [candidate_of(space, point) for point in points]
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +97,8 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
     return tuple(places[a] for a in segment.axes), reductions, outputs
 
 
-def _candidate(space: Space, point: Point) -> Candidate:
+def candidate_of(space: Space, point: Point) -> Candidate:
+    """Return the candidate that a point of a group's full space describes."""
     structure = space.structures[point.structure]
     columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
     values = {name: int(column[0]) for name, column in columns.items()}

@@ -49,7 +49,7 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
         if not fresh:
             break
         tried.update(fresh)
-        points |= _neighbours(full, fresh, model)
+        points |= neighbours(full, fresh, model)
     return tuple(sorted(points)[:count])
 
 
@@ -77,7 +77,7 @@ def _embed(coarse: Space, full: Space, wide: Mapping[tuple[tuple[SegmentStructur
     return Point(point.score, position, tuple(k.values.index(c.values[p]) for c, k, p in knobs))
 
 
-def _neighbours(space: Space, points: Sequence[Point], model: str) -> set[Point]:
+def neighbours(space: Space, points: Sequence[Point], model: str) -> set[Point]:
     """Return the points that differ in one parameter, scored; illegal ones are left out."""
     found: set[Point] = set()
     for position in sorted({p.structure for p in points}):

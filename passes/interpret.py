@@ -25,7 +25,7 @@ def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Valu
     for segment in group.segments:
         for output in segment.outputs:
             type_ = group.tensors[output.tensor]
-            memory.setdefault(output.tensor, np.full(type_.shape, np.nan if type_.dtype.is_float else 0, _dtype(type_.dtype)))
+            memory.setdefault(output.tensor, np.full(type_.shape, np.nan if type_.dtype.is_float else 0, wide_dtype(type_.dtype)))
         _run_segment(segment, memory)
     return {name: memory[name] for name in group.outputs}
 
@@ -34,7 +34,8 @@ def _wide(array: Values) -> Values:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _dtype(dtype: DType) -> np.dtype[Any]:
+def wide_dtype(dtype: DType) -> np.dtype[Any]:
+    """Return the NumPy type that values of a type are evaluated in."""
     return np.dtype(np.float64) if dtype.is_float else dtype.numpy
 
 
@@ -42,19 +43,19 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
     scope = dict(memory)
     shape = tuple(a.extent for a in segment.axes)
     for reduction in segment.reductions:
-        space = _Space((*segment.axes, *reduction.reduce), scope)
+        space = Points((*segment.axes, *reduction.reduce), scope)
         values = np.broadcast_to(space.value(reduction.body), space.shape)
         function = FUNCTIONS[COMBINE_FUNCTION[reduction.combine]].numpy
         reduced = function.reduce(values, axis=tuple(range(len(shape), values.ndim)))  # type: ignore[attr-defined]
         scope[reduction.name] = np.reshape(reduced, shape)
     for output in segment.outputs:
-        space = _Space((*segment.axes, *output.extra), scope)
+        space = Points((*segment.axes, *output.extra), scope)
         position = tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)
         value = np.broadcast_to(space.value(output.body), space.shape)
         memory[output.tensor][position] = value if position else value.reshape(())
 
 
-class _Space:
+class Points:
     """All points of a few axes at once; every expression becomes an array that broadcasts over them."""
 
     def __init__(self, axes: Sequence[Var], memory: Mapping[str, Values]) -> None:
@@ -81,10 +82,11 @@ class _Space:
         return total
 
     def _fetch(self, atom: Indirect) -> Values:
-        found = self._element(atom.tensor, atom.indices).astype(np.int64)
+        found = self.element(atom.tensor, atom.indices).astype(np.int64)
         return np.where(found < 0, found + atom.extent, found) if atom.wraps else found
 
-    def _element(self, tensor: str, indices: Sequence[Index], inside: Values | None = None) -> Values:
+    def element(self, tensor: str, indices: Sequence[Index], inside: Values | None = None) -> Values:
+        """Return the elements of a tensor at indices, anything where not `inside`."""
         array = self.memory[tensor]
         places = [self.index(i) for i in indices]
         if inside is not None:
@@ -106,7 +108,7 @@ class _Space:
         if isinstance(expr, Const):
             return np.asarray(expr.value)
         if isinstance(expr, IndexValue):
-            return self.index(expr.index).astype(_dtype(expr.dtype))
+            return self.index(expr.index).astype(wide_dtype(expr.dtype))
         if isinstance(expr, InRange):
             return self.guards(expr.guards)
         if isinstance(expr, Cast):
@@ -118,13 +120,13 @@ class _Space:
 
     def _read(self, read: Read) -> Values:
         if not read.guards:
-            return self._element(read.tensor, read.indices)
+            return self.element(read.tensor, read.indices)
         inside = self.guards(read.guards)
-        found: Values = np.where(inside, self._element(read.tensor, read.indices, inside), read.fill)
+        found: Values = np.where(inside, self.element(read.tensor, read.indices, inside), read.fill)
         return found
 
 
 def _convert(value: Values, dtype: DType) -> Values:
     if dtype is DType.BOOL:
         return np.not_equal(value, 0)
-    return np.asarray(np.trunc(value) if dtype.is_int and value.dtype.kind == "f" else value, dtype=_dtype(dtype))
+    return np.asarray(np.trunc(value) if dtype.is_int and value.dtype.kind == "f" else value, dtype=wide_dtype(dtype))
