@@ -31,7 +31,9 @@ def _atom_text(atom: object, pointers: Mapping[str, str]) -> str:
     if isinstance(atom, Var):
         return atom.name
     if isinstance(atom, FloorDiv):
-        return f"({_unsigned(atom.num, atom.den, pointers)} / {atom.den})" + _floor_shift(atom.num, atom.den)
+        quotient = f"({_unsigned(atom.num, atom.den, pointers)} / {atom.den})"
+        shift = _shift(atom.num, atom.den)
+        return f"({quotient} - {shift})" if shift else quotient
     if isinstance(atom, Mod):
         return f"({_unsigned(atom.num, atom.den, pointers)} % {atom.den})"
     if isinstance(atom, Clamp):
@@ -50,11 +52,6 @@ def _shift(index: Index, divisor: int) -> int:
 
 def _unsigned(index: Index, divisor: int, pointers: Mapping[str, str]) -> str:
     return f"({index_text(index + _shift(index, divisor) * divisor, pointers)})"
-
-
-def _floor_shift(index: Index, divisor: int) -> str:
-    shift = _shift(index, divisor)
-    return "" if not shift else f" - {shift}"
 
 
 def guard_text(guards: Sequence[Guard], pointers: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from ..ir.dfg import Accumulate, Initialise
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, SharedBuffer, Wait, phases
@@ -112,8 +113,8 @@ def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
             if isinstance(root, Initialise) and root.name not in names.registers:
                 register = f"a{len(names.registers)}"
                 names.registers[root.name] = register
-                shape = "".join(f"[{n}]" for n in root.shape)
-                out.line(f"{names.dialect.type(root.dtype)} {register}{shape};")
+                names.shapes[root.name] = root.shape
+                out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
 
 
 def _item(item: Item, names: Names, out: Writer) -> None:

@@ -6,7 +6,7 @@ accumulations stand together. What one nest makes and another uses is a register
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from attrs import define, field
@@ -25,15 +25,16 @@ from ..ir.dfg import (
     Store,
     Test,
     Value,
+    Window,
     operands,
     own_variables,
     post_order,
     substitute_node,
 )
 from ..ir.functions import COMBINE_FUNCTION, COMBINERS
-from ..ir.index import Var, substitute
+from ..ir.index import IndexLike, Var, as_index, linearise
 from ..ir.kernel import Phase
-from ..ir.types import DType
+from ..ir.types import DType, row_major
 from ..ir.vector import vector_address, vector_guards
 from .ctext import call_text, guard_text, index_text, literal_text, number_text
 from .scope import Names, Writer
@@ -86,6 +87,8 @@ class PhasePrinter:
             own |= set(node.over)
         for operand in operands(node):
             own |= set(self.boxes[operand])
+        if isinstance(node, Window):
+            own -= set(node.axes)
         return tuple(v for v in self.phase.unrolled if v in own)
 
     def _block(self, nodes: Sequence[Node], opened: tuple[Var, ...]) -> None:
@@ -140,7 +143,7 @@ class PhasePrinter:
         fence = 0
         for node in nodes:
             key = self._key(node, opened)
-            earliest = max([fence, *(place[o] for o in operands(node) if o in place)], default=0)
+            earliest = max([fence, *(place[o] for o in _sources(node) if o in place)], default=0)
             chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
             if chosen is None:
                 units.append(_Unit(key))
@@ -161,9 +164,10 @@ class PhasePrinter:
             rest = self._rest(node, opened)
             self.declared[node] = rest
             name = self.names.fresh()
-            self.texts[node] = name + "".join(f"[{v.name}]" for v in rest)
-            dimensions = "".join(f"[{v.extent}]" for v in rest)
-            self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{dimensions};")
+            self.texts[node] = name
+            # Arrays are flat: PoCL miscompiles vector stores from private arrays of several dimensions.
+            size = f"[{prod(v.extent for v in rest)}]" if rest else ""
+            self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
 
     def _vector_width(self, node: Node, rest: tuple[Var, ...]) -> int:
         """Return how many neighbours a load or store moves at once, 0 where it moves one."""
@@ -212,11 +216,9 @@ class PhasePrinter:
             self.out.line(f"{self._lane_text(node, var, n)} = {name}.{'xyzw'[n]};")
 
     def _lane_text(self, node: Value, var: Var, number: int) -> str:
-        if isinstance(node, Held):
-            return self.names.held(node.name, tuple(substitute(i, {var: number}) for i in node.at))
-        if isinstance(node, (IndexNode, Test)):
+        if isinstance(node, (Held, IndexNode, Test)):
             return self._expression(substitute_node(node, {var: number}, {}))
-        return self._text(node).replace(f"[{var.name}]", f"[{number}]")
+        return self._element(node, {var: number})
 
     def _is_copy(self, node: Store) -> bool:
         return self.phase.asynchronous and bool(self.names.dialect.copy) and isinstance(node.value, Load)
@@ -251,7 +253,7 @@ class PhasePrinter:
         elif isinstance(node, LaneReduce):
             self.names.lane_reduce(self.out, node)
         elif node in self.declared:
-            self.out.line(f"{self.texts[node]} = {self._expression(node)};")
+            self.out.line(f"{self._element(node, {})} = {self._expression(node)};")
         elif not (isinstance(node, (Op, Convert)) and len(self.users.get(node, [])) == 1):
             name = self.names.fresh()
             self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self._expression(node)};")
@@ -278,7 +280,19 @@ class PhasePrinter:
         self.out.line(f"{held} = {combined};")
 
     def _text(self, node: Value) -> str:
-        return self.texts[node] if node in self.texts else self._expression(node)
+        if isinstance(node, Window) and node.load in self.declared:
+            return self._element(node.load, dict(zip(node.axes, node.at, strict=True)))
+        return self._element(node, {}) if node in self.texts else self._expression(node)
+
+    def _element(self, node: Value, at: Mapping[Var, IndexLike]) -> str:
+        """Return a value by its name: an element of its array where it was declared as one; `at` replaces variables of its box."""
+        name, rest = self.texts.get(node, ""), self.declared.get(node, ())
+        if not name:
+            return self._expression(node)
+        if not rest:
+            return name
+        flat = linearise([as_index(at.get(v, v)) for v in rest], row_major(tuple(v.extent for v in rest)))
+        return f"{name}[{index_text(flat, self.names.pointers)}]"
 
     def _expression(self, node: Value) -> str:
         dialect, pointers = self.names.dialect, self.names.pointers
@@ -296,6 +310,7 @@ class PhasePrinter:
         if isinstance(node, Convert):
             text = self._text(node.arg)
             return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"
+        assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = dialect.load.get(node.dtype.value, "{p}[{i}]")
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
         if not node.guards:
@@ -304,7 +319,12 @@ class PhasePrinter:
 
 
 def _inline_always(node: Node) -> bool:
-    return isinstance(node, (Literal, Held, Test, IndexNode))
+    return isinstance(node, (Literal, Held, Test, IndexNode, Window))
+
+
+def _sources(node: Node) -> list[Value]:
+    """Return the operands that are printed themselves: a window stands for its loads."""
+    return [o.load if isinstance(o, Window) else o for o in operands(node)]
 
 
 def _identity(combine: str, dtype: DType) -> float | int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 
 from attrs import define, field
 
 from ..ir.dfg import Initialise, LaneReduce
 from ..ir.functions import COMBINE_FUNCTION
-from ..ir.index import Index, Var
+from ..ir.index import Index, Var, linearise
 from ..ir.kernel import Kernel
+from ..ir.types import row_major
 from .ctext import call_text, index_text
 from .dialects import Dialect
 
@@ -81,23 +83,19 @@ class Names:
 
     def held(self, name: str, at: tuple[Index, ...]) -> str:
         """Return the register that holds a reduction's value."""
-        return self.registers[name] + "".join(f"[{index_text(i, self.pointers)}]" for i in at)
+        return f"{self.registers[name]}[{index_text(linearise(at, row_major(self.shapes[name])), self.pointers)}]"
 
     def initialise(self, out: Writer, node: Initialise, identity: str) -> None:
         """Print the initialisation of all registers of a reduction."""
-        self._each(out, node.shape, lambda at: out.line(f"{self.registers[node.name]}{at} = {identity};"))
-
-    def _each(self, out: Writer, shape: tuple[int, ...], body) -> None:  # type: ignore[no-untyped-def]
-        loops = [Var(f"e{d}", n) for d, n in enumerate(shape)]
-        with out.loops(loops):
-            body("".join(f"[{v.name}]" for v in loops))
+        with out.loop(Var("e", prod(node.shape))):
+            out.line(f"{self.registers[node.name]}[e] = {identity};")
 
     def lane_reduce(self, out: Writer, node: LaneReduce) -> None:
         """Print the combination across lanes, by shuffles within a warp where there are any, else as a tree in shared memory."""
         shuffle = self.dialect.shuffle and self.kernel.threads % 32 == 0 and node.dtype.size in (4, 8)
 
-        def body(at: str) -> None:
-            register = f"{self.registers[node.name]}{at}"
+        register = f"{self.registers[node.name]}[e]"
+        with out.loop(Var("e", prod(node.shape))):
             if not shuffle:
                 self._tree(out, node, register, node.lanes)
                 return
@@ -108,8 +106,6 @@ class Names:
                 distance //= 2
             if node.lanes > 32:
                 self._across_warps(out, node, register)
-
-        self._each(out, node.shape, body)
 
     def _combine(self, node: LaneReduce, left: str, right: str) -> str:
         return call_text(COMBINE_FUNCTION[node.combine], (left, right), node.dtype, self.dialect)

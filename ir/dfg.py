@@ -81,7 +81,25 @@ class Held:
     dtype: DType
 
 
-Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held]
+@frozen(cache_hash=True)
+class Window:
+    """An element of a family of loads that several users share: `load` with its variables `axes` at the places `at`.
+
+    Neighbouring outputs of a convolution read overlapping elements; the family ranges over each distinct element once, and its users name
+    the one they mean.
+    """
+
+    load: Load
+    axes: tuple[Var, ...]
+    at: tuple[Index, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the loads."""
+        return self.load.dtype
+
+
+Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held, Window]
 
 
 @frozen(cache_hash=True)
@@ -141,7 +159,7 @@ def operands(node: Node) -> tuple[Value, ...]:
         return (node.arg,)
     if isinstance(node, (Store, Accumulate)):
         return (node.value,)
-    return ()
+    return (node.load,) if isinstance(node, Window) else ()
 
 
 def own_indices(node: Node) -> Iterator[Index]:
@@ -153,7 +171,7 @@ def own_indices(node: Node) -> Iterator[Index]:
         yield node.index
     elif isinstance(node, Test):
         yield from (g.index for g in node.guards)
-    elif isinstance(node, (Held, Accumulate)):
+    elif isinstance(node, (Held, Accumulate, Window)):
         yield from node.at
 
 
@@ -201,6 +219,10 @@ def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Va
         result = Convert(substitute_node(node.arg, values, cache), node.dtype)
     elif isinstance(node, Held):
         result = evolve(node, at=tuple(substitute(i, values) for i in node.at))
+    elif isinstance(node, Window):
+        load = substitute_node(node.load, {v: i for v, i in values.items() if v not in node.axes}, cache)
+        assert isinstance(load, Load)
+        result = Window(load, node.axes, tuple(substitute(i, values) for i in node.at))
     else:
         result = node
     cache[node] = result

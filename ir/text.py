@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Load, Store, Test
+from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Load, Store, Test, Window
 from .forms import Form
 from .index_text import Names, parse_declarations
 from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
@@ -64,7 +64,7 @@ FORMS: dict[type, Form] = {
     ),
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine> over (<reduce>) of <body>"),
-    Output: Form("output <tensor>[<write>]{? for (<extra>)?} = <body>"),
+    Output: Form("output <tensor>[<write>]{? for (<extra>)?}{? if <guards>?} = <body>"),
     Storage: Form("storage <buffer> offset <offset> strides (<strides>)"),
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
@@ -105,6 +105,7 @@ FORMS: dict[type, Form] = {
     IndexNode: Form("index <index>"),
     Test: Form("inside(<guards>)"),
     Convert: Form("convert <arg>"),
+    Window: Form("window <load> over (<axes>) at (<at>)"),
 }
 
 
