@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from .expr import Call, Expr, Read, expr_variables, reads
+from .expr import Call, Expr, Guard, Read, expr_variables, reads
 from .index import Index, Var
 from .types import TensorType
 
@@ -31,12 +31,13 @@ class Reduction:
 
 @frozen(cache_hash=True)
 class Output:
-    """`tensor[write(axes, extra)] = body(axes, extra)`; the `extra` axes are spread over the lanes of an instance."""
+    """`tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold; the `extra` axes are spread over the lanes of an instance."""
 
     tensor: str
     write: tuple[Index, ...]
     body: Expr
     extra: tuple[Var, ...] = ()
+    guards: tuple[Guard, ...] = ()
 
 
 @frozen(cache_hash=True)

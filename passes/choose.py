@@ -11,7 +11,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ..ir.errors import PassError
-from ..ir.expr import substitute_expr
+from ..ir.expr import substitute_expr, substitute_guards
 from ..ir.index import Var, substitute
 from ..ir.schedule import Schedule
 from ..ir.segment import FusedGroup, Segment
@@ -91,6 +91,7 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
             tuple(rename_index(substitute(i, places), names) for i in o.write),
             tuple(places[v] for v in o.extra),
             rename_expr(substitute_expr(o.body, places), names),
+            substitute_guards(o.guards, places),
         )
         for o in segment.outputs
     )

@@ -13,7 +13,7 @@ from typing import Literal
 from attrs import evolve, field, frozen
 
 from ..ir.launch import Storage
-from ..ir.segment import FusedGroup, Output, Segment
+from ..ir.segment import FusedGroup, Segment
 from ..ir.statement import Statement
 from .legality import Policy, register_level, shared_level
 from .normalise import Illegal
@@ -81,7 +81,7 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
     def rename(segment: Segment) -> Segment:
         reductions = tuple(evolve(r, body=rename_expr(r.body, names)) for r in segment.reductions)
         outputs = tuple(
-            Output(names[o.tensor], tuple(rename_index(w, names) for w in o.write), rename_expr(o.body, names), o.extra)
+            evolve(o, tensor=names[o.tensor], write=tuple(rename_index(w, names) for w in o.write), body=rename_expr(o.body, names))
             for o in segment.outputs
         )
         return Segment(segment.axes, reductions, outputs)

@@ -52,6 +52,9 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
         space = Points((*segment.axes, *output.extra), scope)
         position = tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)
         value = np.broadcast_to(space.value(output.body), space.shape)
+        if output.guards:
+            written = np.broadcast_to(space.guards(output.guards), space.shape)
+            position, value = tuple(p[written] for p in position), value[written]
         memory[output.tensor][position] = value if position else value.reshape(())
 
 

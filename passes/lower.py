@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field
 
 from ..ir.dfg import Accumulate, Held, Initialise, LaneReduce, Literal, Load, Op, Root, Store, Test, Value
-from ..ir.expr import Expr, Guard, Read, dtype_of, expr_variables
+from ..ir.expr import Expr, Guard, Read, dtype_of, expr_variables, substitute_guards
 from ..ir.functions import COMBINERS
 from ..ir.index import Index, Var, as_index, delinearise, linearise, substitute
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait
@@ -337,4 +337,5 @@ def _store(state: _Segment, output: Output, binding: Binding, guards: tuple[Guar
         return Store("shared", state.layout.buffers[output.tensor].name, address, value, dtype, guards)
     places = [substitute(i, binding.places) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
-    return Store("global", output.tensor, address, value, dtype, (*binding.valid.values(), *guards))
+    written = substitute_guards(output.guards, binding.places)
+    return Store("global", output.tensor, address, value, dtype, (*binding.valid.values(), *guards, *written))

@@ -22,6 +22,7 @@ from ..ir.segment import FusedGroup, Output, Reduction, Segment, factors
 from ..ir.statement import Statement
 from ..ir.types import DType, TensorType
 from .align import Places, align
+from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .rename import indirect_tensors, rename_axes
 from .solve import is_bijection, solve
@@ -42,7 +43,7 @@ def normalise(
 ) -> FusedGroup | Illegal:
     """Return the normal form of statements whose tensors `live` are wanted in memory, or why they cannot be one segment."""
     try:
-        return _Normaliser(dict(tensors), tuple(live), dict(constants or {})).run(statements)
+        return fold_tables(_Normaliser(dict(tensors), tuple(live), dict(constants or {})).run(statements))
     except FusionError as error:
         return Illegal(str(error))
 

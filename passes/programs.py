@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ..ir.errors import GraphError
 from ..ir.expr import Read
@@ -17,6 +17,7 @@ from ..ir.index import indirects
 from ..ir.statement import Program, Statement
 from ..ir.types import TensorType
 from ..ops import Instance, Registry
+from .fold_tables import unroll_tables
 from .normalise import Illegal, normalise
 from .rename import indirect_tensors, rename_statement
 
@@ -178,7 +179,8 @@ class _Builder:
                 instance = self.registry[node.op].instantiate(operands, node.attributes, known)
             except GraphError as error:
                 raise GraphError(f"node '{node.name}': {error.message}", error.span, error.hint) from error
-            found = instance, cut(instance.program)
+            program = unroll_tables(instance.program)
+            found = evolve(instance, program=program), cut(program)
             if known.used:
                 return found
             self.cache[key] = found

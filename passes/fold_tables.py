@@ -1,0 +1,148 @@
+"""Folding of constant tables: transforms whose matrices are known become scalar graphs (Winograd, DFT, fixed filters).
+
+Two steps, both on the index level, so that every later stage counts and schedules what is really computed:
+
+* `unroll_tables` turns a sum over axes that index a table into a sum of terms. The statement becomes pointwise and fuses like any other.
+* `fold_tables` takes the remaining axes that index tables out of a segment's parallel axes: one thread computes all their values, as
+  outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1 disappear. An axis that only decides through its
+  residue (`h % 2`) keeps its quotient parallel.
+
+    v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]   ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
+
+A table that is too large for this, or that a loop or another thread's coordinate indexes, stays an array that kernels read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import lcm, prod
+
+from attrs import evolve
+
+from ..ir.expr import Call, Cast, Const, Expr, Guard, Read, reads, substitute_expr, substitute_guards
+from ..ir.index import FloorDiv, Index, IndexLike, Mod, Var, as_index, substitute, variables
+from ..ir.segment import FusedGroup, Output, Segment
+from ..ir.statement import Program, Statement
+from ..ir.types import row_major
+from ..ops.fold import Folder
+from .inline import tree_size
+
+#: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers spill.
+MAX_TERMS, MAX_OUTPUTS = 64, 64
+#: Largest expression that unrolling may make.
+MAX_SIZE = 1500
+
+
+# ---- statements
+
+
+def unroll_tables(program: Program) -> Program:
+    """Return the program with sums over axes that index constant tables written out."""
+    if not program.constants:
+        return program
+    return evolve(program, statements=tuple(_unrolled(s, program) for s in program.statements))
+
+
+def _unrolled(statement: Statement, program: Program) -> Statement:
+    if statement.combine != "sum":
+        return statement
+    used = {v for read in statement.reads if read.tensor in program.constants for i in read.indices for v in variables(i)}
+    axes = [v for v in statement.reduce if v in used]
+    terms = prod(v.extent for v in axes)
+    if not 0 < terms <= MAX_TERMS or not axes or terms * tree_size(statement.body) > MAX_SIZE:
+        return statement
+    points = product(*(range(v.extent) for v in axes))
+    bodies = [substitute_expr(statement.body, dict(zip(axes, point, strict=True))) for point in points]
+    total = bodies[0]
+    for body in bodies[1:]:
+        total = Call("add", (total, body))
+    rest = tuple(v for v in statement.reduce if v not in axes)
+    return evolve(statement, body=total, reduce=rest, combine="sum" if rest else None)
+
+
+# ---- segments
+
+
+def fold_tables(group: FusedGroup) -> FusedGroup:
+    """Return the group with the tables folded into it where that is possible; it computes the same."""
+    if not group.constants:
+        return group
+    segments = tuple(_folded(s, group) for s in group.segments)
+    read = {t for s in segments for t in s.tensors_read}
+    tensors = {t: type_ for t, type_ in group.tensors.items() if t in read or t not in group.constants}
+    constants = {t: table for t, table in group.constants.items() if t in read}
+    return evolve(group, segments=segments, tensors=tensors, constants=constants)
+
+
+def _folded(segment: Segment, group: FusedGroup) -> Segment:
+    """Expand a pointwise segment over what indexes its tables, each axis as (quotient, residue)."""
+    if segment.reductions or any(o.extra or o.tensor in group.shared for o in segment.outputs):
+        return segment
+    periods = _periods(segment, group)
+    if periods is None:
+        return segment
+    quotients = {a: Var(f"{a.name}q", -(-a.extent // d)) for a, d in periods.items()}
+    folder = Folder(group.tensors)
+    outputs: list[Output] = []
+    for point in product(*(range(d) for d in periods.values())):
+        values: dict[Var, IndexLike] = {
+            a: as_index(quotients[a]) * d + residue for (a, d), residue in zip(periods.items(), point, strict=True)
+        }
+        inside = tuple(g for a, i in values.items() if not (g := Guard(as_index(i), 0, a.extent)).always)
+        if not any(g.index.is_const for g in inside):
+            outputs += [_expanded(o, values, inside, folder, group) for o in segment.outputs]
+    axes = tuple(quotients.get(a, a) for a in segment.axes)
+    kept = tuple(a for a in axes if a.extent > 1) or axes[:1]
+    folded = Segment(kept, (), tuple(outputs))
+    remaining = any(r.tensor in group.constants for o in outputs for r in reads(o.body))
+    return segment if remaining else folded
+
+
+def _expanded(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...], folder: Folder, group: FusedGroup) -> Output:
+    write = tuple(substitute(w, values) for w in output.write)
+    guards = tuple(dict.fromkeys((*substitute_guards(output.guards, values), *inside)))
+    body = _fold(substitute_expr(output.body, values), inside, folder, group)
+    return Output(output.tensor, write, body, guards=guards)
+
+
+def _fold(expr: Expr, inside: tuple[Guard, ...], folder: Folder, group: FusedGroup) -> Expr:
+    """Fold an expression; reads get the guards of the element that it is computed for, so that none is out of range."""
+    if isinstance(expr, Call):
+        return folder.call(expr.fn, *(_fold(a, inside, folder, group) for a in expr.args))
+    if isinstance(expr, Cast):
+        return folder.intern(Cast(expr.dtype, _fold(expr.arg, inside, folder, group)))
+    if not isinstance(expr, Read):
+        return folder.intern(expr)
+    if expr.tensor in group.constants and all(i.is_const for i in expr.indices) and not expr.guards:
+        type_ = group.tensors[expr.tensor]
+        place = sum(i.const * step for i, step in zip(expr.indices, row_major(type_.shape), strict=True))
+        value = group.constants[expr.tensor][place]
+        return folder.intern(Const(float(value) if type_.dtype.is_float else int(value), type_.dtype))
+    return folder.intern(evolve(expr, guards=tuple(dict.fromkeys((*expr.guards, *inside)))) if inside else expr)
+
+
+def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
+    """Return for each axis that indexes a table how many values of it a thread computes, None where nothing is to be expanded."""
+    found: dict[Var, int] = {}
+    for output in segment.outputs:
+        for read in reads(output.body):
+            if read.tensor in group.constants:
+                for axis, period in (pair for i in read.indices for pair in _index_periods(i)):
+                    found[axis] = lcm(found.get(axis, 1), period)
+    periods = {a: min(d, a.extent) for a, d in found.items()}
+    if not found or not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:
+        return None
+    return periods
+
+
+def _index_periods(index: Index) -> Iterator[tuple[Var, int]]:
+    """Yield the variables of an index with the number of steps after which it repeats."""
+    for atom, _ in index.terms:
+        if isinstance(atom, Mod) and len(atom.num.terms) == 1 and isinstance(inner := atom.num.terms[0][0], Var):
+            yield inner, atom.den
+        elif isinstance(atom, Mod) and len(atom.num.terms) == 1 and isinstance(inner, FloorDiv) and len(variables(inner.num)) == 1:
+            (var,) = variables(inner.num)
+            yield var, inner.den * atom.den
+        else:
+            yield from ((v, v.extent) for v in variables(Index(0, ((atom, 1),))))
