@@ -118,8 +118,8 @@ class Parser:
         return tuple(found)
 
     def _scalar(self, kind: Any) -> Any:
-        if kind == Value:
-            return self._operand()
+        if kind == Value or kind in members(Value):
+            return self._operand(members(kind))
         if kind == Expr:
             return parse_expr(self.tokens, self.declared)
         readers: dict[Any, Callable[[], Any]] = {
@@ -141,10 +141,16 @@ class Parser:
         self.tokens.expect("]")
         return TensorType(dtype, shape)
 
-    def _operand(self) -> Value:
+    def _operand(self, kinds: tuple[type, ...]) -> Value:
+        """Read a literal or a value defined above, of one of the classes."""
+        token = self.tokens.peek()
         literal = parse_literal(self.tokens)
-        if literal is not None:
-            return Literal(*literal)
+        value = self._named() if literal is None else Literal(*literal)
+        if not isinstance(value, kinds):
+            raise ParseError(f"expected a {self.forms[kinds[0]].keyword}, found another value", self.tokens.span(token))
+        return value
+
+    def _named(self) -> Value:
         token = self.tokens.peek()
         self.tokens.expect("%")
         number = self.tokens.take("number", "the number of a value").text
@@ -167,9 +173,10 @@ class Parser:
     def _value(self, dtype: DType, line: Token) -> Value:
         cls = self._coming([c for c in members(Value) if c in self.forms])
         if cls is not None:
-            record: dict[str, Any] = {"dtype": dtype}
-            self._parts(self.forms[cls].head, record, field_types(cls))
-            return _build(cls, field_types(cls), record)  # type: ignore[no-any-return]
+            types = field_types(cls)
+            record: dict[str, Any] = {"dtype": dtype} if "dtype" in types else {}
+            self._parts(self.forms[cls].head, record, types)
+            return _build(cls, types, record)  # type: ignore[no-any-return]
         made: list[Value] = []
 
         def make(fn: str, args: tuple[Value, ...]) -> Value:
@@ -178,7 +185,7 @@ class Parser:
             made.append(Op(fn, args, dtype))
             return made[0]
 
-        return parse_operation(self.tokens, self._operand, make)
+        return parse_operation(self.tokens, lambda: self._operand(members(Value)), make)
 
 
 def _build(cls: type, types: Mapping[str, Any], record: Mapping[str, Any]) -> Any:

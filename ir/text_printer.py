@@ -118,7 +118,7 @@ class Printer:
             return ", ".join(self._slot(inner, v) for v in value)
         if kind == Expr:
             return print_expr(value, self.names)
-        if kind == Value:
+        if kind == Value or kind in members(Value):
             return literal_text(value.value, value.dtype)[0] if isinstance(value, Literal) else self.values[value]
         if isinstance(value, Index):
             return print_index(value, self.names)

@@ -13,10 +13,10 @@ from math import prod
 
 from attrs import evolve
 from cuts.backends.targets import find_target
-from cuts.ir.dfg import Accumulate, Held, Node, Op, Root, Store, Value, own_variables, post_order
+from cuts.ir.dfg import Accumulate, Convert, Held, Node, Op, Root, Store, Value, Window, own_variables, post_order, substitute_node
 from cuts.ir.index import Index, Var, evaluate, variables
 from cuts.ir.kernel import Kernel, Phase, phases
-from cuts.passes.extract import expand, extract_phase, mark, substitute_phase
+from cuts.passes.extract import expand, extract, extract_phase, mark, substitute_phase
 from cuts.passes.lower import lower
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -64,7 +64,7 @@ def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: M
             return evolve(node, at=renumber(node.at, box[node.name], elements))
         if isinstance(node, Op):
             return evolve(node, args=tuple(value(a) for a in node.args))
-        return evolve(node, arg=value(node.arg)) if hasattr(node, "arg") else node
+        return evolve(node, arg=value(node.arg)) if isinstance(node, Convert) else node
 
     if isinstance(root, Accumulate):
         return evolve(root, at=renumber(root.at, box[root.name], elements), value=value(root.value))
@@ -168,3 +168,24 @@ def test_extraction_on_demand_is_extraction_by_marking(data: st.DataObject, bloc
     for phase in phases(kernel.items):
         if phase.shares and _scalars(phase) <= _SCALARS:
             check_phase(kernel, phase, block % kernel.blocks, step)
+
+
+def unmerged(node: Value) -> Value:
+    """Return a value with every window replaced by the load it names."""
+    if isinstance(node, Window):
+        return substitute_node(node.load, dict(zip(node.axes, node.at, strict=True)), {})
+    if isinstance(node, Op):
+        return evolve(node, args=tuple(unmerged(a) for a in node.args))
+    return evolve(node, arg=unmerged(node.arg)) if isinstance(node, Convert) else node
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_merging_windows_leaves_every_value_as_it_is(data: st.DataObject) -> None:
+    group = data.draw(st.one_of(chains(), pairs()))
+    schedule = data.draw(points(group, SMALL))
+    assume(schedule is not None)
+    kernel = lower(group, schedule, {}, SMALL)
+    for phase, merged in zip(phases(kernel.items), phases(extract(kernel).items), strict=True):
+        plain = [evolve(r, value=unmerged(r.value)) if isinstance(r, (Store, Accumulate)) else r for r in merged.roots]
+        assert plain == list(extract_phase(phase).roots)
