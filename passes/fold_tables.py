@@ -20,12 +20,12 @@ from math import lcm, prod
 
 from attrs import evolve
 
-from ..ir.expr import Call, Cast, Const, Expr, Guard, Read, reads, substitute_expr, substitute_guards
-from ..ir.index import FloorDiv, Index, IndexLike, Mod, Var, as_index, substitute, variables
+from ..ir.expr import Call, Const, Expr, Guard, Read, reads, rebuild, substitute_expr, substitute_guards
+from ..ir.index import FloorDiv, Index, IndexLike, Mod, Var, as_index, linearise, substitute, variables
 from ..ir.segment import FusedGroup, Output, Segment
 from ..ir.statement import Program, Statement
-from ..ir.types import row_major
 from ..ops.fold import Folder
+from ..ops.linear import Combiner
 from .inline import tree_size
 
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers spill.
@@ -83,43 +83,49 @@ def _folded(segment: Segment, group: FusedGroup) -> Segment:
     if periods is None:
         return segment
     quotients = {a: Var(f"{a.name}q", -(-a.extent // d)) for a, d in periods.items()}
-    folder = Folder(group.tensors)
-    outputs: list[Output] = []
+    places: list[tuple[Output, dict[Var, IndexLike], tuple[Guard, ...]]] = []
     for point in product(*(range(d) for d in periods.values())):
         values: dict[Var, IndexLike] = {
             a: as_index(quotients[a]) * d + residue for (a, d), residue in zip(periods.items(), point, strict=True)
         }
         inside = tuple(g for a, i in values.items() if not (g := Guard(as_index(i), 0, a.extent)).always)
         if not any(g.index.is_const for g in inside):
-            outputs += [_expanded(o, values, inside, folder, group) for o in segment.outputs]
+            places += [(o, values, inside) for o in segment.outputs]
+    bodies = [_scalar(substitute_expr(o.body, values), inside, group) for o, values, inside in places]
+    if any(r.tensor in group.constants for body in bodies for r in reads(body)):
+        return segment
+    folded = Combiner(group.tensors, Folder(group.tensors)).combine(bodies)
+    outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))
     axes = tuple(quotients.get(a, a) for a in segment.axes)
-    kept = tuple(a for a in axes if a.extent > 1) or axes[:1]
-    folded = Segment(kept, (), tuple(outputs))
-    remaining = any(r.tensor in group.constants for o in outputs for r in reads(o.body))
-    return segment if remaining else folded
+    return Segment(tuple(a for a in axes if a.extent > 1) or axes[:1], (), outputs)
 
 
-def _expanded(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...], folder: Folder, group: FusedGroup) -> Output:
+def _output(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...], body: Expr) -> Output:
     write = tuple(substitute(w, values) for w in output.write)
     guards = tuple(dict.fromkeys((*substitute_guards(output.guards, values), *inside)))
-    body = _fold(substitute_expr(output.body, values), inside, folder, group)
     return Output(output.tensor, write, body, guards=guards)
 
 
-def _fold(expr: Expr, inside: tuple[Guard, ...], folder: Folder, group: FusedGroup) -> Expr:
-    """Fold an expression; reads get the guards of the element that it is computed for, so that none is out of range."""
-    if isinstance(expr, Call):
-        return folder.call(expr.fn, *(_fold(a, inside, folder, group) for a in expr.args))
-    if isinstance(expr, Cast):
-        return folder.intern(Cast(expr.dtype, _fold(expr.arg, inside, folder, group)))
-    if not isinstance(expr, Read):
-        return folder.intern(expr)
-    if expr.tensor in group.constants and all(i.is_const for i in expr.indices) and not expr.guards:
-        type_ = group.tensors[expr.tensor]
-        place = sum(i.const * step for i, step in zip(expr.indices, row_major(type_.shape), strict=True))
-        value = group.constants[expr.tensor][place]
-        return folder.intern(Const(float(value) if type_.dtype.is_float else int(value), type_.dtype))
-    return folder.intern(evolve(expr, guards=tuple(dict.fromkeys((*expr.guards, *inside)))) if inside else expr)
+def _scalar(expr: Expr, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
+    """Replace elements of tables by numbers; other reads get the guards of the element computed, so that none is out of range."""
+
+    def leaf(node: Expr) -> Expr:
+        if not isinstance(node, Read):
+            return node
+        if node.tensor in group.constants and all(i.is_const for i in node.indices) and not node.guards:
+            type_ = group.tensors[node.tensor]
+            value = group.constants[node.tensor][linearise(node.indices, type_.strides).const]
+            return Const(float(value) if type_.dtype.is_float else int(value), type_.dtype)
+        if not inside or all(_within(i, extent) for i, extent in zip(node.indices, group.tensors[node.tensor].shape, strict=True)):
+            return node
+        return evolve(node, guards=tuple(dict.fromkeys((*node.guards, *inside))))
+
+    return rebuild(expr, leaf)
+
+
+def _within(index: Index, extent: int) -> bool:
+    low, high = index.bounds()
+    return 0 <= low and high < extent
 
 
 def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:

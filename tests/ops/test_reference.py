@@ -237,7 +237,7 @@ def test_an_algorithm_equals_the_declaration_it_stands_in_for() -> None:
     attributes = {"pads": (1, 0, 1, 2)}
     types = [TensorType(dtype_of_numpy(v.dtype), v.shape) for v in (x, w)]
     values = {"x": x, "w": w}
-    for node in REGISTRY["conv"].instantiate(types, attributes).algorithms["winograd"]:
+    for node in REGISTRY["conv"].instantiate(types, attributes).algorithms["winograd_2x2"]:
         values.update(
             zip(node.outputs, run(node.op, *(values[v].astype(np.float32) for v in node.operands), **node.attributes), strict=True)
         )
