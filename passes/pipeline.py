@@ -4,6 +4,7 @@
     programs       each node's declaration as statements, cut into units
     views          where tensors live; data movement that costs no kernel
     partition      units to groups in normal form (legality, Algorithm 1)
+    pack           constants stored as the groups' threads want to read them
     schedule       per distinct kernel: enumeration, pruning, the chosen point of the parameter space
     lower          per distinct kernel: block-level phases (fetch, compute, epilogue)
     extract        per distinct kernel: what one thread does
@@ -42,6 +43,7 @@ from .groups import Group, Workshop
 from .legality import Policy
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .lower import lower
+from .pack import pack_constants
 from .partition import Partitioner, partition
 from .programs import build_programs
 from .views import Views, addressed, find_views
@@ -56,7 +58,7 @@ T = TypeVar("T")
 #: How many points of a group's space are timed where there is a device.
 TRIES = 5
 
-STAGES = ("programs", "views", "partition", "schedule", "lower", "extract", "emit")
+STAGES = ("programs", "views", "partition", "pack", "schedule", "lower", "extract", "emit")
 
 
 def graph_passes(registry: Registry) -> tuple[Pass, ...]:
@@ -106,6 +108,7 @@ class _Pipeline:
             evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
             workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
             groups = self._after("partition", partition(Partitioner(workshop, evaluator), self.options.mode), show_partition)
+            groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
             unique = distinct(groups, views)
             chosen = self._after("schedule", self._each(unique, lambda _, g: self._choose(g, views)), self._show(show_candidate))
             lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
