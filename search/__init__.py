@@ -1,1 +1,1 @@
-"""."""
+"""Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""

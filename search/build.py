@@ -1,0 +1,207 @@
+"""Building candidates ahead of the device: worker processes rank points, lower, print and compile them, each with a time limit."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import time
+from itertools import count as count_up
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+from attrs import define, frozen
+
+from ..backends.cuda_compile import compile_kernel
+from ..backends.emit import emit
+from ..ir.errors import CutsError
+from ..ir.launch import KernelFunction
+from ..ir.schedule import Schedule
+from ..passes.choose import Candidate, candidate_of
+from ..passes.climb import Point, best_points
+from ..passes.extract import extract
+from ..passes.lower import lower
+from ..passes.space import make_space
+from .child import Child, Lost
+from .proof import Proof, prove, simple_schedule
+from .problem import Problem
+
+#: Seconds that one candidate may take to be lowered and compiled.
+COMPILE_LIMIT = 30.0
+
+
+@frozen
+class Scored:
+    """A candidate, and the point of the group's full space that it is where that is known."""
+
+    point: Point | None
+    candidate: Candidate
+
+
+@frozen
+class Built:
+    """A candidate as the device gets it, or why it was refused: "failed", "spilled" or "timeout"."""
+
+    kernel: KernelFunction | None
+    binary: bytes | None = None
+    registers: int = 0
+    spill_bytes: int = 0
+    outcome: str = "ok"
+    message: str = ""
+
+    @property
+    def source(self) -> str:
+        """A digest of the source text, by which a stored result is tied to the code that it was measured with."""
+        return hashlib.sha256(self.kernel.source.encode()).hexdigest() if self.kernel else ""
+
+
+class Factory:
+    """What a worker process hosts: it turns points into kernels."""
+
+    def rank(self, problem: Problem, model: str, count: int) -> list[Scored]:
+        """Return the best points of a problem by a model, best first."""
+        space = make_space(problem.form, problem.target)
+        return [Scored(p, candidate_of(space, p)) for p in best_points(problem.form, problem.target, model, count)]
+
+    def simple(self, problem: Problem) -> Schedule | None:
+        """Return a schedule that is simple enough to be trusted: nothing staged, little unrolled, a few warps a block."""
+        return simple_schedule(problem.form, problem.target)
+
+    def prove(self, problem: Problem, best: float) -> Proof:
+        """Return how much of the space is proven slower than a time."""
+        return prove(problem, best)
+
+    def build(self, problem: Problem, schedule: Schedule) -> Built:
+        """Lower, print and compile one candidate; a kernel that spills registers is refused."""
+        try:
+            kernel = make_kernel(problem, schedule)
+            if problem.target.dialect != "cuda":
+                return Built(kernel)
+            cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
+        except CutsError as error:
+            return Built(None, outcome="failed", message=error.message.splitlines()[0])
+        if cubin.spill_bytes:
+            message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
+            return Built(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)
+        return Built(kernel, cubin.code, cubin.registers)
+
+
+def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
+    """Return the kernel of a schedule."""
+    return emit(extract(lower(problem.form, schedule, problem.storages, problem.target)), problem.target.dialect, {})
+
+
+@frozen
+class Job:
+    """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for; small priorities go first."""
+
+    owner: object
+    method: str
+    arguments: tuple[object, ...]
+    priority: tuple[float, ...] = ()
+    limit: float = COMPILE_LIMIT
+
+
+@frozen
+class Done:
+    """The answer to a job, or the error that took its place."""
+
+    job: Job
+    value: Any = None
+    error: str = ""
+    hung: bool = False
+
+
+class Builder(Protocol):
+    """Does jobs in the background."""
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue."""
+        ...
+
+    def collect(self, timeout: float) -> list[Done]:
+        """Return the jobs that have been done since the last call; wait for one, but no longer than `timeout`."""
+        ...
+
+    @property
+    def load(self) -> int:
+        """Jobs queued or under way."""
+        ...
+
+    def close(self) -> None:
+        """Drop what is left and end the workers."""
+        ...
+
+
+@define
+class _Slot:
+    child: Child
+    job: Job | None = None
+    deadline: float = 0.0
+
+
+class Workers:
+    """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced, and costs that job only."""
+
+    def __init__(self, count: int | None = None, service: str = "cuts.search.build:Factory") -> None:
+        self._slots = [_Slot(Child(service)) for _ in range(max(1, count or os.cpu_count() or 1))]
+        self._queue: list[tuple[tuple[float, ...], int, Job]] = []
+        self._numbers = count_up()
+        self._done: list[Done] = []
+
+    @property
+    def size(self) -> int:
+        """How many jobs run at once."""
+        return len(self._slots)
+
+    @property
+    def load(self) -> int:
+        """Jobs queued or under way."""
+        return len(self._queue) + sum(s.job is not None for s in self._slots)
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue; an idle worker starts on it at once."""
+        heapq.heappush(self._queue, (job.priority, next(self._numbers), job))
+        self._assign()
+
+    def collect(self, timeout: float) -> list[Done]:
+        """Return finished jobs; wait for one, but no longer than `timeout`."""
+        self._assign()
+        busy = [s for s in self._slots if s.job is not None]
+        if busy and not self._done:
+            soonest = min(s.deadline for s in busy) - time.monotonic()
+            wait([s.child.connection for s in busy if s.child.alive], max(0.0, min(timeout, soonest)))
+        now = time.monotonic()
+        for slot in busy:
+            if not slot.child.alive or slot.child.connection.poll(0) or now > slot.deadline:
+                self._finish(slot)
+        self._assign()
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """End all workers."""
+        self._queue.clear()
+        for slot in self._slots:
+            slot.child.kill()
+
+    def _assign(self) -> None:
+        for slot in self._slots:
+            while slot.job is None and self._queue:
+                _, _, job = heapq.heappop(self._queue)
+                try:
+                    slot.child.send(job.method, *job.arguments)
+                except Lost as lost:
+                    self._done.append(Done(job, error=str(lost)))
+                    continue
+                slot.job, slot.deadline = job, time.monotonic() + slot.child.allowance(job.limit)
+
+    def _finish(self, slot: _Slot) -> None:
+        job, slot.job = slot.job, None
+        assert job is not None
+        try:
+            self._done.append(Done(job, slot.child.receive(max(0.0, slot.deadline - time.monotonic()))))
+        except Lost as lost:
+            self._done.append(Done(job, error=str(lost), hung=lost.hung))
+        except CutsError as error:
+            self._done.append(Done(job, error=error.message))

@@ -1,0 +1,177 @@
+"""Child processes that do what may crash, hang or take long: each hosts one object and runs its methods one after another.
+
+A child is started as a program of its own, not by copying this process, so that it shares no GPU context with us, and so that a script
+that uses the library needs no guard around its main part. It ends when the connection closes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..ir.errors import BackendError, CutsError
+
+#: Seconds in which a child must have imported what it needs and made its object.
+START_LIMIT = 120.0
+
+
+class Lost(Exception):
+    """A child is gone: it crashed, or it was stopped because it took too long (`hung`)."""
+
+    def __init__(self, reason: str, hung: bool = False) -> None:
+        super().__init__(reason)
+        self.hung = hung
+
+
+class Child:
+    """One child process; it is started by the first request and again by the first one after a loss.
+
+    `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by `receive`.
+    """
+
+    def __init__(self, service: str, *arguments: object) -> None:
+        self.service = service
+        self.arguments = arguments
+        self.starts = 0
+        self._fresh = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def connection(self) -> Connection:
+        """What to wait for an answer on."""
+        assert self._connection is not None, "a request was sent"
+        return self._connection
+
+    def start(self) -> None:
+        """Start the process if there is none; where its object cannot be made, every request is answered with the reason."""
+        if self._process is not None:
+            return
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno())
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self.starts += 1
+        self._fresh = True
+        self.connection.send((self.service, self.arguments))
+
+    def send(self, method: str, *arguments: object) -> None:
+        """Ask for a call of a method."""
+        try:
+            self.start()
+            self.connection.send((method, arguments))
+        except OSError:
+            raise self._lost() from None
+
+    def receive(self, limit: float) -> Any:
+        """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no answer."""
+        try:
+            if not self.connection.poll(self.allowance(limit)):
+                self.kill()
+                raise Lost(f"no answer in {limit:g} seconds", hung=True)
+            error, value = self.connection.recv()
+            self._fresh = False
+        except (EOFError, OSError):
+            raise self._lost() from None
+        if error is not None:
+            raise error
+        return value
+
+    def allowance(self, limit: float) -> float:
+        """Return the seconds an answer may take: the first one of a process includes its start."""
+        return limit + START_LIMIT if self._fresh else limit
+
+    def call(self, limit: float, method: str, *arguments: object) -> Any:
+        """Send a request and return its answer."""
+        self.send(method, *arguments)
+        return self.receive(limit)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._close()
+
+    def close(self) -> None:
+        """End the process by closing the connection, and wait for it a moment."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            try:
+                self._process.wait(2)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+            self._close()
+
+    def _lost(self) -> Lost:
+        assert self._process is not None
+        try:
+            code = self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._close()
+        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return Lost(f"the process ended with {why}")
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.wait()
+        self._process = self._connection = None
+
+
+def serve(connection: Connection) -> None:
+    """Make the object that is asked for, and answer requests until the connection closes."""
+    service, failure = _make(connection)
+    while True:
+        try:
+            method, arguments = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (failure, None if failure else getattr(service, method)(*arguments))
+        except CutsError as error:
+            answer = (error, None)
+        except Exception as error:  # a bug, or a library's own error: it must reach whoever asked
+            answer = (BackendError(f"{type(error).__name__}: {error}"), None)
+        try:
+            connection.send(answer)
+        except OSError:
+            return
+
+
+def _make(connection: Connection) -> tuple[object, CutsError | None]:
+    try:
+        name, arguments = connection.recv()
+        module, _, kind = name.partition(":")
+        return getattr(import_module(module), kind)(*arguments), None
+    except CutsError as error:
+        return None, error
+    except Exception as error:
+        return None, BackendError(f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Serve on the connection whose number is the argument; interrupts are the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

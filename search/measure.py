@@ -1,0 +1,237 @@
+"""Checking and timing candidates on a device: the object that the child process which owns the device hosts, and what it is asked for.
+
+Every kernel of a problem gets the same random data (zeros flatter a GPU), its outputs are filled with a value that no kernel leaves behind,
+and what it writes is compared with what it must write before it is timed. Timed runs begin with a cold L2 cache on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import define, field, frozen
+from numpy.lib.stride_tricks import as_strided
+
+from ..backends.device import Device as Hardware
+from ..backends.device import Launch, Pointer, open_device
+from ..ir.errors import BackendError
+from ..ir.expr import IndexValue, InRange, Read, walk
+from ..ir.index import Index, indirects
+from ..ir.launch import KernelFunction
+from ..ir.segment import FusedGroup
+from ..ir.target import Target
+from ..ir.types import DType
+from ..passes.views import addressed
+from .oracle import Sample, error, expected, magnitude, tolerance
+from .problem import Problem
+
+Array = npt.NDArray[Any]
+
+#: Bytes of device memory that data of problems may take before the least recently used is dropped.
+MEMORY = 8 << 30
+#: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
+_PERIOD = 4_194_301
+#: What outputs hold before a kernel runs.
+_POISON = {DType.F16: -60000.0, DType.F32: -7.75e29, DType.F64: -7.75e299}
+
+
+@frozen
+class Verdict:
+    """Whether a kernel computes what it must: "ok", "wrong" or "failed", with the reason."""
+
+    outcome: str
+    message: str = ""
+
+
+@define
+class _Data:
+    """The data of one problem on the device and on the host, and the launches of its kernels."""
+
+    problem: Problem
+    inputs: Mapping[str, Array]
+    samples: Mapping[str, Sample]
+    scales: Mapping[str, float]
+    places: dict[str, Pointer] = field(factory=dict)
+    tables: dict[tuple[str, str], Pointer] = field(factory=dict)
+    launches: dict[str, Launch] = field(factory=dict)
+    whole: dict[str, Array] = field(factory=dict)
+    nbytes: int = 0
+
+
+class Device:
+    """Owns a device; problems are known by their key, kernels by their name, which is a digest of their source."""
+
+    def __init__(self, target: Target, memory: int = MEMORY) -> None:
+        self.device: Hardware = open_device(target)
+        self.memory = memory
+        self._problems: OrderedDict[str, _Data] = OrderedDict()
+
+    def describe(self) -> dict[str, object]:
+        """Return what the device says of itself."""
+        return self.device.describe()
+
+    def prepare(self, problem: Problem, seed: int = 0) -> None:
+        """Make random inputs, upload them, and find what outputs must be."""
+        if problem.key in self._problems:
+            self._problems.move_to_end(problem.key)
+            return
+        inputs = random_inputs(problem, seed)
+        samples = expected(problem.form, {t: _view(problem, t, a) for t, a in inputs.items()}, seed=seed)
+        if _mostly_nan(samples):
+            inputs = random_inputs(problem, seed, positive=True)
+            samples = expected(problem.form, {t: _view(problem, t, a) for t, a in inputs.items()}, seed=seed)
+        scales = {t: magnitude(s.values) for t, s in samples.items()}
+        data = _Data(problem, inputs, samples, scales)
+        data.nbytes = sum(_span(problem, t) for t in (*problem.form.inputs, *problem.form.outputs))
+        while self._problems and sum(d.nbytes for d in self._problems.values()) + data.nbytes > self.memory:
+            self._problems.popitem(last=False)
+        for tensor, array in inputs.items():
+            data.places[tensor] = Pointer(self.device.allocate(array.nbytes))
+            self.device.upload(data.places[tensor], array)
+        for tensor in problem.form.outputs:
+            data.places[tensor] = Pointer(self.device.allocate(_span(problem, tensor)))
+        self._problems[problem.key] = data
+
+    def check(self, problem: Problem, kernel: KernelFunction, binary: bytes | None) -> Verdict:
+        """Load a kernel, run it once and compare what it writes; the first that is right says what the others must write everywhere."""
+        self.prepare(problem)
+        data = self._problems[problem.key]
+        try:
+            (loaded,) = self.device.build([kernel], [binary])
+            launch = self.device.bind(loaded, kernel, [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments])
+            for tensor in problem.form.outputs:
+                self.device.upload(data.places[tensor], _poison(problem, tensor))
+            launch()
+            self.device.synchronize()
+            found = {t: self._read(data, t) for t in problem.form.outputs}
+        except BackendError as failure:
+            return Verdict("failed", failure.message.splitlines()[0])
+        for tensor, array in found.items():
+            message = _compare(data, tensor, array)
+            if message:
+                return Verdict("wrong", message)
+        data.launches[kernel.name] = launch
+        data.whole = data.whole or found
+        return Verdict("ok")
+
+    def sample(self, problem: Problem, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
+        """Time a checked kernel: seconds of each run; nothing where it is not loaded any more."""
+        data = self._problems.get(problem.key)
+        if data is None or kernel not in data.launches:
+            return None
+        self._problems.move_to_end(problem.key)
+        return self.device.time(data.launches[kernel], warmup=warmup, repeats=repeats, cold=not problem.target.is_cpu).samples
+
+    def _pointer(self, data: _Data, kernel: KernelFunction, tensor: str, table: bool) -> Pointer:
+        if not table:
+            return data.places[tensor]
+        key = (kernel.name, tensor)
+        if key not in data.tables:
+            values = np.array(kernel.tables[tensor], np.int32)
+            data.tables[key] = Pointer(self.device.allocate(values.nbytes))
+            self.device.upload(data.tables[key], values)
+        return data.tables[key]
+
+    def _read(self, data: _Data, tensor: str) -> Array:
+        array = np.empty(_elements(data.problem, tensor), _host(data.problem.form.tensors[tensor].dtype))
+        self.device.download(array, data.places[tensor])
+        return array
+
+
+def random_inputs(problem: Problem, seed: int, positive: bool = False) -> dict[str, Array]:
+    """Return the memory of each input, filled with random numbers of a kind that the group can read."""
+    generator = np.random.default_rng(seed)
+    ranges = index_ranges(problem.form)
+    found = {}
+    for tensor in problem.form.inputs:
+        dtype, count = problem.form.tensors[tensor].dtype, _elements(problem, tensor)
+        period = min(count, _PERIOD)
+        if dtype.is_float:
+            values = generator.standard_normal(period, np.float32)
+            values = np.abs(values) + 0.5 if positive else values
+        elif dtype is DType.BOOL:
+            values = generator.integers(0, 2, period)
+        else:
+            values = generator.integers(0, ranges.get(tensor, 8), period)
+        found[tensor] = np.resize(values.astype(dtype.numpy), count)
+    return found
+
+
+def index_ranges(form: FusedGroup) -> dict[str, int]:
+    """Return for each tensor that holds indices how many values they may have."""
+    found: dict[str, int] = {}
+    for index in _indices(form):
+        for atom in indirects(index):
+            found[atom.tensor] = min(found.get(atom.tensor, atom.extent), atom.extent)
+    return found
+
+
+def _indices(form: FusedGroup) -> Iterator[Index]:
+    for segment in form.segments:
+        yield from (w for o in segment.outputs for w in o.write)
+        for node in (n for body in segment.expressions for n in walk(body)):
+            if isinstance(node, Read):
+                yield from (*node.indices, *(g.index for g in node.guards))
+            elif isinstance(node, IndexValue):
+                yield node.index
+            elif isinstance(node, InRange):
+                yield from (g.index for g in node.guards)
+
+
+def _compare(data: _Data, tensor: str, found: Array) -> str:
+    """Return how an output differs from what it must be, nothing where rounding explains the difference."""
+    problem, sample = data.problem, data.samples[tensor]
+    allowed = tolerance(problem.form, tensor)
+    got = _view(problem, tensor, found)[sample.places]
+    wrong = error(got, sample.values.astype(_host(problem.form.tensors[tensor].dtype)), data.scales[tensor])
+    if wrong.size and float(wrong.max()) > allowed:
+        at = int(np.argmax(wrong))
+        place = [int(p[at]) for p in sample.places]
+        return f"{tensor}{place} is {got[at]}, expected {sample.values[at]}"
+    if tensor in data.whole:
+        reference = data.whole[tensor]
+        for start in range(0, len(found), 1 << 20):
+            part = slice(start, start + (1 << 20))
+            if np.array_equal(found[part], reference[part]):
+                continue
+            wrong = error(found[part], reference[part], data.scales[tensor])
+            if float(wrong.max()) > 2 * allowed:
+                at = start + int(np.argmax(wrong))
+                return f"{tensor}: element {at} of memory is {found[at]}, a simple schedule makes it {reference[at]}"
+    return ""
+
+
+def _mostly_nan(samples: Mapping[str, Sample]) -> bool:
+    return any(s.values.dtype.kind == "f" and s.values.size and np.mean(np.isnan(s.values)) > 0.1 for s in samples.values())
+
+
+def _elements(problem: Problem, tensor: str) -> int:
+    type_ = problem.form.tensors[tensor]
+    return addressed(problem.storages[tensor], type_) if tensor in problem.storages else type_.size
+
+
+def _span(problem: Problem, tensor: str) -> int:
+    return _elements(problem, tensor) * problem.form.tensors[tensor].dtype.size
+
+
+def _view(problem: Problem, tensor: str, memory: Array) -> Array:
+    """Return the tensor that lives in some memory."""
+    type_ = problem.form.tensors[tensor]
+    strides = problem.storages[tensor].strides if tensor in problem.storages else type_.strides
+    return as_strided(memory, type_.shape, [s * memory.itemsize for s in strides])
+
+
+def _poison(problem: Problem, tensor: str) -> Array:
+    """Return memory of an output as it is before a kernel runs; a kernel that leaves an element out leaves this."""
+    dtype, count = problem.form.tensors[tensor].dtype, _elements(problem, tensor)
+    if dtype in _POISON:
+        return np.full(count, _POISON[dtype], dtype.numpy)
+    return np.full(count * dtype.size, 0x5A, np.uint8).view(_host(dtype))
+
+
+def _host(dtype: DType) -> np.dtype[Any]:
+    """Return how an output is read: truth values as bytes, so that what was never written is told from true."""
+    return np.dtype(np.uint8) if dtype is DType.BOOL else dtype.numpy

@@ -1,0 +1,231 @@
+"""What a candidate must compute: the normal form in float64, whole where that is cheap, else at random elements and along the borders.
+
+Evaluating a large convolution in float64 takes minutes, so a large group is checked in two steps. A kernel of a simple schedule is held
+against the float64 value of about two thousand elements; every other kernel is then held against all elements of that one, and against the
+same two thousand values. The allowed difference is derived: sums of n terms err like the square root of n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from ..ir.expr import Call, Expr
+from ..ir.functions import COMBINE_FUNCTION, FUNCTIONS
+from ..ir.index import Index, Var
+from ..ir.segment import FusedGroup, Output, Segment
+from ..passes.interpret import Points, interpret, wide_dtype
+
+Array = npt.NDArray[Any]
+
+#: Elements of each output that are evaluated where the whole is too expensive.
+SAMPLES = 2000
+#: Most scalar evaluations for which a group is evaluated whole.
+WHOLE = 4_000_000
+#: Scalar evaluations at once, which bounds memory.
+_AT_ONCE = 4_000_000
+#: How many times the expected rounding error is still taken for rounding.
+_MARGIN = 8.0
+
+
+@frozen(eq=False)
+class Sample:
+    """Values of a tensor at some elements: `places` has an index array per dimension."""
+
+    places: tuple[Array, ...]
+    values: Array
+
+
+def evaluations(form: FusedGroup) -> int:
+    """Return how many times a body is evaluated to compute a group."""
+    total = 0
+    for segment in form.segments:
+        points = prod(a.extent for a in segment.axes)
+        total += points * sum(prod(v.extent for v in r.reduce) for r in segment.reductions)
+        total += points * sum(prod(v.extent for v in o.extra) for o in segment.outputs)
+    return total
+
+
+def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES, seed: int = 0) -> dict[str, Sample]:
+    """Return what the outputs must be: at every element that the group writes if that is cheap, else at a sample of them."""
+    if evaluations(form) <= WHOLE:
+        found = interpret(form, arrays)
+        places = {name: _written(form, name) for name in found}
+        return {name: Sample(places[name], value[places[name]]) for name, value in found.items()}
+    result: dict[str, list[Sample]] = {name: [] for name in form.outputs}
+    generator = np.random.default_rng(seed)
+    for segment in form.segments:
+        wanted = [o for o in segment.outputs if o.tensor in result]
+        if wanted:
+            for tensor, sample in _segment_sample(form, segment, wanted, arrays, count, generator):
+                result[tensor].append(sample)
+    return {name: _joined(samples) for name, samples in result.items()}
+
+
+def tolerance(form: FusedGroup, tensor: str) -> float:
+    """Return the relative error that rounding explains in an output of a group."""
+    dtype = form.tensors[tensor].dtype
+    if not dtype.is_float:
+        return 0.0
+    epsilon = 2.0 ** -{2: 10, 4: 23, 8: 52}[dtype.size]
+    terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
+    operations = sum(_calls(body) for s in form.segments for body in s.expressions)
+    accumulate = max(2.0**-23, 2.0**-52 if dtype.size == 8 else 0.0)
+    narrow = any(form.tensors[t].dtype.size == 2 for t in form.shared)
+    return _MARGIN * (accumulate * sqrt(max(terms, 1)) + max(epsilon, 2.0**-10 if narrow else 0.0) * sqrt(max(operations, 1)))
+
+
+def error(found: Array, wanted: Array, scale: float) -> Array:
+    """Return each element's error relative to its own magnitude plus `scale`, the tensor's root mean square."""
+    with np.errstate(all="ignore"):
+        got, want = found.astype(np.float64), wanted.astype(np.float64)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        value = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
+    return np.where(np.isnan(value), np.inf, value)
+
+
+def magnitude(values: Array) -> float:
+    """Return the root mean square of the finite values."""
+    finite = values[np.isfinite(values)].astype(np.float64) if values.dtype.kind == "f" else values.astype(np.float64)
+    return float(sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
+def _calls(expr: Expr) -> int:
+    return 1 + sum(_calls(a) for a in expr.args) if isinstance(expr, Call) else 1
+
+
+def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
+    """Return the places of all elements of an output that a group writes (a part of a concatenation leaves the others alone)."""
+    mask = np.zeros(form.tensors[tensor].shape, bool)
+    for segment in form.segments:
+        for output in segment.outputs:
+            if output.tensor == tensor:
+                space = Points((*segment.axes, *output.extra), {})
+                mask[tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)] = True
+    return tuple(np.nonzero(mask))
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    places = tuple(np.concatenate(parts) for parts in zip(*(s.places for s in samples), strict=True))
+    return Sample(places, np.concatenate([s.values for s in samples]))
+
+
+def _coordinates(axes: Sequence[Var], count: int, generator: np.random.Generator) -> dict[Var, Array]:
+    """Return coordinates of instances: random ones, and as many again with one axis at its first or last place."""
+    columns = {a: generator.integers(0, a.extent, 2 * count) for a in axes}
+    for number, axis in enumerate(axes):
+        chosen = slice(count + number, None, max(1, len(axes)))
+        side = generator.integers(0, 2, len(columns[axis][chosen]))
+        columns[axis][chosen] = side * (axis.extent - 1)
+    return columns
+
+
+def _segment_sample(
+    form: FusedGroup,
+    segment: Segment,
+    outputs: Sequence[Output],
+    arrays: Mapping[str, Array],
+    count: int,
+    generator: np.random.Generator,
+) -> list[tuple[str, Sample]]:
+    row = max((prod(v.extent for v in o.extra) for o in outputs), default=1)
+    columns = _coordinates(segment.axes, max(8, count // (2 * row)), generator)
+    size = len(next(iter(columns.values()))) if columns else 1
+    step = max(1, _AT_ONCE // max(1, _widest(segment)))
+    found = []
+    for start in range(0, size, step):
+        part = {a: c[start : start + step] for a, c in columns.items()}
+        found += _values(form, segment, outputs, arrays, part, min(step, size - start))
+    return found
+
+
+def _widest(segment: Segment) -> int:
+    spaces = [r.reduce for r in segment.reductions] + [o.extra for o in segment.outputs]
+    return max((prod(v.extent for v in space) for space in spaces), default=1)
+
+
+def _values(
+    form: FusedGroup, segment: Segment, outputs: Sequence[Output], arrays: Mapping[str, Array], columns: Mapping[Var, Array], size: int
+) -> list[tuple[str, Sample]]:
+    """Return outputs of a segment at instances given by a coordinate array per axis."""
+    held: dict[str, Array] = {}
+    for reduction in segment.reductions:
+        space = _Chosen(form, columns, size, reduction.reduce, arrays, held)
+        values = np.broadcast_to(space.value(reduction.body), space.shape).reshape(size, -1)
+        held[reduction.name] = FUNCTIONS[COMBINE_FUNCTION[reduction.combine]].numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
+    found = []
+    for output in outputs:
+        space = _Chosen(form, columns, size, output.extra, arrays, held)
+        places = tuple(np.broadcast_to(space.index(w), space.shape).reshape(-1) for w in output.write)
+        values = np.broadcast_to(space.value(output.body), space.shape).reshape(-1)
+        found.append((output.tensor, Sample(places, np.asarray(values))))
+    return found
+
+
+class _Chosen(Points):
+    """The row spaces of some instances of a segment: their coordinates vary along the first dimension, row variables along the others.
+
+    A tensor in shared memory has no array: the elements of it that are asked for are computed by the segment that writes it.
+    """
+
+    def __init__(
+        self,
+        form: FusedGroup,
+        columns: Mapping[Var, Array],
+        size: int,
+        rows: Sequence[Var],
+        arrays: Mapping[str, Array],
+        held: Mapping[str, Array],
+    ) -> None:
+        super().__init__(rows, arrays)
+        rank = len(rows)
+        self.form, self.held = form, held
+        self.shape = (size, *self.shape)
+        self.axes = {v: grid[np.newaxis] for v, grid in self.axes.items()}
+        self.axes |= {a: column.reshape(-1, *[1] * rank) for a, column in columns.items()}
+        self._rank = rank
+
+    def element(self, tensor: str, indices: Sequence[Index], inside: Array | None = None) -> Array:
+        """Return elements in float64; values of reductions are those of the same instance."""
+        if tensor in self.held:
+            return self.held[tensor].reshape(-1, *[1] * self._rank)
+        if tensor in self.form.shared:
+            return self._computed(tensor, indices, inside)
+        if tensor in self.form.constants and tensor not in self.memory:
+            table = np.reshape(np.asarray(self.form.constants[tensor], np.float64), self.form.tensors[tensor].shape)
+            self.memory = {**self.memory, tensor: table}
+        found = super().element(tensor, indices, inside)
+        return found.astype(wide_dtype(self.form.tensors[tensor].dtype))
+
+    def _computed(self, tensor: str, indices: Sequence[Index], inside: Array | None) -> Array:
+        segment, output = next((s, o) for s in self.form.segments for o in s.outputs if o.tensor == tensor)
+        places = np.broadcast_arrays(*(self.index(i) for i in indices))
+        if inside is not None:
+            places = list(np.broadcast_arrays(*(np.where(inside, p, 0) for p in places)))
+        flat = np.ravel_multi_index([p.reshape(-1) for p in places], self.form.tensors[tensor].shape)
+        unique, inverse = np.unique(flat, return_inverse=True)
+        wanted = np.unravel_index(unique, self.form.tensors[tensor].shape)
+        axes = _written_axes(output)
+        step = max(1, _AT_ONCE // max(1, _widest(segment)))
+        parts = []
+        for start in range(0, len(unique), step):
+            columns = {a: w[start : start + step] for a, w in zip(axes, wanted, strict=True) if a is not None}
+            columns |= {a: np.zeros(len(wanted[0][start : start + step]), np.int64) for a in segment.axes if a not in columns}
+            ((_, sample),) = _values(self.form, segment, [output], self.memory, columns, len(next(iter(columns.values()))))
+            parts.append(sample.values)
+        return np.concatenate(parts)[inverse].reshape(places[0].shape)
+
+
+def _written_axes(output: Output) -> list[Var | None]:
+    """Return the axis that each index of a shared tensor is; such a tensor is written by one dim per axis."""
+    found: list[Var | None] = []
+    for index in output.write:
+        atoms = [atom for atom, _ in index.terms]
+        assert len(atoms) <= 1 and index.const == 0 and all(isinstance(a, Var) for a in atoms), "shared tensors are written in place"
+        found.append(atoms[0] if atoms and isinstance(atoms[0], Var) else None)
+    return found

@@ -1,0 +1,103 @@
+"""How to search, what a search chose, and what it did."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attrs import define, field, frozen
+
+from ..passes.choose import Candidate
+from .proof import Proof
+
+
+@frozen
+class Settings:
+    """How to search. Counts are candidates of one problem.
+
+    `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to improve by `tie`. What is
+    `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds` turns. Only a `final` search
+    is remembered as finished. `prove` asks at the end how much of the space is proven slower than the winner.
+    """
+
+    strategy: str = "rank"
+    model: str = "bound"
+    first: int = 12
+    batch: int = 6
+    most: int = 40
+    patience: int = 2
+    runs: int = 3
+    hopeless: float = 1.3
+    finalists: int = 4
+    rounds: int = 4
+    tie: float = 0.01
+    final: bool = True
+    prove: bool = True
+    seed: int = 0
+
+
+#: A short search, good enough to compare groups with each other.
+QUICK = Settings(first=4, batch=0, most=4, patience=0, finalists=1, rounds=1, final=False, prove=False)
+
+
+@frozen
+class Choice:
+    """The schedule chosen for a problem: measured seconds and spread, or none where only the model could be asked, and how it was found.
+
+    `origin` is "measured", "database" or "model"; `trials` counts the candidates that were tried, `first` is the time of the model's
+    first choice.
+    """
+
+    candidate: Candidate
+    seconds: float | None
+    spread: float = 0.0
+    origin: str = "measured"
+    trials: int = 0
+    first: float | None = None
+    proof: Proof | None = None
+    reason: str = ""
+
+
+@define
+class Statistics:
+    """What a search did: candidates by outcome, points of all spaces, seconds by phase."""
+
+    outcomes: Counter[str] = field(factory=Counter)
+    phases: dict[str, float] = field(factory=dict)
+    problems: int = 0
+    hits: int = 0
+    points: int = 0
+    legal: float = 0.0
+    slower: float = 0.0
+    compiled: int = 0
+    timed: int = 0
+    dropped: int = 0
+    reused: int = 0
+    audited: int = 0
+
+    def record(self) -> dict[str, object]:
+        """Return the figures as JSON values."""
+        return {
+            "problems": self.problems,
+            "from the database": self.hits,
+            "points": self.points,
+            "pruned": max(0, self.points - self.compiled - self.reused),
+            "proven slower": round(self.slower / self.legal, 4) if self.legal else None,
+            "compiled": self.compiled,
+            "timed": self.timed,
+            "dropped early": self.dropped,
+            "reused": self.reused,
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "seconds": {name: round(value, 3) for name, value in self.phases.items()},
+        }
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a phase."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - start

@@ -1,0 +1,131 @@
+"""The state of the search for one problem: candidates on their way, what is known of them, and which is best."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+from statistics import median
+
+from attrs import define, field
+
+from ..backends.device import Timing
+from ..passes.climb import Point
+from .build import Built, Scored
+from .database import Trial
+from .problem import Problem
+from .proof import Proof
+from .settings import Choice, Settings
+from .strategies import Known, Strategy
+
+
+@define(eq=False)
+class Entry:
+    """A candidate on its way: built, checked, timed. `trusted` marks the simple kernel that the others are held against."""
+
+    scored: Scored
+    text: str
+    trusted: bool = False
+    built: Built | None = None
+    samples: list[float] = field(factory=list)
+    outcome: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The median of its runs, infinity where it has none that count."""
+        return median(self.samples) if self.samples and self.outcome in ("", "ok") else inf
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles of its runs as a fraction of the median."""
+        return Timing(tuple(self.samples)).spread if self.samples else 0.0
+
+    @property
+    def rank(self) -> tuple[float, int, str]:
+        """By what ties are broken: the model's order, then fewer registers, then the text."""
+        return self.scored.candidate.score, self.built.registers if self.built else 0, self.text
+
+
+@define(eq=False)
+class Task:
+    """The search for one problem.
+
+    `trials` are results of earlier sessions by schedule. While it is `untrusted`, the simple kernel that the others are held against
+    has not been checked yet. `reached` is the best time when the last batch was proposed, `stale` how many batches in a row did not better it.
+    """
+
+    problem: Problem
+    strategy: Strategy | None = None
+    first: list[Scored] = field(factory=list)
+    trials: dict[str, Trial] = field(factory=dict)
+    entries: dict[str, Entry] = field(factory=dict)
+    ready: deque[Entry] = field(factory=deque)
+    untrusted: bool = False
+    waiting: int = 0
+    round: int = 0
+    stale: int = 0
+    points: int = 0
+    ending: bool = False
+    proof: Proof | None = None
+    choice: Choice | None = None
+    reached: float = inf
+
+    @property
+    def best(self) -> Entry | None:
+        """The fastest candidate so far."""
+        ran = [e for e in self.entries.values() if e.seconds < inf]
+        return min(ran, key=lambda e: (e.seconds, e.rank)) if ran else None
+
+    @property
+    def seconds(self) -> float:
+        """The best time so far."""
+        return min((e.seconds for e in self.entries.values()), default=inf)
+
+    @property
+    def start(self) -> float | None:
+        """The time of the model's first choice, where it ran."""
+        texts = [e for e in self.entries.values() if self.first and e.scored is self.first[0] and e.seconds < inf]
+        return texts[0].seconds if texts else None
+
+    @property
+    def measurable(self) -> bool:
+        """Whether a candidate may be checked now."""
+        return bool(self.ready) and (not self.untrusted or any(e.trusted for e in self.ready))
+
+    def take(self) -> Entry:
+        """Return the candidate to check next, and forget that it waits."""
+        entry = next((e for e in self.ready if e.trusted), self.ready[0])
+        self.ready.remove(entry)
+        return entry
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is under way, so that something new must be proposed or the search ended."""
+        return self.choice is None and self.strategy is not None and not self.waiting and not self.ready
+
+    @property
+    def gain(self) -> float:
+        """What further search may save, in seconds of the whole program: the distance to the least bound, less after vain rounds."""
+        if self.seconds == inf:
+            return inf
+        floor = min((s.candidate.bound for s in self.first), default=0.0)
+        return self.problem.uses * max(0.0, self.seconds - floor) / 2.0**self.stale
+
+    def known(self) -> list[Known]:
+        """Return the points that were tried, for the strategy."""
+        pairs: Iterable[tuple[Point | None, Entry]] = ((e.scored.point, e) for e in self.entries.values())
+        return [Known(point, e.seconds) for point, e in pairs if point is not None and (e.outcome or e.samples)]
+
+    def finalists(self, settings: Settings) -> list[Entry]:
+        """Return the fastest candidates, those that cannot be told from them by one measurement."""
+        ran = sorted((e for e in self.entries.values() if e.seconds < inf), key=lambda e: (e.seconds, e.rank))
+        limit = (1.0 + max(0.1, 5 * settings.tie)) * self.seconds
+        return [e for e in ran[: settings.finalists] if e.seconds <= limit]
+
+    def winner(self, settings: Settings) -> Entry | None:
+        """Return the fastest candidate; of those within the tie band, the one that the rule prefers, so that noise does not choose."""
+        best = self.best
+        if best is None:
+            return None
+        band = 1.0 + max(settings.tie, min(3 * settings.tie, best.spread))
+        return min((e for e in self.entries.values() if e.seconds <= band * best.seconds), key=lambda e: e.rank)
