@@ -1,0 +1,362 @@
+"""Adjoints of statements and programs, in index notation.
+
+For a statement `y[w(i)] = sum over r of body(i, r)` that reads `x[f(i, r)]`, every element of x gets
+
+    dx[j] += sum over { (i, r): f(i, r) = j } of dbody/dread * dy[w(i)]
+
+The access map is inverted (`invert`), so that the sum runs over what is free in it: a broadcast becomes a sum, a sum a broadcast, a strided
+window a sum over its taps, guards stay. `max` and `min` pass the gradient to the first of equal elements (row-major over the reduced
+axes), `prod` multiplies by the product of all others. A program is differentiated statement by statement in reverse; what lies
+inside it and is needed is computed again from the operands and results, and what turns out not to matter is left out
+(`invariance`: the maximum that softmax subtracts).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce as fold
+from math import prod
+
+from attrs import define, evolve, field, frozen
+
+from ..ir.expr import Call, Const, Expr, Guard, IndexValue, InRange, Read, expr_variables, rebuild, substitute_expr, walk
+from ..ir.index import Index, Indirect, Var, as_index, indirects, linearise, substitute
+from ..ir.statement import Program, Statement
+from ..ir.types import DType, TensorType, row_major
+from .canonical import canonicalise
+from .classify import AxisClass, classify_axes, is_complex
+from .conditions import attach, bounded, hoist, split
+from .derivatives import add, differentiate, literal, multiply
+from .invariance import irrelevant
+from .invert import Inverse, invert
+
+#: More residue classes than this are computed by one statement that tests the residue.
+_MOST_PHASES = 16
+
+
+@frozen
+class Adjoint:
+    """The gradient of one operand of a program, as a program.
+
+    Its inputs are operands and results of the original program by their names and, in `gradients`, gradients of results: name there -> result.
+    """
+
+    program: Program
+    gradients: Mapping[str, str]
+
+
+def adjoint(program: Program, operand: str, results: Sequence[str]) -> Adjoint | None:
+    """Return the gradient of an operand, given those of some results; None where none of them depends on it."""
+    return _Adjoint(program, operand, tuple(results)).run()
+
+
+@frozen
+class _Term:
+    """A part of a gradient: at `element`, for all `axes`, the sum of `body` over `free`."""
+
+    axes: tuple[Var, ...]
+    element: tuple[Index, ...]
+    body: Expr
+    free: tuple[Var, ...] = ()
+
+
+@define
+class _Adjoint:
+    program: Program
+    operand: str
+    results: tuple[str, ...]
+    tensors: dict[str, TensorType] = field(factory=dict)
+    statements: list[Statement] = field(factory=list)
+    seeds: dict[str, tuple[tuple[Var, ...], Expr]] = field(factory=dict)  # the gradient of a tensor at an element
+
+    def run(self) -> Adjoint | None:
+        self.tensors.update(self.program.tensors)
+        gradients = {self._fresh(f"d_{result}"): result for result in self.results}
+        for name, result in gradients.items():
+            self.tensors[name] = self.tensors[result]
+        varying = self._varying()
+        skipped = irrelevant(self.program, self.results)
+        parts: dict[str, list[_Term]] = {r: [self._given(n, r)] for n, r in gradients.items() if r in varying}
+        writers = {s.target: n for n, s in enumerate(self.program.statements)}
+        for number, statement in reversed(list(enumerate(self.program.statements))):
+            if statement.target not in varying or statement.target in skipped:
+                continue
+            if writers[statement.target] == number and not self._settle(statement.target, parts):
+                continue
+            if statement.target in self.seeds:
+                for tensor, terms in self._pull(statement, varying).items():
+                    parts.setdefault(tensor, []).extend(terms)
+        if not parts.get(self.operand):
+            return None
+        name = self._fresh(f"d_{self.operand}")
+        self._define(name, self.operand, parts[self.operand])
+        return self._finish(name, gradients)
+
+    def _varying(self) -> set[str]:
+        """Return the tensors through which the operand reaches a result, as real numbers."""
+        found = {self.operand} if self.tensors[self.operand].dtype.is_float else set()
+        for statement in self.program.statements:
+            if self.tensors[statement.target].dtype.is_float and any(r.tensor in found for r in statement.reads):
+                found.add(statement.target)
+        return found
+
+    # ---- the gradient of one tensor
+
+    def _axes(self, tensor: str) -> tuple[Var, ...]:
+        return tuple(Var(f"j{n}", extent) for n, extent in enumerate(self.tensors[tensor].shape))
+
+    def _given(self, name: str, result: str) -> _Term:
+        axes = self._axes(result)
+        element = tuple(map(as_index, axes))
+        return _Term(axes, element, Read(name, element))
+
+    def _settle(self, tensor: str, parts: Mapping[str, list[_Term]]) -> bool:
+        """Make the gradient of a tensor available where all its readers have been seen; say whether there is one."""
+        terms = parts.get(tensor, [])
+        if not terms:
+            return False
+        whole = self._is_whole(tensor, terms[0])
+        if len(terms) == 1 and whole and not terms[0].free and _is_light(terms[0].body):
+            self.seeds[tensor] = terms[0].axes, terms[0].body
+        else:
+            name = self._fresh(f"d_{tensor}")
+            self._define(name, tensor, terms)
+            self.seeds[tensor] = self._axes(tensor), Read(name, tuple(map(as_index, self._axes(tensor))))
+        return True
+
+    def _is_whole(self, tensor: str, term: _Term) -> bool:
+        return term.element == tuple(map(as_index, self._axes(tensor)))
+
+    def _define(self, name: str, tensor: str, terms: Sequence[_Term]) -> None:
+        """Emit statements that add terms up."""
+        axes = self._axes(tensor)
+        element = tuple(map(as_index, axes))
+        self.tensors[name] = self.tensors[tensor]
+        pieces = [t for t in terms if not self._is_whole(tensor, t)]
+        whole = self._joined([t for t in terms if self._is_whole(tensor, t)])
+        if not whole:
+            self._emit_pieces(name, pieces)
+            return
+        values = [self._value(name, term, alone=not pieces and len(whole) == 1) for term in whole]
+        if pieces:
+            part = self._temporary(f"{name}_part", self.tensors[tensor])
+            self._emit_pieces(part, pieces)
+            values.append(Read(part, element))
+        if len(whole) == 1 and not pieces and whole[0].free and values[0] is whole[0].body:
+            self._emit(name, axes, element, whole[0].body, whole[0].free)
+            return
+        dtype = self.tensors[tensor].dtype
+        self._emit(name, axes, element, fold(lambda a, b: add(a, b, dtype), values))
+
+    def _joined(self, terms: Sequence[_Term]) -> list[_Term]:
+        """Add up terms that are summed over equal ranges, unless one is a contraction, which stands best alone."""
+        found: list[_Term] = []
+        for term in terms:
+            for number, other in enumerate(found):
+                alike = [v.extent for v in other.free] == [v.extent for v in term.free]
+                if alike and not self._contracts(term) and not self._contracts(other):
+                    renamed = substitute_expr(term.body, dict(zip(term.free, other.free, strict=True)))
+                    dtype = self._dtype(term.body)
+                    found[number] = evolve(other, body=add(other.body, renamed, dtype))
+                    break
+            else:
+                found.append(term)
+        return found
+
+    def _dtype(self, expr: Expr) -> DType:
+        from ..ir.expr import dtype_of
+
+        return dtype_of(expr, self.tensors)
+
+    def _is_dense(self, term: _Term) -> bool:
+        """Whether a term is a matrix product, so that work outgrows data in both directions."""
+        statement = canonicalise(Statement("", term.axes, term.element, term.body, term.free, "sum"))
+        return self._contracts(term) and {AxisClass.M, AxisClass.N} <= set(classify_axes(statement, self.program.constants).values())
+
+    def _contracts(self, term: _Term) -> bool:
+        return bool(term.free) and is_complex(Statement("", term.axes, term.element, term.body, term.free, "sum"), self.program.constants)
+
+    def _value(self, name: str, term: _Term, alone: bool) -> Expr:
+        """Return a term as an expression; a sum becomes a temporary over the axes it depends on, without the factors that are not summed."""
+        if not term.free:
+            return term.body
+        moving, fixed = hoist(term.body, frozenset(term.free))
+        used = tuple(a for a in term.axes if a in expr_variables(moving) and a.extent > 1)
+        if alone and fixed is None and len(used) == sum(a.extent > 1 for a in term.axes):
+            return term.body
+        element = tuple(map(as_index, used))
+        part = self._temporary(f"{name}_sum", TensorType(self._dtype(moving), tuple(a.extent for a in used)))
+        self._emit(part, used, element, moving, term.free)
+        return Read(part, element) if fixed is None else fixed(Read(part, element))
+
+    def _emit_pieces(self, name: str, pieces: Sequence[_Term]) -> None:
+        for piece in pieces:
+            self._emit(name, piece.axes, piece.element, piece.body, piece.free)
+
+    def _emit(self, name: str, axes: tuple[Var, ...], element: tuple[Index, ...], body: Expr, free: tuple[Var, ...] = ()) -> None:
+        axes = tuple(a for a in axes if a.extent > 1)
+        self.statements.append(Statement(name, axes, element, body, free, "sum" if free else None))
+
+    # ---- one statement
+
+    def _pull(self, statement: Statement, varying: set[str]) -> dict[str, list[_Term]]:
+        """Return what each tensor that a statement reads gets from it."""
+        axes, seed = self.seeds[statement.target]
+        seed = substitute_expr(seed, dict(zip(axes, statement.write, strict=True)))
+        value = Read(statement.target, statement.write) if statement.combine is None else None
+        if statement.combine in ("max", "min"):
+            seed = self._first_only(statement, seed)
+        elif statement.combine == "prod":
+            seed = self._times_others(statement, seed)
+        found: dict[str, list[_Term]] = {}
+        for read, gradient in differentiate(statement.body, seed, self.tensors, value).items():
+            if read.tensor in varying:
+                found.setdefault(read.tensor, []).extend(self._scatter(statement, read, gradient))
+        return found
+
+    def _first_only(self, statement: Statement, seed: Expr) -> Expr:
+        """Let the gradient of an extremum reach the first position where it is attained."""
+        place = self._temporary(f"{statement.target}_place", TensorType(DType.I64, tuple(a.extent for a in statement.axes)))
+        element = tuple(map(as_index, statement.axes))
+        self.statements.append(Statement(place, statement.axes, element, statement.body, statement.reduce, f"arg{statement.combine}"))
+        position = linearise([as_index(r) for r in statement.reduce], row_major(tuple(r.extent for r in statement.reduce)))
+        here = Call("eq", (Read(place, element), IndexValue(position, DType.I64)))
+        return Call("select", (here, seed, literal(0, self._dtype(seed))))
+
+    def _times_others(self, statement: Statement, seed: Expr) -> Expr:
+        """Multiply by the product of all other factors, computed without dividing by this one."""
+        dtype = self.tensors[statement.target].dtype
+        others = tuple(Var(f"{r.name}_other", r.extent) for r in statement.reduce)
+        renamed = substitute_expr(statement.body, dict(zip(statement.reduce, others, strict=True)))
+        pairs = zip(others, statement.reduce, strict=True)
+        same = InRange(tuple(Guard(as_index(o) - r, 0, 1) for o, r in pairs))
+        axes = (*statement.axes, *statement.reduce)
+        name = self._temporary(f"{statement.target}_others", TensorType(dtype, tuple(a.extent for a in axes)))
+        element = tuple(map(as_index, axes))
+        self.statements.append(Statement(name, axes, element, Call("select", (same, literal(1, dtype), renamed)), others, "prod"))
+        return multiply(seed, Read(name, element))
+
+    def _scatter(self, statement: Statement, read: Read, gradient: Expr) -> list[_Term]:
+        """Return the gradient of one read as terms over the elements of its tensor."""
+        axes = self._axes(read.tensor)
+        domain = (*statement.axes, *statement.reduce)
+        inverse = invert(read.indices, tuple(map(as_index, axes)), domain)
+        whole = self._term(read, gradient, axes, tuple(map(as_index, axes)), inverse)
+        counts = [inverse.phases.get(n, 1) for n in range(len(axes))]
+        if whole is None or prod(counts) == 1 or prod(counts) > _MOST_PHASES or not self._is_dense(whole):
+            return [] if whole is None else [whole]
+        terms: list[_Term] = []
+        for residues in itertools.product(*map(range, counts)):
+            turns = tuple(
+                a if c == 1 else Var(f"{a.name}_t", -(-(a.extent - b) // c)) for a, b, c in zip(axes, residues, counts, strict=True)
+            )
+            if any(t.extent <= 0 for t in turns):
+                continue
+            element = tuple(as_index(t) * c + b for t, b, c in zip(turns, residues, counts, strict=True))
+            term = self._term(read, gradient, turns, element, invert(read.indices, element, domain))
+            terms.append(term or _Term(turns, element, literal(0, self.tensors[read.tensor].dtype)))
+        return terms
+
+    def _term(self, read: Read, gradient: Expr, axes: tuple[Var, ...], element: tuple[Index, ...], inverse: Inverse) -> _Term | None:
+        if inverse.empty:
+            return None
+        shape = self.tensors[read.tensor].shape
+        own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
+        here = Read(read.tensor, element)
+        body = rebuild(gradient, lambda node: here if node == read else node)
+        body = substitute_expr(body, inverse.values)
+        kept = [Guard(substitute(g.index, inverse.values), g.low, g.high) for g in read.guards if g not in own]
+        conditions, core = split(body)
+        guards = [*inverse.guards, *kept, *(g for c in conditions if isinstance(c, InRange) for g in c.guards)]
+        matches = [self._match(i, v, inverse.values) for i, v in inverse.matches]
+        others = [c for c in conditions if not isinstance(c, InRange)]
+        pinned = {v: 0 for v in inverse.free for g in guards if g.index == as_index(v) and (g.low, g.high) == (0, 1)}
+        guards = [Guard(substitute(g.index, pinned), g.low, g.high) for g in guards]
+        if any(not _possible(g) for g in guards):
+            return None
+        core, others, matches = (
+            substitute_expr(core, pinned), [substitute_expr(o, pinned) for o in others], [substitute_expr(m, pinned) for m in matches],
+        )  # fmt: skip
+        free = tuple(v for v in inverse.free if v not in pinned)
+        core, others = bounded(core, self.tensors), [bounded(o, self.tensors) for o in others]
+        body = attach([*matches, *others], [g for g in guards if not g.always], core, self._dtype(core))
+        return self._counted(_Term(axes, element, body, free))
+
+    def _counted(self, term: _Term) -> _Term:
+        """Replace the sum over variables that the body does not depend on by a factor."""
+        used = expr_variables(term.body)
+        times = prod(v.extent for v in term.free if v not in used)
+        if times == 1:
+            return term
+        body = multiply(literal(times, self._dtype(term.body)), term.body)
+        return evolve(term, body=body, free=tuple(v for v in term.free if v in used))
+
+    def _match(self, indirect: Indirect, value: Index, values: Mapping[Var, Index]) -> Expr:
+        """Return the condition that an element of an integer tensor names a place; negative ones count from the end."""
+        dtype = self.tensors[indirect.tensor].dtype
+        element = bounded(Read(indirect.tensor, tuple(substitute(i, values) for i in indirect.indices)), self.tensors)
+        place = Call("eq", (element, IndexValue(substitute(value, values), dtype)))
+        if not indirect.wraps:
+            return place
+        return Call("or", (place, Call("eq", (element, IndexValue(substitute(value, values) - indirect.extent, dtype)))))
+
+    # ---- names and the result
+
+    def _fresh(self, name: str) -> str:
+        while name in self.tensors:
+            name += "_"
+        return name
+
+    def _temporary(self, name: str, type_: TensorType) -> str:
+        name = self._fresh(name)
+        self.tensors[name] = type_
+        return name
+
+    def _finish(self, result: str, gradients: Mapping[str, str]) -> Adjoint:
+        """Keep what the result needs, with statements of the original program for what lies inside it."""
+        known = {*self.program.inputs, *self.program.outputs, *gradients, *self.program.constants}
+        everything = [*(s for s in self.program.statements if s.target not in self.program.outputs), *self.statements]
+        wanted, kept = {result}, []
+        for statement in reversed(everything):
+            if statement.target in wanted:
+                kept.append(statement)
+                wanted |= _tensors_read(statement.body)
+        kept.reverse()
+        inputs = tuple(t for t in (*self.program.inputs, *self.program.outputs, *gradients) if t in wanted & known)
+        tables = {t: v for t, v in self.program.constants.items() if t in wanted}
+        made = {s.target for s in kept}
+        tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
+        return Adjoint(Program(tensors, inputs, (result,), tuple(kept), tables), {n: r for n, r in gradients.items() if n in inputs})
+
+
+def _possible(guard: Guard) -> bool:
+    low, high = guard.index.bounds()
+    return high >= guard.low and low < guard.high
+
+
+def _is_light(expr: Expr) -> bool:
+    """Whether an expression is worth computing wherever it is read: an element, perhaps times a constant."""
+    if isinstance(expr, (Read, Const)):
+        return True
+    return (
+        isinstance(expr, Call)
+        and expr.fn in ("neg", "mul", "div")
+        and all(_is_light(a) for a in expr.args)
+        and (sum(isinstance(a, Read) for a in walk(expr)) <= 1)
+    )
+
+
+def _tensors_read(expr: Expr) -> set[str]:
+    found: set[str] = set()
+    for node in walk(expr):
+        indices: Iterable[Index] = ()
+        if isinstance(node, Read):
+            found.add(node.tensor)
+            indices = (*node.indices, *(g.index for g in node.guards))
+        elif isinstance(node, InRange):
+            indices = (g.index for g in node.guards)
+        elif isinstance(node, IndexValue):
+            indices = (node.index,)
+        found.update(i.tensor for index in indices for i in indirects(index))
+    return found
