@@ -73,7 +73,9 @@ class PhasePrinter:
             self.boxes[node] = self._box(node)
             for operand in operands(node):
                 self.users.setdefault(operand, []).append(node)
-        self.scopes = frozenset(v for r in self.phase.roots if isinstance(r, Accumulate) for v in r.over)
+        # A reduced variable that loads walk as a vector opens no scope: its loads stand before all of its uses.
+        vectors = {self._vector_var(n, self.boxes[n]) for n in order if isinstance(n, Load) and self.boxes[n]}
+        self.scopes = frozenset(v for r in self.phase.roots if isinstance(r, Accumulate) for v in r.over if v not in vectors)
         if self.phase.kind == "fetch":
             self.scopes = frozenset(self.phase.unrolled[:1])
         nodes = [n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self._feeds_copy(n))]
@@ -102,8 +104,10 @@ class PhasePrinter:
                 with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0])):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif unit.key[0] == "vector":
-                with self.out.loops(rest[:-1]):
-                    self._vector(unit.nodes[0], rest[-1])
+                var = self._vector_var(unit.nodes[0], rest)
+                assert var is not None
+                with self.out.loops([v for v in rest if v != var]):
+                    self._vector(unit.nodes[0], var)
             else:
                 with self.out.loops(rest):
                     for node in unit.nodes:
@@ -120,7 +124,8 @@ class PhasePrinter:
 
     def _width(self, node: Node, opened: tuple[Var, ...]) -> int:
         rest = self._rest(node, opened)
-        return (self._vector_width(node, rest) if rest else 0) or 1
+        var = self._vector_var(node, rest)
+        return var.extent if var else 1
 
     def _rest(self, node: Node, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)
@@ -130,9 +135,9 @@ class PhasePrinter:
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
         if rest and rest[0] in self.scopes:
-            only = len(rest) == 1 and self._vector_width(node, rest)
+            only = len(rest) == 1 and self._vector_var(node, rest)
             return ("vector", node) if only else ("scope", rest[0])
-        if rest and self._vector_width(node, rest):
+        if self._vector_var(node, rest):
             return ("vector", node)
         return ("nest", rest)
 
@@ -169,18 +174,19 @@ class PhasePrinter:
             size = f"[{prod(v.extent for v in rest)}]" if rest else ""
             self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
 
-    def _vector_width(self, node: Node, rest: tuple[Var, ...]) -> int:
-        """Return how many neighbours a load or store moves at once, 0 where it moves one."""
-        var = rest[-1]
-        if not isinstance(node, (Load, Store)) or var.extent not in (2, 4) or node.dtype not in (DType.F32, DType.I32):
-            return 0
-        if self.names.alignment(node.space, node.buffer) % var.extent or var not in own_variables(node):
-            return 0
+    def _vector_var(self, node: Node, rest: Sequence[Var]) -> Var | None:
+        """Return the variable along which a load or store moves neighbours at once, None where it moves single elements."""
+        if not isinstance(node, (Load, Store)) or node.dtype not in (DType.F32, DType.I32):
+            return None
+        return next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
+
+    def _walks_vector(self, node: Load | Store, var: Var) -> bool:
+        if var.extent not in (2, 4) or self.names.alignment(node.space, node.buffer) % var.extent or var not in own_variables(node):
+            return False
         if vector_address(node.address, var) is None or vector_guards(node.guards, var) is None:
-            return 0
-        if self.phase.asynchronous and self.names.dialect.copy and not self._async_vector(node, var):
-            return 0
-        return var.extent
+            return False
+        asynchronous = self.phase.asynchronous and bool(self.names.dialect.copy)
+        return not asynchronous or self._async_vector(node, var)
 
     def _async_vector(self, node: Load | Store, var: Var) -> bool:
         """An asynchronous copy moves a vector only where both of its ends do."""

@@ -212,6 +212,9 @@ def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, 
         unrolled = list(pair)
     binding = _bind(state, schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
     tiles = _tiles(state, reduction, schedule, binding, prefix)
+    if not row and _walks_reduced(tiles, locals_[-1], state.target):
+        shares[locals_[-1]], pair = _vector_share(locals_[-1], state.target.vector_bytes // 4)
+        unrolled[-1:] = pair
     staged: dict[Expr, Value] = {
         operand: _tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
@@ -221,6 +224,21 @@ def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, 
     state.items.extend(_ring(state, schedule, tiles, step, compute, prefix))
     if state.frame.schedule.lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (_lane_reduce(state, reduction),), state.frame.unrolled))
+
+
+def _walks_reduced(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> bool:
+    """Whether some staged tile has neighbours along a reduced variable next to each other, so that compute may load vectors of them."""
+    width = target.vector_bytes // 4
+    if width < 2 or local.extent % width:
+        return False
+    return any(use == as_index(local) and pitch == 1 for tile, _ in tiles.values() for use, pitch in zip(tile.uses, tile.pitch, strict=True))
+
+
+def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
+    """Divide a reduced variable into vectors, each of which one load may bring."""
+    group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
+    value = as_index(group) * width + element
+    return Share(local, value, value), (group, element)
 
 
 def _chunk_starts(schedule: ReductionSchedule, step: Index) -> tuple[Index, ...]:
