@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 from attrs import frozen
 
-from ..ir.expr import Read, expr_variables
+from ..ir.expr import Expr, Read, expr_variables
+from ..ir.index import Var
 from ..ir.segment import FusedGroup, Segment, operands
 from ..ir.target import Target
 from .footprint import Count, ceil_div, least, product
@@ -21,7 +22,7 @@ from .geometry import Geometry
 from .place import access_vector, place_of
 from .tally import Totals, add_reduction
 from .tiles import StagedTile, staged_tiles
-from .work import group_work, memory_reads
+from .work import group_work, memory_reads, nodes, translations
 
 
 @frozen
@@ -131,20 +132,25 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         for part in parts:
             registers = registers + 2.0 * geometry.cover(geometry.thread).dependent(expr_variables(part)) * (len(parts) > 1)
     fetched = dict(totals.sums)
+    done: dict[tuple[Var, ...], dict[Expr, None]] = {o.extra: {} for o in segment.outputs}  # equal nodes of outputs are computed once
+    traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
     for output in segment.outputs:
+        known = done[output.extra]
         which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
         place = place_of(geometry, which)
-        totals.compute(output.body, place, ())
+        totals.compute(output.body, place, known)
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
-        for read in memory_reads(output.body, own):
-            totals.load(read, place, geometry)
+        loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
+        for read in loaded_here:
+            totals.load(read, place, geometry, traffic.get(read, 0))
+        known.update(dict.fromkeys(nodes(output.body)))
         size = totals.group.tensors[output.tensor].dtype.size
         vector = access_vector(Read(output.tensor, output.write), geometry, totals.target.vector_bytes // size)
         totals.add("stores", per_thread / vector * geometry.threads)
         if output.tensor not in totals.group.shared:
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
         if not segment.reductions:
-            registers = registers + instances * (1 + len(memory_reads(output.body, own)))
+            registers = registers + instances * (1 + len(loaded_here))
     loaded = fetched if segment.reductions else totals.sums
     return registers, PaperCounts(
         totals.since("flops", before),

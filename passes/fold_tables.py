@@ -125,7 +125,7 @@ def _scalar(expr: Expr, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
 
 def _within(index: Index, extent: int) -> bool:
     low, high = index.bounds()
-    return 0 <= low and high < extent
+    return low >= 0 and high < extent
 
 
 def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
@@ -137,7 +137,7 @@ def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
                 for axis, period in (pair for i in read.indices for pair in _index_periods(i)):
                     found[axis] = lcm(found.get(axis, 1), period)
     periods = {a: min(d, a.extent) for a, d in found.items()}
-    if not found or not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:
+    if not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:
         return None
     return periods
 

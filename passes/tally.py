@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Totals:
         """Return how much a sum has grown since a copy of the sums was taken."""
         return self.sums[name] - before[name]
 
-    def compute(self, expr: Expr, place: Place, stop: Sequence[Expr], fused: bool = False) -> None:
+    def compute(self, expr: Expr, place: Place, stop: Collection[Expr], fused: bool = False) -> None:
         """Count the arithmetic of an expression in every thread; `fused` makes the top node one half of a multiply-add."""
         for node in nodes(expr, stop):
             work = node_cost(node)
@@ -50,8 +50,11 @@ class Totals:
                 self.add("issue", times * work.issue * place.threads)
                 self.add("body", once * 1.0)
 
-    def load(self, read: Read, place: Place, geometry: Geometry) -> None:
-        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared memory."""
+    def load(self, read: Read, place: Place, geometry: Geometry, lattices: int = 1) -> None:
+        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared memory.
+
+        `lattices` says for how many disjoint sets of elements the read's traffic stands, 0 where another one's stands for it.
+        """
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         kind = self.group.tensors[read.tensor]
         times = place.loads(read, kind.shape) * place.repeats(used) * 1.0
@@ -63,19 +66,19 @@ class Totals:
             return
         self.add("global_loads", times / vector * place.threads)
         self.add("fetched", times * place.threads * kind.dtype.size)
-        self.block_traffic(read, place)
+        self.block_traffic(read, place, lattices)
         if not self.target.is_cpu:
             unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
             touched = warp_lines(read, kind.shape, unit, geometry, self.target)
             self.add("lines", times / vector * touched * ceil_div(place.threads, self.target.warp_size))
 
-    def block_traffic(self, read: Read, place: Place) -> None:
+    def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> None:
         """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors."""
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
-        self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * 1.0)
+        self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices))
         unit = max(1, self.target.sector_bytes // size)
-        self.add("bytes", segments_of(read, kind.shape, place.whole, unit) * float(min(self.target.sector_bytes, unit * size)))
+        self.add("bytes", segments_of(read, kind.shape, place.whole, unit) * float(lattices * min(self.target.sector_bytes, unit * size)))
 
 
 def add_reduction(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import gcd
 
 from attrs import frozen
 
@@ -28,7 +29,7 @@ def node_cost(expr: Expr) -> Work:
     return Work(0, 0)
 
 
-def nodes(expr: Expr, stop: Sequence[Expr] = ()) -> Iterator[Expr]:
+def nodes(expr: Expr, stop: Collection[Expr] = ()) -> Iterator[Expr]:
     """Yield the distinct nodes of an expression, not entering those in `stop`."""
     seen: set[Expr] = set()
     stack = [expr]
@@ -54,24 +55,45 @@ def group_work(group: FusedGroup) -> tuple[float, float]:
         own = [r.name for r in segment.reductions]
         for reduction in segment.reductions:
             cover = Cover.of([(a,) for a in segment.axes + reduction.reduce], [a.extent for a in segment.axes + reduction.reduce])
-            flops += float(product(cover.sizes)) + _useful(reduction.body, cover)
-            _touch(group, reduction.body, cover, own, touched)
-        for output in segment.outputs:
-            cover = Cover.of([(a,) for a in segment.axes + output.extra], [a.extent for a in segment.axes + output.extra])
-            flops += _useful(output.body, cover)
-            _touch(group, output.body, cover, own, touched)
-            if output.tensor not in group.shared:
-                touched[output.tensor] = float(product(cover.sizes)) * group.tensors[output.tensor].dtype.size
+            flops += float(product(cover.sizes)) + _useful([reduction.body], cover)
+            _touch(group, [reduction.body], cover, own, touched)
+        for extra in dict.fromkeys(o.extra for o in segment.outputs):
+            cover = Cover.of([(a,) for a in segment.axes + extra], [a.extent for a in segment.axes + extra])
+            outputs = [o for o in segment.outputs if o.extra == extra]
+            flops += _useful([o.body for o in outputs], cover)
+            _touch(group, [o.body for o in outputs], cover, own, touched)
+            for output in outputs:
+                if output.tensor not in group.shared:
+                    written = float(product(cover.sizes)) * group.tensors[output.tensor].dtype.size
+                    touched[output.tensor] = touched.get(output.tensor, 0.0) + written
     return flops, sum(touched.values())
 
 
-def _useful(body: Expr, cover: Cover) -> float:
-    return float(sum(node_cost(n).flops * float(cover.dependent(expr_variables(n))) for n in nodes(body)))
+def _useful(bodies: Sequence[Expr], cover: Cover) -> float:
+    distinct = dict.fromkeys(n for body in bodies for n in nodes(body))
+    return float(sum(node_cost(n).flops * float(cover.dependent(expr_variables(n))) for n in distinct))
 
 
-def _touch(group: FusedGroup, body: Expr, cover: Cover, own: Sequence[str], touched: dict[str, float]) -> None:
-    for read in memory_reads(body, own):
-        if read.tensor not in group.shared:
-            kind = group.tensors[read.tensor]
-            bytes_ = float(elements(read, kind.shape, cover)) * kind.dtype.size
-            touched[read.tensor] = max(touched.get(read.tensor, 0.0), bytes_)
+def _touch(group: FusedGroup, bodies: Sequence[Expr], cover: Cover, own: Sequence[str], touched: dict[str, float]) -> None:
+    found = [r for body in bodies for r in memory_reads(body, own) if r.tensor not in group.shared]
+    for read, lattices in translations(found):
+        kind = group.tensors[read.tensor]
+        bytes_ = min(lattices * float(elements(read, kind.shape, cover)), kind.size) * kind.dtype.size
+        touched[read.tensor] = max(touched.get(read.tensor, 0.0), bytes_)
+
+
+def translations(found: Iterable[Read], rows: bool = False) -> list[tuple[Read, int]]:
+    """Return one read of each set that differs by constants only, and in how many disjoint lattices the set lies.
+
+    `x[2*p]`, `x[2*p + 1]`, `x[2*p + 2]` lie in two: the first and the last touch the same elements, a border apart. With `rows`, what
+    lies in one row counts once, as it shares sectors.
+    """
+    lattices: dict[object, dict[tuple[int, ...], Read]] = {}
+    for read in found:
+        shape = (read.tensor, tuple(i.terms for i in read.indices))
+        steps = [gcd(*(f for _, f in i.terms)) for i in read.indices]
+        place = [i.const % step if step else i.const for i, step in zip(read.indices, steps, strict=True)]
+        if rows and place and steps[-1]:
+            place[-1] = 0
+        lattices.setdefault(shape, {}).setdefault(tuple(place), read)
+    return [(next(iter(same.values())), len(same)) for same in lattices.values()]

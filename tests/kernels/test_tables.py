@@ -1,0 +1,99 @@
+"""Constant tables fold into scalar graphs with the textbook operation counts, and every legal point of what is left is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.emit import emit
+from cuts.backends.targets import find_target
+from cuts.ir.dfg import Op, post_order
+from cuts.ir.kernel import phases
+from cuts.ir.segment import FusedGroup
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate
+from cuts.passes.choose import choose
+from cuts.passes.extract import extract
+from cuts.passes.interpret import interpret
+from cuts.passes.lower import lower
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+from .cases import arrays, builder, points, whole
+from .test_points import SMALL_GPU, _device, check
+
+TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), ("winograd_filter", {"tile": 2}),
+              ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}), ("winograd_output", {"tile": 4})]  # fmt: skip
+
+
+def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, width: int = 1) -> FusedGroup:
+    """Return a transform over so many tiles; `height` and `width` count results."""
+    make = builder()
+    if op == "winograd_input":
+        value = make.node(op, make.input(n, c, height + 2, width + 2), tile=tile)
+    elif op == "winograd_filter":
+        value = make.node(op, make.input(n, c, 3, 3), tile=tile)
+    else:
+        rows, columns = -(-height // tile), -(-width // tile)
+        value = make.node(op, make.input(tile + 2, tile + 2, c, n, rows, columns), make.input(c), sizes=(height, width))
+    return whole(make.programs(), value)
+
+
+def counts(group: FusedGroup) -> Counter[str]:
+    """Return the scalar operations of one thread, at a point where it computes one tile."""
+    target = find_target("cuda:sm_90")
+    schedule = choose(group, target)[0].schedule
+    kernel = extract(lower(group, schedule, {}, target))
+    roots = [r for phase in phases(kernel.items) for r in phase.roots]
+    return Counter(node.fn for node in post_order(roots) if isinstance(node, Op))
+
+
+@pytest.mark.parametrize(
+    "op, tile, additions, products",
+    [("winograd_input", 2, 32, 0), ("winograd_filter", 2, 21, 12), ("winograd_output", 2, 24 + 4, 0), ("winograd_input", 4, 144, 102),
+     ("winograd_filter", 4, 54, 47), ("winograd_output", 4, 100 + 16, 30)],
+)  # fmt: skip
+def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int, products: int) -> None:
+    # The bias adds at most one operation per result. Lavin and Gray count 32, 28, 24 and 156, 72, 90 operations, fused multiply-adds as one.
+    found = counts(transform(op, tile, height=tile, width=tile))
+    assert found["add"] + found["sub"] <= additions
+    assert found["mul"] <= products
+    assert set(found) <= {"add", "sub", "mul", "neg"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_folding_keeps_the_value(data: st.DataObject) -> None:
+    op, attributes = data.draw(st.sampled_from(TRANSFORMS))
+    sizes = {name: data.draw(st.integers(1, 6)) for name in ("n", "c", "height", "width")}
+    group = transform(op, attributes["tile"], **sizes)
+    assert not group.constants
+    inputs = arrays(group, 1)
+    shapes = [group.tensors[t] for t in group.inputs]
+    given_: dict[str, Any] = attributes if op != "winograd_output" else {"sizes": (sizes["height"], sizes["width"])}
+    program = Registry.builtin()[op].instantiate(shapes, given_).program
+    expected = evaluate(program, dict(zip(program.inputs, inputs.values(), strict=True)))
+    (found,) = interpret(group, inputs).values()
+    np.testing.assert_allclose(found, next(iter(expected.values())), rtol=1e-9, atol=1e-9)
+
+
+@needs_opencl
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.data())
+def test_points_of_transforms_opencl(data: st.DataObject) -> None:
+    op, attributes = data.draw(st.sampled_from(TRANSFORMS))
+    sizes = {name: data.draw(st.integers(1, 9)) for name in ("n", "c", "height", "width")}
+    group = transform(op, attributes["tile"], **sizes)
+    schedule = data.draw(points(group, SMALL_GPU))
+    assume(schedule is not None)
+    check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
+def test_source_is_text() -> None:
+    """A chosen point prints."""
+    target = find_target("cuda:sm_90")
+    group = transform("winograd_input", 4, n=2, c=3, height=14, width=14)
+    assert "constant" not in emit(extract(lower(group, choose(group, target)[0].schedule, {}, target)), "cuda").source
