@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from itertools import takewhile
 
 from attrs import asdict
 
@@ -14,7 +13,6 @@ from .backends.device import open_device
 from .backends.targets import find_target, known_targets
 from .driver import load_spec
 from .ir.errors import BackendError
-from .ops import OpDecl
 
 
 def device_command(arguments: Namespace) -> int:
@@ -57,7 +55,7 @@ def ops_command(arguments: Namespace) -> int:
     registry = load_spec(arguments.spec).registry
     if arguments.name:
         decl = registry[arguments.name]
-        text = _declaration(decl)
+        text = decl.text
         values = {"name": decl.name, "family": decl.family, "summary": decl.summary, "declared": decl.span.position, "text": text}
         if arguments.json:
             console.print_json(values)
@@ -71,10 +69,3 @@ def ops_command(arguments: Namespace) -> int:
     console.out().print(console.table(f"{len(rows)} operations", ["op", "family", "summary"], rows))
     return 0
 
-
-def _declaration(decl: OpDecl) -> str:
-    """Return the text of a declaration: its first line and the indented ones below."""
-    line, _ = decl.span.source.line_column(decl.span.start)
-    first, *rest = decl.span.source.text.split("\n")[line - 1 :]
-    body = takewhile(lambda text: not text or text[0].isspace() or text.startswith("}"), rest)
-    return "\n".join([first, *body]).rstrip()

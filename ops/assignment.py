@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from .declaration import OpDecl
 
 
-def assign(evaluator: Evaluator, item: s.Assignment) -> None:
-    """Emit the statements of an assignment."""
+def assign(evaluator: Evaluator, item: s.Assignment | s.Repetition) -> None:
+    """Emit the statements of an assignment, or of a block of them for each value of its variable in turn."""
+    if isinstance(item, s.Repetition):
+        for number in range(evaluator.size(item.each.bound)):
+            for inner in item.items:
+                evaluator.scope[item.each.name] = number
+                assign(evaluator, inner)
+        evaluator.scope.pop(item.each.name, None)
+        return
     if item.each is None:
         _assign(evaluator, item)
         return

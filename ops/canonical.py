@@ -8,10 +8,10 @@ Where an axis is read through `k // d` or `k % d`, with `d` dividing its extent,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ..ir.expr import IndexValue, InRange, Read, substitute_expr, walk
-from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var, as_index, substitute
+from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var, as_index, indirects, substitute
 from ..ir.statement import Statement
 
 
@@ -20,6 +20,18 @@ def canonicalise(statement: Statement) -> Statement:
     while (found := _divided_axis(statement)) is not None:
         statement = split_axis(statement, *found)
     return statement
+
+
+def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -> tuple[Statement, ...]:
+    """Return the statements that the outputs depend on: a declaration may compute what only some of its uses need."""
+    wanted = set(outputs)
+    kept: list[Statement] = []
+    for statement in reversed(statements):
+        if statement.target in wanted:
+            kept.append(statement)
+            wanted.update(read.tensor for read in statement.reads)
+            wanted.update(inner.tensor for index in _indices(statement) for inner in indirects(index))
+    return tuple(reversed(kept))
 
 
 def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:

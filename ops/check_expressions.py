@@ -103,7 +103,7 @@ class ExpressionChecker:
         tensor = self.tensors[name]
         if isinstance(tensor, s.TableItem) or (isinstance(tensor, s.Operand) and tensor.variadic):
             return
-        if isinstance(tensor, s.Result) and tensor.binder is not None:
+        if isinstance(tensor, (s.Result, s.Temporary)) and tensor.binder is not None:
             return
         if any(isinstance(n, (s.Spread, s.Slice)) for n in (*items, *tensor.dims)):
             return

@@ -69,7 +69,7 @@ class _Checker(ExpressionChecker):
         for items, quiet in ((inherited, True), (own, False)):
             self.quiet = quiet
             for item in items:
-                if isinstance(item, s.Assignment):
+                if isinstance(item, (s.Assignment, s.Repetition)):
                     self._assignment(item)
                 elif isinstance(item, (s.Algorithm, s.Gradient)):
                     self._steps(item)
@@ -144,7 +144,7 @@ class _Checker(ExpressionChecker):
                 self._result(result)
         elif isinstance(item, s.TempItem):
             for temporary in item.temporaries:
-                self._tensor(temporary)
+                self._result(temporary)
         elif isinstance(item, s.TableItem):
             self.expression(item.value)
             self._element_type(item.dtype, item.span)
@@ -166,7 +166,7 @@ class _Checker(ExpressionChecker):
         self.kinds[item.name] = item.type.kind
         self.scope.add(item.name)
 
-    def _result(self, result: s.Result) -> None:
+    def _result(self, result: s.Result | s.Temporary) -> None:
         if result.binder is None:
             self._tensor(result)
             return
@@ -198,7 +198,13 @@ class _Checker(ExpressionChecker):
 
     # ---- assignments and steps
 
-    def _assignment(self, item: s.Assignment) -> None:
+    def _assignment(self, item: s.Assignment | s.Repetition) -> None:
+        if isinstance(item, s.Repetition):
+            self.expression(item.each.bound)
+            with self.local([item.each.name], item.each.span):
+                for inner in item.items:
+                    self._assignment(inner)
+            return
         for binder in filter(None, (item.each, *item.binders)):
             if binder is item.each:
                 self.expression(binder.bound)
@@ -209,15 +215,16 @@ class _Checker(ExpressionChecker):
                 self._written(item)
 
     def _written(self, item: s.Assignment) -> None:
-        target = self.tensors.get(item.target.name)
-        if not isinstance(target, (s.Result, s.Temporary)):
+        found = self.tensors.get(item.target.name)
+        target = found if isinstance(found, (s.Result, s.Temporary)) else None
+        if target is None:
             writable = [n for n, t in self.tensors.items() if isinstance(t, (s.Result, s.Temporary))]
             self.error(
                 f"'{item.target.name}' is no result or intermediate", item.target.span, f"expected {' or '.join(writable) or 'a result'}"
             )
         self.assigned.add(item.target.name)
         brackets = list(item.target.brackets)
-        if isinstance(target, s.Result) and target.binder is not None and brackets:
+        if target is not None and target.binder is not None and brackets:
             for node in brackets.pop(0):
                 self.expression(node)
         subscripts = brackets[0] if brackets else ()

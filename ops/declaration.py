@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 
 from attrs import define
 
@@ -54,6 +55,14 @@ class OpDecl:
     def gradient(self) -> s.Gradient | None:
         """The declared gradient, None where the derived one is wanted."""
         return next((item for item in self.items if isinstance(item, s.Gradient)), None)
+
+    @cached_property
+    def text(self) -> str:
+        """The declaration as it is written: its first line and the indented ones below."""
+        line, _ = self.span.source.line_column(self.span.start)
+        first, *rest = self.span.source.text.split("\n")[line - 1 :]
+        body = takewhile(lambda text: not text or text[0].isspace() or text.startswith("}"), rest)
+        return "\n".join([first, *body]).rstrip()
 
     @cached_property
     def digest(self) -> str:

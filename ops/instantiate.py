@@ -18,7 +18,7 @@ from . import syntax as s
 from .algorithms import resolve_algorithms
 from .assignment import assign, check_coverage
 from .binding import Binding, bind_attribute, bind_operands, check_shapes
-from .canonical import canonicalise
+from .canonical import canonicalise, live_statements
 from .evaluator import Evaluator, located
 from .parser import PLACEHOLDER, parse_expression
 from .values import TensorRef, Trouble, Value, describe
@@ -81,7 +81,7 @@ class _Instantiation:
             self._item(item, attributes)
         check_shapes(self.decl, binding, evaluator)
         for item in self.decl.items:
-            if isinstance(item, s.Assignment):
+            if isinstance(item, (s.Assignment, s.Repetition)):
                 assign(evaluator, item)
         check_coverage(self.decl, evaluator, [name for name in binding.inputs if name is not None])
         return self._instance(binding)
@@ -109,10 +109,10 @@ class _Instantiation:
             self._require(item)
         elif isinstance(item, s.OutItem):
             for result in item.results:
-                self._result(result)
+                self.outputs.extend(self._result(result))
         elif isinstance(item, s.TempItem):
             for temporary in item.temporaries:
-                evaluator.scope[temporary.name] = self._tensor(temporary.name, temporary.dtype, temporary.dims, temporary.span)
+                self._result(temporary)
 
     def _require(self, item: s.Require) -> None:
         if self.evaluator.evaluate(item.condition) in (True, 1):
@@ -147,12 +147,12 @@ class _Instantiation:
         self.evaluator.tensors[name] = type_
         return TensorRef(name, type_, tuple(entries))
 
-    def _result(self, result: s.Result) -> None:
+    def _result(self, result: s.Result | s.Temporary) -> tuple[str, ...]:
+        """Bring a result or an intermediate into scope, or one for each value of its binder; return their names."""
         scope = self.evaluator.scope
         if result.binder is None:
             scope[result.name] = self._tensor(result.name, result.dtype, result.dims, result.span)
-            self.outputs.append(result.name)
-            return
+            return (result.name,)
         refs = []
         count = self.evaluator.size(result.binder.bound)
         for number in range(count):
@@ -160,7 +160,7 @@ class _Instantiation:
             refs.append(self._tensor(f"{result.name}_{number}", result.dtype, result.dims, result.span))
         scope.pop(result.binder.name, None)
         scope[result.name] = tuple(refs)
-        self.outputs.extend(ref.name for ref in refs)
+        return tuple(ref.name for ref in refs)
 
     def _table(self, item: s.TableItem) -> None:
         rows = self.evaluator.evaluate(item.value)
@@ -181,10 +181,11 @@ class _Instantiation:
     def _instance(self, binding: Binding) -> Instance:
         evaluator = self.evaluator
         inputs = tuple(name for name in binding.inputs if name is not None)
-        statements = tuple(canonicalise(statement) for statement in evaluator.statements)
+        statements = live_statements([canonicalise(statement) for statement in evaluator.statements], self.outputs)
         used = {r.tensor for st in statements for r in reads(st.body)}
         tables = {name: rows for name, rows in evaluator.tables.items() if name in used}
-        tensors = {n: t for n, t in evaluator.tensors.items() if n not in evaluator.tables or n in tables}
+        kept = {*inputs, *self.outputs, *tables, *(st.target for st in statements)}
+        tensors = {n: t for n, t in evaluator.tensors.items() if n in kept}
         program = Program(tensors, inputs, tuple(self.outputs), statements, tables)
         types = tuple(tensors[name] for name in self.outputs)
         return Instance(

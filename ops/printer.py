@@ -39,7 +39,7 @@ def print_item(item: s.Item) -> str:
     if isinstance(item, s.OutItem):
         return "out " + ", ".join(map(_result, item.results))
     if isinstance(item, s.TempItem):
-        return "temp " + ", ".join(f"{t.name}: {t.dtype}[{_list(t.dims)}]" for t in item.temporaries)
+        return "temp " + ", ".join(map(_result, item.temporaries))
     if isinstance(item, s.AttrItem):
         return "attr " + ", ".join(map(_attribute, item.attributes))
     if isinstance(item, s.LetItem):
@@ -50,6 +50,9 @@ def print_item(item: s.Item) -> str:
         return f'require {print_expression(item.condition)} "{item.message}"'
     if isinstance(item, s.Assignment):
         return _assignment(item)
+    if isinstance(item, s.Repetition):
+        lines = [f"  {line}" for inner in item.items for line in print_item(inner).split("\n")]
+        return "\n".join([f"each {_binder(item.each)} {{", *lines, "}"])
     head = "grad" if isinstance(item, s.Gradient) else f"algorithm {item.name}"
     if isinstance(item, s.Algorithm) and item.guard is not None:
         head += f" when {print_expression(item.guard)}"
@@ -65,7 +68,7 @@ def _operand(o: s.Operand) -> str:
     return f"{o.name}{'*' if o.variadic else ''}{'?' if o.optional else ''}: {o.dtype}[{_list(o.dims)}]"
 
 
-def _result(r: s.Result) -> str:
+def _result(r: s.Result | s.Temporary) -> str:
     binder = f"[{_binder(r.binder)}]" if r.binder is not None else ""
     return f"{r.name}{binder}: {r.dtype}[{_list(r.dims)}]"
 

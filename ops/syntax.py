@@ -176,9 +176,10 @@ class Result(Node):
 
 @frozen
 class Temporary(Node):
-    """`name: T[dims]`, a named intermediate."""
+    """`name: T[dims]`, a named intermediate; with a binder, one for each value of it."""
 
     name: str
+    binder: Binder | None
     dtype: str
     dims: tuple[Expression, ...]
 
@@ -281,6 +282,14 @@ class Assignment(Node):
 
 
 @frozen
+class Repetition(Node):
+    """`each t < T { assignments }`: all of them for the first value, then for the second, ... as a recurrence needs."""
+
+    each: Binder
+    items: tuple[Assignment | Repetition, ...]
+
+
+@frozen
 class Argument(Node):
     """An operand of a step, or an attribute when it has a name."""
 
@@ -313,7 +322,9 @@ class Gradient(Node):
     steps: tuple[Step, ...]
 
 
-Item: TypeAlias = TypeItem | InItem | OutItem | TempItem | AttrItem | LetItem | TableItem | Require | Assignment | Algorithm | Gradient
+Item: TypeAlias = (
+    TypeItem | InItem | OutItem | TempItem | AttrItem | LetItem | TableItem | Require | Assignment | Repetition | Algorithm | Gradient
+)
 
 
 @frozen

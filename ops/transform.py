@@ -65,6 +65,9 @@ class TreeBuilder(Transformer[Token, Any]):
     def assignment(self, meta: Meta, c: Children) -> s.Assignment:
         return s.Assignment(c[0], c[1], c[2], tuple(b for b in c[3:] if b is not None), span=self._span(meta))
 
+    def repetition(self, meta: Meta, c: Children) -> s.Repetition:
+        return s.Repetition(c[0], tuple(c[1:]), span=self._span(meta))
+
     def algorithm(self, meta: Meta, c: Children) -> s.Algorithm:
         return s.Algorithm(str(c[0]), c[1], tuple(c[2:]), span=self._span(meta))
 
@@ -78,7 +81,7 @@ class TreeBuilder(Transformer[Token, Any]):
         return s.Result(str(c[0]), c[1], str(c[2]), c[3] or (), span=self._span(meta))
 
     def temporary(self, meta: Meta, c: Children) -> s.Temporary:
-        return s.Temporary(str(c[0]), str(c[1]), c[2] or (), span=self._span(meta))
+        return s.Temporary(str(c[0]), c[1], str(c[2]), c[3] or (), span=self._span(meta))
 
     def attribute(self, meta: Meta, c: Children) -> s.AttributeItem:
         return s.AttributeItem(str(c[0]), c[1], c[2], span=self._span(meta))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from attrs import evolve
+
 from ..ir.compiled import CompiledGraph, Step
 from ..ir.graph import Graph
 from ..ir.launch import KernelFunction
@@ -29,7 +31,7 @@ def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
 
 def facts(candidate: Candidate) -> dict[str, object]:
     """Return what a kernel's record says of its chosen point."""
-    return {"parameters": parameters(candidate.schedule), "bound": candidate.bound, "limit": candidate.limit}
+    return {"parameters": parameters(candidate.schedule), "bound": candidate.bound, "limit": candidate.limit, **candidate.measured}
 
 
 def assemble(
@@ -51,7 +53,8 @@ def assemble(
         records.append(_record(group, views, chosen[key]))
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
-    return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete)
+    types = {t: type_ for t, type_ in views.programs.types.items() if t in touched}  # also of tensors between the kernels of one node
+    return CompiledGraph(evolve(graph, types={**graph.types, **types}), tuple(made.values()), tuple(steps), storages, tuple(records), complete)
 
 
 def _record(group: Group, views: Views, candidate: Candidate) -> Mapping[str, object]:

@@ -21,6 +21,9 @@ from .programs import Unit
 from .rename import rename_expr, rename_index, rename_statement
 from .views import Views
 
+#: Elements that the widest access moves.
+_WIDEST = 16
+
 
 @frozen(cache_hash=True)
 class Group:
@@ -62,10 +65,13 @@ class Group:
         return tuple(self.tensors[t] for t in self.form.outputs)
 
     def storages(self, views: Views) -> dict[str, Storage]:
-        """Return where the canonical tensors live; buffers carry canonical names too, so that equal layouts compare equal."""
+        """Return where the canonical tensors live; buffers carry canonical names too, so that equal layouts compare equal.
+
+        A kernel is handed pointers to its tensors, so of an offset it needs to know only the alignment: steps of a recurrence share kernels.
+        """
         found = {t: views.storage(self.tensors[t]) for t in (*self.form.inputs, *self.form.outputs)}
         buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys(s.buffer for s in found.values()))}
-        return {t: Storage(buffers[s.buffer], s.offset, s.strides) for t, s in found.items()}
+        return {t: Storage(buffers[s.buffer], s.offset % _WIDEST and s.offset & -s.offset, s.strides) for t, s in found.items()}
 
 
 def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:

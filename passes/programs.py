@@ -21,6 +21,9 @@ from .fold_tables import unroll_tables
 from .normalise import Illegal, normalise
 from .rename import indirect_tensors, rename_statement
 
+#: Statements that one unit may have: declarations rarely have as many, an unrolled recurrence has thousands.
+LONGEST_RUN = 24
+
 
 @frozen
 class Unit:
@@ -85,26 +88,48 @@ def build_programs(graph: Graph, registry: Registry) -> Programs:
 def cut(program: Program) -> tuple[int, ...]:
     """Return where the program's units end: each is as long as has a normal form; one statement always has one."""
     statements = program.statements
+    last_reads = _last_reads(statements)
     ends: list[int] = []
     while (start := ends[-1] if ends else 0) < len(statements):
-        longest = (e for e in range(len(statements), start, -1) if e == start + 1 or _fits(program, start, e))
+        last = max(min(len(statements), start + LONGEST_RUN), _join_end(statements, start))
+        longest = (e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads))
         ends.append(next(longest))
     return tuple(ends)
 
 
-def _fits(program: Program, start: int, end: int) -> bool:
+def _join_end(statements: Sequence[Statement], start: int) -> int:
+    """Return where the copies into the tensor that the first statement writes end: a concatenation is one unit, however long."""
+    end = start
+    while end < len(statements) and copied(statements[end]) and statements[end].target == statements[start].target:
+        end += 1
+    return end
+
+
+def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int]) -> bool:
     """Whether a run of statements is one kernel and finishes every tensor that it writes; copies stay apart, they may be views."""
-    run, rest = program.statements[start:end], program.statements[end:]
+    run = program.statements[start:end]
     targets = {s.target for s in run}
-    if targets & {s.target for s in rest} or (len(targets) > 1 and all(copied(s) for s in run)):
+    writes = _writes(run, end, last_reads, program.outputs)
+    if len(targets) > 1 and any(copied(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
         return False
-    writes = _writes(run, rest, program.outputs)
+    if any(s.target in targets for s in program.statements[end:]):
+        return False
     return not isinstance(normalise(run, program.tensors, writes, program.constants), Illegal)
 
 
-def _writes(run: Sequence[Statement], rest: Sequence[Statement], outputs: Sequence[str]) -> tuple[str, ...]:
-    later = _read(rest)
-    return tuple(t for t in dict.fromkeys(s.target for s in run) if t in outputs or t in later)
+def _is_part(copy: Statement, tensors: Mapping[str, TensorType]) -> bool:
+    """Whether a copy takes a part of a tensor, or repeats it."""
+    return any(tensors[r.tensor].size != tensors[copy.target].size for r in copy.reads)
+
+
+def _writes(run: Sequence[Statement], end: int, last_reads: Mapping[str, int], outputs: Sequence[str]) -> tuple[str, ...]:
+    """Return what a run that ends before statement `end` leaves in memory: results, and what later statements read."""
+    return tuple(t for t in dict.fromkeys(s.target for s in run) if t in outputs or last_reads.get(t, 0) >= end)
+
+
+def _last_reads(statements: Sequence[Statement]) -> dict[str, int]:
+    """Map each tensor to the last statement that reads it."""
+    return {tensor: number for number, statement in enumerate(statements) for tensor in _read([statement])}
 
 
 def _read(statements: Iterable[Statement]) -> dict[str, None]:
@@ -160,13 +185,14 @@ class _Builder:
         self.tables.update({names[t]: values for t, values in program.constants.items()})
         statements = [rename_statement(s, names) for s in program.statements]
         outputs = tuple(names[t] for t in program.outputs)
+        last_reads = _last_reads(statements)
         units: list[Unit] = []
         for number, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
             run = statements[start:end]
             own = {s.target for s in run}
             reads = tuple(t for t in _read(run) if t not in own and t not in self.tables)
             name = node.name if len(ends) == 1 else f"{node.name}/{number}"
-            units.append(Unit(name, node.name, node.op, tuple(run), reads, _writes(run, statements[end:], outputs)))
+            units.append(Unit(name, node.name, node.op, tuple(run), reads, _writes(run, end, last_reads, outputs)))
         return units
 
     def _instance(self, node: Node) -> tuple[Instance, tuple[int, ...]]:
