@@ -137,7 +137,7 @@ def _thread_coordinates(layout: Layout, schedule: SegmentSchedule, prefix: str, 
     places: Sequence[Index]
     if schedule.warp:
         size = layout.target.warp_size
-        inside = delinearise(rest % size, schedule.warp)
+        inside = _inside(rest % size, schedule.warp, schedule.zigzag)
         across = delinearise(rest // size, [c // w for c, w in zip(counts, schedule.warp, strict=True)])
         places = [a * w + i for a, w, i in zip(across, schedule.warp, inside, strict=True)]
     else:
@@ -149,3 +149,15 @@ def _thread_coordinates(layout: Layout, schedule: SegmentSchedule, prefix: str, 
             layout.defines.append(Define(var, place))
         found.append(var)
     return found
+
+
+def _inside(lane: Index, warp: Sequence[int], zigzag: bool) -> tuple[Index, ...]:
+    """Return a lane's place in its warp's patch: row by row, or alternating between two neighbouring rows."""
+    wide = [d for d, lanes in enumerate(warp) if lanes > 1]
+    if not zigzag or len(wide) != 2 or warp[wide[0]] % 2:
+        return delinearise(lane, warp)
+    places = [Index() for _ in warp]
+    across = warp[wide[1]]
+    places[wide[0]] = lane // (2 * across) * 2 + lane % 2
+    places[wide[1]] = lane // 2 % across
+    return tuple(places)
