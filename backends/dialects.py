@@ -32,6 +32,7 @@ class Dialect:
     block_index: str
     thread_index: str
     base: str
+    constant: str
     unroll: str
     unroll_by: str
     restrict_: str
@@ -116,6 +117,7 @@ CUDA = Dialect(
     block_index="(int)blockIdx.x",
     thread_index="(int)threadIdx.x",
     base="",
+    constant="static const {type} {name}[{count}] = {{{values}}};",
     unroll="#pragma unroll",
     unroll_by="#pragma unroll {count}",
     restrict_="__restrict__",
@@ -147,6 +149,7 @@ OPENCL = Dialect(
     block_index="(int)get_group_id(0)",
     thread_index="(int)get_local_id(0)",
     base="{name} += {name}_base;",
+    constant="__constant {type} {name}[{count}] = {{{values}}};",
     unroll="",
     unroll_by="",
     restrict_="restrict",

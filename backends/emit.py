@@ -11,7 +11,7 @@ from ..ir.dfg import Accumulate, Initialise
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, SharedBuffer, Wait, phases
 from ..ir.launch import Argument, KernelFunction
 from ..ir.types import DType
-from .ctext import index_text
+from .ctext import index_text, number_text
 from .dialects import DIALECTS, Dialect
 from .phase import print_phase
 from .scope import Names, Writer
@@ -60,12 +60,17 @@ def _head(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
 
 
 def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
-    names = Names(kernel, dialect, {a.tensor: f"p{n}" for n, a in enumerate(arguments)})
+    constants = {t: f"k{n}" for n, t in enumerate(kernel.constants)}
+    names = Names(kernel, dialect, {a.tensor: f"p{n}" for n, a in enumerate(arguments)} | constants)
     out = Writer(dialect)
     out.depth = 1
     if dialect.base:
-        for name in names.pointers.values():
-            out.line(dialect.base.format(name=name))
+        for number in range(len(arguments)):
+            out.line(dialect.base.format(name=f"p{number}"))
+    for tensor, values in kernel.constants.items():
+        dtype = kernel.dtypes[tensor]
+        text = ", ".join(number_text(v if dtype.is_float else int(v), dtype, dialect) for v in values)
+        out.line(dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text))
     start = len(out.lines)
     _declare_held(kernel, names, out)
     for item in kernel.items:

@@ -317,7 +317,7 @@ class PhasePrinter:
             text = self._text(node.arg)
             return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
-        template = dialect.load.get(node.dtype.value, "{p}[{i}]")
+        template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
         if not node.guards:
             return text

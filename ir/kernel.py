@@ -103,7 +103,7 @@ class Kernel:
     """A kernel: grid of `blocks`, `threads` per block, definitions, shared buffers and phases in order.
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many elements their base is
-    known to be aligned to. `tables` are int32 arrays made on the host.
+    known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays that stand in the kernel's text.
     """
 
     blocks: int
@@ -116,6 +116,7 @@ class Kernel:
     dtypes: Mapping[str, DType]
     aligned: Mapping[str, int] = field(factory=dict)
     tables: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     min_blocks: int = 0
 
     @property

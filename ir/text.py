@@ -82,6 +82,7 @@ FORMS: dict[type, Form] = {
             "*dtypes: dtype <key>: <value>",
             "*aligned: aligned <key>: <value>",
             "*tables: table <key> = [<value>]",
+            "*constants: constant <key> = [<value>]",
             "*shared",
             "*defines",
             "*items",

@@ -66,9 +66,10 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         items=tuple(items),
         reads=group.inputs,
         writes=group.outputs,
-        dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs)},
+        dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
         aligned={t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)},
         tables=dict(layout.tables.values),
+        constants=group.constants,
         min_blocks=schedule.min_blocks,
     )
 

@@ -12,6 +12,7 @@ from cuts.backends.targets import find_target
 from cuts.ir.dfg import Op, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
+from cuts.ir.source import Source
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
 from cuts.passes.choose import choose
@@ -22,7 +23,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_opencl
-from .cases import arrays, builder, points, whole
+from .cases import Builder, arrays, builder, points, whole
 from .test_points import SMALL_GPU, _device, check
 
 TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), ("winograd_filter", {"tile": 2}),
@@ -52,12 +53,12 @@ def counts(group: FusedGroup) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "op, tile, additions, products",
+    ("op", "tile", "additions", "products"),
     [("winograd_input", 2, 32, 0), ("winograd_filter", 2, 21, 12), ("winograd_output", 2, 24 + 4, 0), ("winograd_input", 4, 144, 102),
      ("winograd_filter", 4, 54, 47), ("winograd_output", 4, 100 + 16, 30)],
 )  # fmt: skip
 def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int, products: int) -> None:
-    # The bias adds at most one operation per result. Lavin and Gray count 32, 28, 24 and 156, 72, 90 operations, fused multiply-adds as one.
+    # The bias adds at most one per result. Lavin and Gray count 32, 28, 24 and 156, 72, 90 operations, a fused multiply-add as one.
     found = counts(transform(op, tile, height=tile, width=tile))
     assert found["add"] + found["sub"] <= additions
     assert found["mul"] <= products
@@ -97,3 +98,25 @@ def test_source_is_text() -> None:
     target = find_target("cuda:sm_90")
     group = transform("winograd_input", 4, n=2, c=3, height=14, width=14)
     assert "constant" not in emit(extract(lower(group, choose(group, target)[0].schedule, {}, target)), "cuda").source
+
+
+@needs_opencl
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.data())
+def test_a_table_indexed_by_other_threads_is_an_array_of_the_kernel(data: st.DataObject) -> None:
+    text = """
+op spread "neighbours, weighted by place" {
+  type T: float
+  in x: T[N, W]
+  table A: T = [[i + 100 * j for j < 3] for i < 90]
+  out y: T[N, W]
+  y[n, w] = sum[j < 3] A[w, j] * x[n, w + j - 1] outside 0
+}
+"""
+    make = Builder(Registry.builtin().extend(Source("spread.cuts", text)), {}, [], [])
+    value = make.node("spread", make.input(3, 90))
+    group = whole(make.programs(), value)
+    assert group.constants
+    schedule = data.draw(points(group, SMALL_GPU))
+    assume(schedule is not None)
+    check(_device("opencl"), SMALL_GPU, group, schedule)
