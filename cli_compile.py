@@ -18,11 +18,21 @@ from .ir.target import Target
 from .runtime.onnx_oracle import has_onnxruntime
 from .runtime.report import html_report
 from .runtime.verify import Comparison
+from .search.selector import MeasuredSelector
 
-_BUDGET = 6
+_BUDGET, _INTERRUPTED = 6, 130
 
 
 def compile_command(arguments: Namespace) -> int:
+    """Compile a model by the model of the machine, or by measured times where that is asked for."""
+    if arguments.tune or arguments.frozen:
+        from .cli_tune import tune_command
+
+        return tune_command(arguments)
+    return run_compile(arguments)
+
+
+def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
     """Compile a model, check and time it where asked, write the plan, and say what was done."""
     start = time.perf_counter()
     spec = load_spec(arguments.spec)
@@ -30,7 +40,7 @@ def compile_command(arguments: Namespace) -> int:
     graph = load_model(arguments.model, spec, dict(arguments.shape))
     loaded = time.perf_counter()
     folder = arguments.output or _default_output(arguments.model)
-    plan = _compile(arguments, graph, spec, target)
+    plan = _compile(arguments, graph, spec, target, selector)
     if plan is None:
         return 0
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
@@ -42,7 +52,10 @@ def compile_command(arguments: Namespace) -> int:
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         _write_report(arguments.report, plan, results, times)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, tuning_values(selector))
+    if selector is not None and selector.tuner.interrupted:
+        console.note("cuts: interrupted; the plan is the best found so far")
+        return _INTERRUPTED
     if not plan.complete:
         console.note(f"cuts: the budget of {arguments.budget:g} s ended the search; the plan is the best found so far")
         return _BUDGET
@@ -61,7 +74,7 @@ def _default_output(model: str) -> str:
     return "model.plan" if model == "-" else f"{Path(model).stem}.plan"
 
 
-def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target) -> CompiledPlan | None:
+def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target, selector: MeasuredSelector | None) -> CompiledPlan | None:
     """Run the passes; None when they were told to stop before there is a plan."""
     dump = Path(arguments.dump) if arguments.dump else None
     number = 0
@@ -77,7 +90,7 @@ def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target) -> 
             console.note(f"; after {name}\n{text}")
 
     options = CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
-    compiled = compile_model(graph, spec, target, options)
+    compiled = compile_model(graph, spec, target, options, selector)
     return None if arguments.stop_after else plan_of(compiled, graph, spec, target)
 
 
@@ -108,6 +121,15 @@ def _note_compiler(plan: CompiledPlan) -> None:
         console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
 
 
+def tuning_values(selector: MeasuredSelector | None) -> dict[str, object]:
+    """Return what a search did, for people and for `--json`."""
+    if selector is None:
+        return {}
+    measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
+    total = sum((c.seconds or 0.0) * p.uses for c, p in measured)
+    return {"kernels measured": f"{len(measured)} of {len(selector.choices)}", "sum of kernels": total} | selector.tuner.statistics.record()
+
+
 def _write_report(path: str, plan: CompiledPlan, results: tuple[Comparison, ...], times: tuple[Timing, ...]) -> None:
 
     write_text(Path(path), html_report(plan.plan, results, times, {number: cubin.report for number, cubin in enumerate(plan.cubins)}))
@@ -121,9 +143,12 @@ def _show_compiled(
     results: tuple[Comparison, ...],
     oracle: str,
     times: tuple[Timing, ...],
+    tuning: Mapping[str, object],
 ) -> None:
     if arguments.json:
         value: dict[str, object] = {"plan": folder, "seconds": seconds, "complete": plan.complete} | plan_values(plan)
+        if tuning:
+            value["tuning"] = tuning
         if results:
             value["verify"] = console.comparison_values(results, oracle)
         if times:
@@ -135,6 +160,8 @@ def _show_compiled(
     if results:
         screen.print(console.comparison_table(results, oracle))
     screen.print(console.totals(plan.plan), markup=False)
+    for key, figure in tuning.items():
+        screen.print(f"{key}: {console.brief(figure, 300)}", markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())
     screen.print(f"plan {folder} written ({took})", markup=False)
     if plan.target.dialect == "cuda" and not plan.cubins:

@@ -71,6 +71,18 @@ def _spec(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile_parser(parser: argparse.ArgumentParser) -> None:
+    _compile_options(parser)
+    parser.add_argument("--tune", action="store_true", help="let times measured on the target's device decide, as 'cuts tune' does")
+
+
+def _tune_parser(parser: argparse.ArgumentParser) -> None:
+    _compile_options(parser)
+    parser.add_argument("--strategy", default="rank", choices=("rank", "random", "genetic"), help="how to search (default rank)")
+    parser.add_argument("--trials", type=_positive(int), metavar="N", help="candidates to try of each kernel at most (default 40)")
+    parser.add_argument("--workers", type=_positive(int), metavar="N", help="processes that build candidates (default one per core)")
+
+
+def _compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="graph.json, an .onnx file, or - for graph.json on standard input")
     parser.add_argument("-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)")
     parser.add_argument(
@@ -85,6 +97,7 @@ def _compile_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=_positive(float), metavar="SECONDS", help="stop searching after this time and keep the best so far (exit code 6)"
     )
+    parser.add_argument("--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel")
     parser.add_argument("--verify", action="store_true", help="run the plan and compare it with an oracle before it is written")
     parser.add_argument("--time", action="store_true", help="time every group on the device")
     parser.add_argument("--print-after", action="append", default=[], metavar="PASS", help="print the program after a pass, or after 'all'")
@@ -125,7 +138,8 @@ def _device_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _cache_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("info", "clear"), help="show or empty the cache of compiled kernels")
+    parser.add_argument("action", choices=("info", "clear", "explain"), help="show or empty the cache, or say what a key stands for")
+    parser.add_argument("key", metavar="KEY", nargs="?", help="key of a kernel or a trial in the tuning database, or how it begins")
     _json(parser)
 
 
@@ -137,11 +151,12 @@ def _ops_parser(parser: argparse.ArgumentParser) -> None:
 
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "compile": ("compile a model to a plan", _compile_parser),
+    "tune": ("compile a model by times measured on the target's device", _tune_parser),
     "run": ("run a plan", _run_parser),
     "verify": ("compare what a plan computes with the float64 reference", _verify_parser),
     "explain": ("show a plan's groups, their kernels and why they are as they are", _explain_parser),
     "device": ("show the devices and compilers of this machine, and the known targets", _device_parser),
-    "cache": ("show or empty the cache of compiled kernels", _cache_parser),
+    "cache": ("show, empty or explain what is kept of earlier compilations and searches", _cache_parser),
     "ops": ("list the operations, or show one", _ops_parser),
 }
 
@@ -179,15 +194,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run a parsed command; what it imports is not needed to print a usage error."""
-    from . import cli_compile, cli_info, cli_run
+    from . import cli_cache, cli_compile, cli_info, cli_run, cli_tune
 
     functions: dict[str, Callable[[argparse.Namespace], int]] = {
         "compile": cli_compile.compile_command,
+        "tune": cli_tune.tune_command,
         "run": cli_run.run_command,
         "verify": cli_run.verify_command,
         "explain": cli_run.explain_command,
         "device": cli_info.device_command,
-        "cache": cli_info.cache_command,
+        "cache": cli_cache.cache_command,
         "ops": cli_info.ops_command,
     }
     return functions[arguments.command](arguments)

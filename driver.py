@@ -11,20 +11,18 @@ from typing import Any, TypeAlias
 from attrs import evolve, field, frozen
 
 from .backends.cuda_compile import Cubin, compile_kernels, toolchains
-from .backends.device import open_device
-from .backends.measure import fastest, measure
 from .backends.reference import accumulations, run_reference
 from .backends.targets import find_target
 from .ir.compiled import CompiledGraph, CompileOptions, Mode
 from .ir.errors import BackendError, GraphError, PlanError, UsageError
 from .ir.graph import Graph
-from .ir.launch import KernelFunction
 from .ir.source import Source
 from .ir.target import Target
 from .ir.types import TensorType
 from .ir.verify_graph import quote, verify_graph
 from .ops import Registry
 from .ops.inference import Instances
+from .passes.workload import Selector
 from .runtime.arrays import checked_inputs, random_inputs
 from .runtime.executor import Session
 from .runtime.plan import Model, Plan, make_plan
@@ -110,8 +108,8 @@ def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
     return verify_graph(evolve(bare, types=infer_types(bare, infer)), infer)
 
 
-def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledGraph:
-    """Run the passes on a graph: the one place where passes and printers meet."""
+def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None) -> CompiledGraph:
+    """Run the passes on a graph: the one place where passes and printers meet. A `selector` lets measured times decide."""
     if target.dialect == "reference":
         if options.stop_after or options.print_after:
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
@@ -119,7 +117,7 @@ def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOpti
     from .backends.emit import emit
     from .passes.pipeline import compile_graph
 
-    return compile_graph(graph, spec.registry, target, options, emit)
+    return compile_graph(graph, spec.registry, target, options, emit, selector)
 
 
 def compile_binaries(compiled: CompiledGraph, target: Target) -> tuple[Cubin, ...]:
@@ -206,16 +204,6 @@ class CompiledPlan:
         return self.plan.model
 
 
-def measured(options: CompileOptions, target: Target, candidates: int) -> CompileOptions:
-    """Return options that time the best few schedules of each kernel on the target's device."""
-    device = open_device(target)
-
-    def pick(kernels: Sequence[KernelFunction], extents: Mapping[str, int]) -> int:
-        return fastest(measure(device, kernels, extents)) if len(kernels) > 1 else 0
-
-    return evolve(options, candidates=candidates, pick=pick)
-
-
 def build(
     model: ModelLike,
     target: str | Target = "opencl",
@@ -224,20 +212,32 @@ def build(
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
     budget: float | None = None,
+    tune: bool = False,
+    frozen: bool = False,
     options: CompileOptions | None = None,
 ) -> CompiledPlan:
-    """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further operations."""
+    """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further operations.
+
+    With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results that the tuning
+    database has are used, and a missing one is an error.
+    """
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
     vocabulary = load_spec(spec)
     machine = find_target(target) if isinstance(target, str) else target
     graph = load_model(model, vocabulary, shapes)
-    return build_graph(graph, vocabulary, machine, options or CompileOptions(mode=mode, budget=budget))
+    chosen = options or CompileOptions(mode=mode, budget=budget)
+    if not (tune or frozen) or machine.dialect == "reference":
+        return build_graph(graph, vocabulary, machine, chosen)
+    from .search.session import tuning_session
+
+    with tuning_session(machine, budget=budget, frozen=frozen) as selector:
+        return build_graph(graph, vocabulary, machine, chosen, selector)
 
 
-def build_graph(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
+def build_graph(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None) -> CompiledPlan:
     """Compile a graph that is already loaded."""
-    return plan_of(compile_model(graph, spec, target, options), graph, spec, target)
+    return plan_of(compile_model(graph, spec, target, options, selector), graph, spec, target)
 
 
 def plan_of(compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target) -> CompiledPlan:

@@ -5,7 +5,7 @@ The passes produce a `CompiledGraph`, the runtime turns it into a plan; both kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -49,20 +49,12 @@ def _ignore(name: str, text: str) -> None:
     """Show nothing after a pass."""
 
 
-def _first(kernels: Sequence[KernelFunction], extents: Mapping[str, int]) -> int:
-    """Trust the order of the model."""
-    return 0
-
-
 @frozen
 class CompileOptions:
     """How to compile: fusion mode, time budget in seconds, and what to show on the way.
 
     A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in `print_after` and
     `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a `UsageError` that lists its passes for others.
-
-    Where there is a device, `candidates` says how many of the best schedules of each kernel to emit, and `pick` returns the number of the
-    one to keep; `extents` gives, for each tensor argument, the elements that may be touched from its first one.
     """
 
     mode: Mode = "mixed"
@@ -71,8 +63,6 @@ class CompileOptions:
     stop_after: str | None = None
     dump: Path | None = None
     callback: Callable[[str, str], None] = _ignore
-    candidates: int = 1
-    pick: Callable[[Sequence[KernelFunction], Mapping[str, int]], int] = _first
 
     def after(self, name: str, show: Callable[[], str]) -> None:
         """Hand the printed IR to the callback, which prints or dumps it, where somebody asked for it."""

@@ -29,7 +29,8 @@ from .space import Space, make_space
 class Candidate:
     """A chosen point: its schedule, the lower bound of its time in seconds, what limits it, and its counts by name.
 
-    `score` is the model's order (smaller is better): estimated seconds for `bound`, one minus the PUL for `paper`.
+    `score` is the model's order (smaller is better): estimated seconds for `bound`, one minus the PUL for `paper`. `measured` is what
+    measurements add to reports, as JSON values.
     """
 
     schedule: Schedule
@@ -37,6 +38,7 @@ class Candidate:
     limit: str
     features: Mapping[str, float]
     score: float
+    measured: Mapping[str, object] = field(factory=dict)
 
 
 @frozen

@@ -16,6 +16,7 @@ and equal groups share one. Each pass can be printed and stopped after.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import inf
 from time import monotonic
@@ -33,7 +34,7 @@ from ..ir.target import Target
 from ..ir.text import print_ir
 from ..ops import Registry
 from ..ops.inference import Instances
-from .assemble import assemble, distinct, facts
+from .assemble import assemble, distinct, facts, kernel_key
 from .base import Pass, run_passes
 from .canonicalise import Canonicalise, canonical_passes
 from .choose import Candidate, choose
@@ -44,19 +45,15 @@ from .legality import Policy
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .lower import lower
 from .pack import pack_constants
-from .partition import Partitioner, partition
+from .partition import Evaluator, Partitioner, partition
 from .programs import build_programs
-from .views import Views, addressed, find_views
+from .views import Views, find_views
+from .workload import Selector, Workload
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
-#: Times a kernel on a device, in seconds, given how many elements each of its tensor arguments addresses.
-Timer: TypeAlias = Callable[[KernelFunction, Mapping[str, int]], float]
 S = TypeVar("S")
 T = TypeVar("T")
-
-#: How many points of a group's space are timed where there is a device.
-TRIES = 5
 
 STAGES = ("programs", "views", "partition", "pack", "schedule", "lower", "extract", "emit")
 
@@ -68,13 +65,13 @@ def graph_passes(registry: Registry) -> tuple[Pass, ...]:
 
 
 def compile_graph(
-    graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit, timer: Timer | None = None
+    graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit, selector: Selector | None = None
 ) -> CompiledGraph:
     """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no kernels.
 
-    With a `timer` the best few points of each kernel by the model are timed until the budget ends, and the fastest is taken.
+    With a `selector` measured times decide about the partition and the schedules, else the model does.
     """
-    return _Pipeline(registry, target, options, emit, timer).run(graph)
+    return _Pipeline(registry, target, options, emit, selector).run(graph)
 
 
 class _Stop(Exception):
@@ -89,7 +86,7 @@ class _Pipeline:
     target: Target
     options: CompileOptions
     emit: Emit
-    timer: Timer | None = None
+    selector: Selector | None = None
     start: float = field(factory=monotonic)
 
     def run(self, graph: Graph) -> CompiledGraph:
@@ -106,11 +103,10 @@ class _Pipeline:
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
             evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
-            workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
-            groups = self._after("partition", partition(Partitioner(workshop, evaluator), self.options.mode), show_partition)
+            groups = self._after("partition", self._partition(views, evaluator), show_partition)
             groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
             unique = distinct(groups, views)
-            chosen = self._after("schedule", self._each(unique, lambda _, g: self._choose(g, views)), self._show(show_candidate))
+            chosen = self._after("schedule", self._schedule(unique, groups, views), self._show(show_candidate))
             lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
             self._after("lower", lowered, self._show(print_ir))
             extracted = self._after("extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir))
@@ -118,25 +114,39 @@ class _Pipeline:
             self._after("emit", made, self._show(lambda kernel: kernel.source))
         except _Stop:
             return CompiledGraph(latest[-1], (), ())
-        return assemble(graph, groups, views, chosen, made, not evaluator.expired)
+        complete = not evaluator.expired and (self.selector is None or self.selector.complete)
+        return assemble(graph, groups, views, chosen, made, complete)
 
-    def _choose(self, group: Group, views: Views) -> Candidate:
-        """Return the best point by the model, or the fastest of the best few where they can be timed."""
+    def _partition(self, views: Views, evaluator: Evaluator) -> list[Group]:
+        """Return the groups; as long as measuring changes what groups cost, the partition is found again."""
+        workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
+        if self.selector is None or self.options.mode != "mixed":
+            return partition(Partitioner(workshop, evaluator), self.options.mode)
+        measured = self.selector.evaluator(evaluator)
+        groups = partition(Partitioner(workshop, measured), "mixed")
+        while self.selector.learn():
+            groups = partition(Partitioner(workshop, measured), "mixed")
+        return groups
+
+    def _schedule(self, unique: Mapping[Hashable, Group], groups: Sequence[Group], views: Views) -> Mapping[Hashable, Candidate]:
+        """Return the point of each distinct kernel: the fastest by measurement, or the best by the model."""
+        if self.selector is None:
+            return self._each(unique, lambda _, group: self._choose(group))
+        uses = Counter(kernel_key(g, views) for g in groups)
+        units = {u.name: u.node for u in views.programs.units}
+        return self.selector.choose(
+            {
+                key: Workload(g.form, g.storages(views), tuple(dict.fromkeys(units[u] for u in g.units)), uses[key])
+                for key, g in unique.items()
+            }
+        )
+
+    def _choose(self, group: Group) -> Candidate:
+        """Return the best point by the model."""
         try:
-            candidates = choose(group.form, self.target, count=1 if self.timer is None else TRIES)
+            return choose(group.form, self.target)[0]
         except PassError as error:
             raise PassError(f"nodes {', '.join(group.units)}: {error.message}", hint=error.hint) from error
-        if self.timer is None:
-            return candidates[0]
-        times: list[float] = []
-        for candidate in candidates:
-            if times and monotonic() > self._deadline(1.0):
-                break
-            storages = group.storages(views)
-            kernel = extract(lower(group.form, candidate.schedule, storages, self.target))
-            sizes = {t: addressed(storage, group.form.tensors[t]) for t, storage in storages.items()}
-            times.append(self.timer(self.emit(kernel, self.target.dialect, {}), sizes))
-        return candidates[times.index(min(times))]
 
     def _deadline(self, share: float) -> float:
         """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per kernel."""

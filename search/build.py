@@ -23,8 +23,8 @@ from ..passes.extract import extract
 from ..passes.lower import lower
 from ..passes.space import make_space
 from .child import Child, Lost
-from .proof import Proof, prove, simple_schedule
 from .problem import Problem
+from .proof import Proof, prove, simple_schedule
 
 #: Seconds that one candidate may take to be lowered and compiled.
 COMPILE_LIMIT = 30.0

@@ -61,7 +61,9 @@ class Child:
         ours, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno())
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()
+        )
         theirs.close()
         self._connection = Connection(ours.detach())
         self.starts += 1

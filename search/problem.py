@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
@@ -53,8 +53,14 @@ class Problem:
     @property
     def work(self) -> str:
         """What is computed, and on which layout; equal on every machine."""
-        places = "".join(f"# {name}: {print_ir(storage)}" for name, storage in sorted(self.storages.items()))
-        return print_ir(self.form) + places
+        return print_ir(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
+
+
+def _layouts(form: FusedGroup, storages: Mapping[str, Storage]) -> Iterator[str]:
+    """Yield what is unusual about where tensors live: dense ones that begin a buffer are all alike."""
+    for name, storage in sorted(storages.items()):
+        if storage.offset or storage.strides != form.tensors[name].strides:
+            yield f"{name} at offset {storage.offset} with strides {', '.join(map(str, storage.strides))}"
 
 
 def machine_of(target: Target) -> dict[str, str]:

@@ -74,5 +74,3 @@ def _simplest(batch: Batch) -> tuple[tuple[float, ...], int] | None:
     chosen = order[0]
     assert batch.points is not None, "samples name their points"
     return (float(awkward[chosen]), float(body[chosen])), int(batch.points[legal[chosen]]) + batch.start
-
-

@@ -90,6 +90,20 @@ class Tuner:
             found |= self._search([Task(p) for p in missing])
         return [found[p.key] for p in problems]
 
+    def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = 1.0) -> list[float | None]:
+        """Return about what each problem takes, from a short search; none where there was no time for it.
+
+        Estimates are kept apart from later, better times: what was decided by them is decided alike in every further session.
+        """
+        known = {p.key: self.database.cost(f"estimate {p.key}") for p in problems}
+        missing = [p for p in problems if known[p.key] is None]
+        if missing and not self.frozen:
+            for problem, choice in zip(missing, self.run(missing, settings, share), strict=True):
+                known[problem.key] = choice.seconds
+                if choice.seconds is not None:
+                    self.database.keep_cost(f"estimate {problem.key}", choice.seconds)
+        return [known[p.key] for p in problems]
+
     def close(self) -> None:
         """End the workers and give the device back."""
         for part in (self._builder, self._bench):
@@ -350,9 +364,7 @@ class Tuner:
         """Return the best that is known: what was measured, else the model's first choice."""
         winner = task.winner(self._settings)
         if winner is not None:
-            return Choice(
-                winner.scored.candidate, winner.seconds, winner.spread, "measured", len(task.entries), task.start, task.proof
-            )
+            return Choice(winner.scored.candidate, winner.seconds, winner.spread, "measured", len(task.entries), task.start, task.proof)
         if task.first:
             return Choice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
         (candidate,) = choose(task.problem.form, task.problem.target)

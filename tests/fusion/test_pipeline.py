@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import pytest
+from attrs import evolve
 from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import UsageError
+from cuts.ir.expr import Call
 from cuts.ir.graph import Graph
-from cuts.ir.launch import KernelFunction
+from cuts.ir.segment import FusedGroup
+from cuts.passes.choose import Candidate, choose
+from cuts.passes.partition import Evaluator
 from cuts.passes.pipeline import STAGES, compile_graph, graph_passes
+from cuts.passes.workload import Workload
 
 from .build import REGISTRY, graph, op
 
@@ -56,15 +61,43 @@ def test_an_expired_budget_still_gives_an_answer_and_says_so() -> None:
     assert not found.complete
 
 
-def test_where_kernels_can_be_timed_the_fastest_of_the_best_few_is_taken() -> None:
-    seen: list[tuple[str, dict[str, int]]] = []
+class Slowest:
+    """A selector that takes the last of five points and knows a price for whatever is fused."""
 
-    def timer(kernel: KernelFunction, sizes: Mapping[str, int]) -> float:
-        seen.append((kernel.source, dict(sizes)))
-        return -float(len(seen))
+    complete = False
+    rounds = 0
 
-    found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, timer)
-    products = [source for source, sizes in seen if len(sizes) == 3]
-    assert len(products) > 1
-    assert found.kernels[0].source == products[-1]
-    assert seen[0][1] == {"t0": 32, "t1": 64, "t2": 32}
+    def __init__(self, fused: float) -> None:
+        self.fused = fused
+        self.workloads: list[Workload] = []
+
+    def evaluator(self, modelled: Evaluator) -> Evaluator:
+        self.modelled = modelled
+        return self
+
+    def cost(self, group: FusedGroup) -> float:
+        measured = self.rounds and any(isinstance(o.body, Call) for s in group.segments for o in s.outputs if s.reductions)
+        return self.fused if measured else self.modelled.cost(group)
+
+    def learn(self) -> bool:
+        self.rounds += 1
+        return self.rounds == 1
+
+    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+        self.workloads = list(workloads.values())
+        return {k: evolve(choose(w.form, find_target("cuda:sm_90"), count=5)[-1], measured={"measured": 1.0}) for k, w in workloads.items()}
+
+
+def test_a_selector_chooses_schedules_and_what_it_knows_is_reported() -> None:
+    selector = Slowest(0.0)
+    found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, selector)
+    assert [(w.nodes, w.uses) for w in selector.workloads] == [(("n0", "n1"), 2), (("n5",), 1)]
+    assert found.kernels[0].source != compiled(MADE, mode="fusion").kernels[0].source
+    assert found.groups[0]["measured"] == 1.0
+    assert not found.complete
+
+
+@pytest.mark.parametrize(("price", "groups"), [(0.0, 3), (1.0, 5)])
+def test_what_a_selector_learns_changes_the_partition(price: float, groups: int) -> None:
+    found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="mixed"), emit, Slowest(price))
+    assert len(found.steps) == groups

@@ -1,0 +1,44 @@
+"""What the pipeline asks of whoever can measure: which schedule of each distinct kernel is fastest, and what groups cost."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Protocol
+
+from attrs import frozen
+
+from ..ir.launch import Storage
+from ..ir.segment import FusedGroup
+from .choose import Candidate
+from .partition import Evaluator
+
+
+@frozen(eq=False)
+class Workload:
+    """A distinct kernel: its normal form, where its tensors live, the nodes of one group that it computes, and how often it is launched."""
+
+    form: FusedGroup
+    storages: Mapping[str, Storage]
+    nodes: tuple[str, ...]
+    uses: int = 1
+
+
+class Selector(Protocol):
+    """Chooses by measurement. The pipeline knows only this; a search that owns a device implements it."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was cut short by a time budget or an interrupt."""
+        ...
+
+    def evaluator(self, modelled: Evaluator) -> Evaluator:
+        """Return what groups cost: measured times where they are known, else what the model says."""
+        ...
+
+    def learn(self) -> bool:
+        """Measure groups that the evaluator was asked for; true if costs changed, so that the partition must be found again."""
+        ...
+
+    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+        """Return the schedule of each kernel."""
+        ...

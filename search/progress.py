@@ -1,0 +1,85 @@
+"""Progress of a search: a bar on a terminal, a plain line every few seconds elsewhere, nothing where nobody wants to know."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from math import inf
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .tuner import Tuner
+
+#: Seconds between plain lines, and between updates of the bar.
+LINES, UPDATES = 5.0, 0.1
+
+
+class Monitor:
+    """Shows how far a tuner is, at most every so often; `close` ends the bar."""
+
+    def __init__(self, write: Callable[[str], None], terminal: bool) -> None:
+        self._write = write
+        self._terminal = terminal
+        self._last = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __call__(self, tuner: Tuner) -> None:
+        """Take note of what the tuner knows now."""
+        now = time.monotonic()
+        if now - self._last < (UPDATES if self._terminal else LINES):
+            return
+        self._last = now
+        text = status(tuner)
+        if not self._terminal:
+            self._write(f"tuning: {text}")
+            return
+        if self._bar is None:
+            columns = (TextColumn("tuning"), BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.add_task("", total=1.0)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=share(tuner), description=text)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def share(tuner: Tuner) -> float:
+    """Return how much of the work is done: finished kernels, and the started ones by their rounds."""
+    if not tuner.tasks:
+        return 0.0
+    parts = [1.0 if t.choice is not None else min(0.9, len([e for e in t.entries.values() if e.outcome]) / 40) for t in tuner.tasks]
+    return sum(parts) / len(parts)
+
+
+def status(tuner: Tuner) -> str:
+    """Return one line: trials, kernels, best so far against the model's first choice, and the time left."""
+    done = share(tuner)
+    finished = sum(t.choice is not None for t in tuner.tasks)
+    start = sum(t.start * t.problem.uses for t in tuner.tasks if t.start is not None)
+    best = sum(t.seconds * t.problem.uses for t in tuner.tasks if t.start is not None and t.seconds < inf)
+    left = tuner.elapsed * (1 - done) / done if done > 0.02 else inf
+    left = min(left, tuner.budget - tuner.elapsed)
+    words = [f"{tuner.statistics.timed} trials", f"{finished}/{len(tuner.tasks)} kernels"]
+    if start:
+        words.append(f"best so far {best * 1e3:.3f} ms, at first {start * 1e3:.3f} ms")
+    if left < inf:
+        words.append(f"about {max(0.0, left):.0f} s left")
+    return ", ".join(words)
+
+
+def make_monitor(quiet: bool = False, environment: Mapping[str, str] = os.environ) -> Monitor:
+    """Return the monitor that suits where standard error goes."""
+    terminal = sys.stderr.isatty() and environment.get("TERM") != "dumb" and not environment.get("CI")
+
+    def write(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    return Monitor(write, terminal and not quiet)

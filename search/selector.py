@@ -1,0 +1,119 @@
+"""Measured choice for the pipeline: `Evaluate` of Algorithm 1 from measured times, and the schedule of each kernel from the tuner.
+
+The partition is first found by the model. Every group that it asked about is then measured, all at once, so that workers and device are
+busy; with the measured costs the partition is found again, until it asks about nothing new. Costs that are not measured are the model's,
+scaled by what the measured ones say of it, so that both kinds can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import inf
+from statistics import median
+
+from attrs import evolve
+
+from ..ir.segment import FusedGroup
+from ..ir.target import Target
+from ..ir.text import print_ir
+from ..passes.choose import Candidate
+from ..passes.groups import form_key
+from ..passes.partition import Evaluator
+from ..passes.workload import Workload
+from .library import LibraryCandidate, fastest_library
+from .problem import Problem, digest, machine_of
+from .settings import QUICK, Choice, Settings
+from .tuner import Tuner
+
+#: The share of the budget after which the partition is final.
+PARTITION_SHARE = 0.5
+
+
+class MeasuredSelector:
+    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with generated kernels."""
+
+    def __init__(
+        self,
+        target: Target,
+        tuner: Tuner,
+        settings: Settings | None = None,
+        *,
+        evaluate: bool = True,
+        libraries: Sequence[LibraryCandidate] = (),
+        inspect: Callable[[Sequence[Problem], Sequence[Choice]], None] = lambda problems, choices: None,
+    ) -> None:
+        self.target = target
+        self.tuner = tuner
+        self.settings = settings or Settings()
+        self.evaluate = evaluate
+        self.libraries = tuple(libraries)
+        self.problems: list[Problem] = []
+        self.choices: list[Choice] = []
+        self._machine = machine_of(target)
+        self._inspect = inspect
+        self._modelled: Evaluator | None = None
+        self._forms: dict[Hashable, FusedGroup] = {}
+        self._costs: dict[Hashable, float] = {}
+        self._measured: dict[Hashable, float] = {}
+        self._scale = 1.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether neither the budget nor an interrupt ended a search."""
+        return self.tuner.complete
+
+    def evaluator(self, modelled: Evaluator) -> Evaluator:
+        """Return an evaluator that answers with measured times where they are known."""
+        self._modelled = modelled
+        return self
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group: measured, the library's if that is faster, or what the model says on the same scale."""
+        key = form_key(group)
+        self._forms.setdefault(key, group)
+        return self._measured.get(key, self._scale * self._model(key, group))
+
+    def learn(self) -> bool:
+        """Measure what was asked for since the last call, as long as there is time for it."""
+        fresh = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
+        if not fresh or not self.evaluate or not self.tuner.complete or self.tuner.elapsed >= PARTITION_SHARE * self.tuner.budget:
+            return False
+        problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
+        for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, PARTITION_SHARE), strict=True):
+            if choice is not None:
+                self._measured[key] = min(choice, fastest_library(group, self.libraries).seconds)
+        ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
+        self._scale = median(ratios) if ratios else 1.0
+        return any(k in self._measured for k in fresh)
+
+    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+        """Tune every kernel and return its schedule, with what reports say of the measurement."""
+        self.problems = [Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses) for w in workloads.values()]
+        self.choices = self.tuner.run(self.problems, self.settings)
+        self._inspect(self.problems, self.choices)
+        return {key: evolve(c.candidate, measured=_facts(c, p)) for key, c, p in zip(workloads, self.choices, self.problems, strict=True)}
+
+    def _model(self, key: Hashable, group: FusedGroup) -> float:
+        """Return the model's cost, which the database remembers: it takes a while to compute."""
+        if key not in self._costs:
+            assert self._modelled is not None, "the pipeline asks for the evaluator first"
+            name = digest(f"{self.target}\n{print_ir(group)}")
+            kept = self.tuner.database.cost(name)
+            self._costs[key] = self._modelled.cost(group) if kept is None else kept
+            if kept is None and self._costs[key] < inf:
+                self.tuner.database.keep_cost(name, self._costs[key])
+        return self._costs[key]
+
+
+def _facts(choice: Choice, problem: Problem) -> dict[str, object]:
+    """Return what a report says of a choice."""
+    facts: dict[str, object] = {"tuning": problem.key, "origin": choice.origin}
+    if choice.seconds is None:
+        return facts | {"why": f"not measured: {choice.reason or 'the search was ended before'}"}
+    share = choice.candidate.bound / choice.seconds if choice.seconds else 0.0
+    facts |= {"measured": choice.seconds, "spread": choice.spread, "trials": choice.trials}
+    why = f"fastest of {choice.trials} measured; its bound is {share:.0%} of its time, limited by {choice.candidate.limit}"
+    if choice.proof is not None:
+        exact = "" if choice.proof.exact else "about "
+        why += f"; {exact}{choice.proof.share:.1%} of {choice.proof.points:,} points are proven slower"
+    return facts | {"why": why}

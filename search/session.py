@@ -1,0 +1,58 @@
+"""A tuning session: workers, the device's process, the database and progress, put together and taken down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..backends.cuda_compile import find_toolchain
+from ..ir.target import Target
+from .bench import DeviceBench
+from .build import Workers
+from .database import open_database
+from .library import LibraryCandidate
+from .progress import make_monitor
+from .selector import MeasuredSelector
+from .settings import Settings
+from .tuner import Tuner
+
+
+@contextmanager
+def tuning_session(
+    target: Target,
+    *,
+    budget: float | None = None,
+    frozen: bool = False,
+    settings: Settings | None = None,
+    workers: int | None = None,
+    evaluate: bool = True,
+    libraries: Sequence[LibraryCandidate] = (),
+    quiet: bool = True,
+    notice: Callable[[str], None] = lambda text: None,
+) -> Iterator[MeasuredSelector]:
+    """Yield a selector for one compilation; everything it started ends with the block."""
+    if target.dialect == "cuda":
+        find_toolchain()  # without one every candidate would fail, which says less than its error
+    monitor = make_monitor(quiet)
+    database = open_database(notice)
+    tuner = Tuner(
+        database,
+        lambda: Workers(workers or _workers(target)),
+        lambda: DeviceBench(target),
+        budget=budget,
+        frozen=frozen,
+        monitor=monitor,
+    )
+    try:
+        yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries)
+    finally:
+        monitor.close()
+        tuner.close()
+        database.close()
+
+
+def _workers(target: Target) -> int:
+    """Return how many processes build candidates: one per core, less where the device is the CPU itself and would be disturbed."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2) if target.is_cpu else cores
