@@ -108,8 +108,8 @@ def _check_resources(group: FusedGroup, schedule: Schedule, target: Target) -> I
     if used > target.MAX_shared:
         yield f"{used} bytes of shared memory, at most {target.MAX_shared}"
     counts = features_of(group, schedule, target)
-    if counts.registers > target.max_registers:
-        yield f"about {int(counts.registers)} registers per thread, at most {target.max_registers}"
+    if counts.needed > counts.limit:
+        yield f"about {int(counts.needed)} registers per thread, at most {int(counts.limit)}"
     if counts.body > MAX_BODY:
         yield f"an unrolled body of {int(counts.body)} operations per thread, at most {MAX_BODY}"
 
@@ -183,4 +183,4 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
 
 def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:
     """Return the counts of one schedule, chosen here or written by hand."""
-    return count_features(group, geometry_of(group, schedule), target)
+    return count_features(group, geometry_of(group, schedule), target, np.int64(schedule.raster), np.int64(schedule.min_blocks))

@@ -125,7 +125,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
     reasons: dict[str, Count] = {
         "threads": features.threads > target.MAX_thread,
         "shared": features.shared > target.MAX_shared,
-        "registers": features.registers > target.max_registers,
+        "registers": features.needed > features.limit,
         "body": features.body > MAX_BODY,
         "tile": np.less_equal(features.tile, 1),
         "extent": np.bool_(False),
@@ -155,7 +155,7 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
 def evaluate(space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None) -> Batch:
     """Count the features of points and check them."""
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
-    features = count_features(space.group, sizes, space.target)
+    features = count_features(space.group, sizes, space.target, columns.get("raster", 1), columns.get("min_blocks", 0))
     illegal = illegal_reasons(sizes, space.target, features)
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
     return Batch(structure, start, size, columns, features, illegal, sizes, points)
@@ -215,7 +215,7 @@ def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, in
     """Return the schedule that a structure's knob values describe."""
     sizes = geometries(group, structure, values, warp_size)
     parts = [_segment_schedule(s, g) for s, g in zip(group.segments, sizes, strict=True)]
-    return Schedule(tuple(parts), index=structure.index)
+    return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
 
 
 def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:

@@ -48,13 +48,13 @@ class Modelled:
     sample: int = 512
 
     def cost(self, group: FusedGroup) -> float:
-        """Return launch time plus the modelled time, infinity where no sampled point is legal."""
+        """Return the modelled time, launch included, infinity where no sampled point is legal."""
         best = inf
         space = make_space(group, self.target, coarse=True)
         for batch in sampled(space, self.sample):
             values = score(batch, space, "bound")
             best = min(best, float(np.min(values, initial=inf)))
-        return best + self.target.launch_time
+        return best
 
 
 @define

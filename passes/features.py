@@ -13,13 +13,14 @@ from math import prod
 import numpy as np
 from attrs import frozen
 
-from ..ir.expr import Expr, Read, expr_variables
+from ..ir.expr import Expr, Read
 from ..ir.index import Var
-from ..ir.segment import FusedGroup, Segment, operands
+from ..ir.segment import FusedGroup, Segment
 from ..ir.target import Target
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .place import access_vector, place_of
+from .registers import Registers, register_limit, thread_registers
 from .tally import Totals, add_reduction
 from .tiles import StagedTile, staged_tiles
 from .work import group_work, memory_reads, nodes, translations
@@ -44,13 +45,20 @@ class Features:
     shared-memory or L1 cycles that all loads take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must
     get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is the longest chain of dependent operations of a
     thread, `body` the operations of its longest unrolled loop body, `tile` the elements of the smallest staged tile, `lines` counts the
-    memory lines that direct loads of warps touch (a CPU loads lane by lane: none).
+    memory lines that direct loads and stores of warps touch (a CPU loads lane by lane: none), `copies` the instructions of all threads that
+    fetch staged tiles. Of a thread's registers, `held` are certain, `needed` the fewest that spill nothing, `registers` what a compiler is
+    expected to use of the `limit` it has. `outer` counts blocks along the outermost dim. `rows` is the part of `bytes` that only depends on the outermost dim of the grid, `columns` the
+    part that does not depend on it. `instances` counts a thread's independent results.
     """
 
     grid: Count
+    outer: Count
     threads: Count
     shared: Count
     registers: Count
+    needed: Count
+    held: Count
+    limit: Count
     body: Count
     tile: Count
     flops: Count
@@ -60,9 +68,12 @@ class Features:
     shared_loads: Count
     wavefronts: Count
     lines: Count
+    copies: Count
     global_loads: Count
     transactions: Count
     bytes: Count
+    rows: Count
+    columns: Count
     fetched: Count
     stores: Count
     stored: Count
@@ -70,16 +81,21 @@ class Features:
     barriers: Count
     rounds: Count
     stages: Count
+    raster: Count
+    min_blocks: Count
+    instances: Count
     useful_flops: float
     unique_bytes: float
     segments: tuple[PaperCounts, ...]
 
 
-def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Target) -> Features:
+def count_features(
+    group: FusedGroup, geometry: Sequence[Geometry], target: Target, raster: Count = 1, min_blocks: Count = 0
+) -> Features:
     """Return the counts of all points whose sizes are given, per segment."""
     totals = Totals(group, target)
     shared: Count = 0
-    registers: Count = 0
+    registers = Registers(0, 0, 0)
     smallest: Count = np.inf
     parts: list[PaperCounts] = []
     for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
@@ -89,20 +105,24 @@ def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Targ
         for tile in tiles:
             smallest = least(smallest, tile.count)
         shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
-        used, counts = _segment(totals, segment, part, tiles)
-        registers = np.maximum(registers, used)
-        parts.append(counts)
+        parts.append(_segment(totals, segment, part, tiles))
+        registers = registers.joined(thread_registers(segment, part, tiles))
     threads: Count = 0
+    instances: Count = 1
     for part in geometry:
         threads = np.maximum(threads, part.threads)
+        instances = np.maximum(instances, product(part.thread))
     last = geometry[-1]
     grid = product(ceil_div(prod(a.extent for a in d), b) * 1.0 for d, b in zip(last.structure.dims, last.block, strict=True))
     stages: Count = 1
     for part in geometry:
         stages = np.maximum(stages, part.stages)
     useful, unique = group_work(group)
-    return Features(grid=grid, threads=threads, shared=shared, registers=registers, tile=smallest, stages=stages, useful_flops=useful,
-                    unique_bytes=unique, segments=tuple(parts), **totals.sums)  # fmt: skip
+    limit = register_limit(threads, min_blocks, target)
+    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
+    return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit), needed=registers.needed,
+                    held=registers.held, limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks,
+                    instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts), **totals.sums)  # fmt: skip
 
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
@@ -118,19 +138,15 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
     return total
 
 
-def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> tuple[Count, PaperCounts]:
-    """Add up one segment; return the estimate of its registers per thread, and its counts for the paper's model."""
+def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> PaperCounts:
+    """Add up one segment; return its counts for the paper's model."""
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
-    instances = product(geometry.thread) * 1.0
-    registers: Count = 24.0
     for position, reduction in enumerate(segment.reductions):
         place = place_of(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        registers = registers + instances + add_reduction(totals, reduction.body, reduction.combine, place, staged, geometry, own)
-        parts = operands(reduction, own)
-        for part in parts:
-            registers = registers + 2.0 * geometry.cover(geometry.thread).dependent(expr_variables(part)) * (len(parts) > 1)
+        totals.begin(geometry, position > 0)
+        add_reduction(totals, reduction.body, reduction.combine, place, staged, geometry, own)
     fetched = dict(totals.sums)
     done: dict[tuple[Var, ...], dict[Expr, None]] = {o.extra: {} for o in segment.outputs}  # equal nodes of outputs are computed once
     traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
@@ -138,6 +154,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         known = done[output.extra]
         which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
         place = place_of(geometry, which)
+        totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, known)
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
@@ -145,14 +162,16 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
         size = totals.group.tensors[output.tensor].dtype.size
-        vector = access_vector(Read(output.tensor, output.write), geometry, totals.target.vector_bytes // size)
+        written = Read(output.tensor, output.write)
+        vector = access_vector(written, geometry, totals.target.vector_bytes // size)
         totals.add("stores", per_thread / vector * geometry.threads)
         if output.tensor not in totals.group.shared:
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
-        if not segment.reductions:
-            registers = registers + instances * (1 + len(loaded_here))
+            totals.touch(written, per_thread / vector, place, geometry)
+        if output.extra or not segment.reductions:
+            totals.add("rounds", place.all_trips * totals.repeat)
     loaded = fetched if segment.reductions else totals.sums
-    return registers, PaperCounts(
+    return PaperCounts(
         totals.since("flops", before),
         totals.since("thread_flops", before),
         loaded["thread_loads"] - before["thread_loads"],

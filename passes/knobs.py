@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ..ir.expr import reads
@@ -36,6 +36,15 @@ def segment_knobs(segment: Segment, structure: SegmentStructure, prefix: str, ta
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
         yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
         yield _single(f"{prefix}order", (0,) if coarse or target.is_cpu else (0, 1))
+
+
+def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
+    """Return the knobs of a whole kernel that stages a matrix product: how the grid is walked, and how many blocks shall be resident."""
+    last = structures[-1]
+    if target.is_cpu or not last.patch or not last.stages_any:
+        return ()
+    raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
+    return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
 
 
 def _single(name: str, values: Iterable[int]) -> Knob:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import frozen
 
-from ..ir.expr import Expr, Read, expr_variables
+from ..ir.expr import Expr, Read, expr_variables, reads
 from ..ir.index import variables
 from ..ir.target import Target
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
@@ -90,6 +90,26 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
             return np.where(np.logical_or(tile.halo, geometry.order), 1, vector)
     return 1
+
+
+def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the instructions that move one element of a staged tile: a vector moves where memory and tile run along the same axis.
+
+    Elsewhere elements move one by one, or, with a single buffer, come as vectors and are stored one by one. A halo decodes its coordinates.
+    """
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    used = expr_variables(expr)
+    terms = main.indices[-1].terms if main.indices else ()
+    axis = terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else None
+    dims = [d for d in geometry.structure.dims if used.intersection(d) and any(a.extent > 1 for a in d)]
+    loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[tile.reduction]]
+    loops = [d for d in loops if used.intersection(d)]
+    straight = bool(dims) and axis == dims[-1][-1]
+    turned = bool(loops) and axis == loops[0][-1]
+    along = np.where(geometry.order, turned, straight)
+    single = 0.25 + 1.0 if axis is not None else 2.0
+    apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
+    return np.where(tile.halo, 3.0, np.where(along, 0.25, apart))
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:

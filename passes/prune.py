@@ -11,9 +11,10 @@ from attrs import frozen
 from ..ir.errors import UsageError
 from ..ir.target import Target
 from .banks import conflict_factor
-from .bound import bound, rank
+from .bound import bound
 from .enumerate import Batch, batches, sampled
 from .pul_paper import pul
+from .rank import rank
 from .space import Space
 
 #: A space of more points than this is represented by a fixed sample.

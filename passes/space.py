@@ -16,7 +16,7 @@ from ..ir.expr import reads
 from ..ir.index import Var, is_affine, variables
 from ..ir.segment import FusedGroup, Reduction, Segment, is_contraction, operands
 from ..ir.target import Target
-from .knobs import segment_knobs
+from .knobs import launch_knobs, segment_knobs
 from .structure import SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like
 
 
@@ -141,7 +141,7 @@ def make_space(group: FusedGroup, target: Target, coarse: bool = False) -> Space
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
         knobs = tuple(
             k for s, structure in enumerate(combination) for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse)
-        )
+        ) + launch_knobs(combination, target, coarse)
         found += [Structure(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))
 

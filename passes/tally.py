@@ -12,7 +12,8 @@ from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from .footprint import Count, ceil_div, least, product, segments_of
 from .geometry import Geometry
-from .place import Place, access_vector, tile_vector, warp_lines, wavefronts
+from .place import Place, access_vector, copy_cost, tile_vector, warp_lines, wavefronts
+from .registers import resident_row
 from .tiles import StagedTile
 from .work import memory_reads, node_cost, nodes
 
@@ -25,11 +26,25 @@ class Totals:
         self.target = target
         self.sums: dict[str, Count] = dict.fromkeys(
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
-             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines"), 0)  # fmt: skip
+             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows", "columns"), 0)  # fmt: skip
+        self.traffic: dict[Read, Count] = {}
+        self.seen: set[Expr] = set()
+        self.repeat: Count = 1
 
     def add(self, name: str, value: Count) -> None:
         """Add to one sum."""
         self.sums[name] = self.sums[name] + value
+
+    def begin(self, geometry: Geometry, again: bool) -> None:
+        """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load and compute."""
+        resident = resident_row(geometry)
+        if not again or not np.any(resident):
+            self.seen = set()
+        self.repeat = np.where(resident, 0, 1) if again else 1
+
+    def weight(self, node: Expr) -> Count:
+        """Return how much of a node's cost a statement bears: none of what an earlier statement of its phase did."""
+        return self.repeat if node in self.seen else 1
 
     def since(self, name: str, before: dict[str, Count]) -> Count:
         """Return how much a sum has grown since a copy of the sums was taken."""
@@ -43,7 +58,8 @@ class Totals:
                 continue
             used = expr_variables(node)
             once = place.thread.dependent(used)
-            times = once * place.repeats(frozenset(used)) * 1.0
+            times = once * place.repeats(frozenset(used)) * self.weight(node) * 1.0
+            self.seen.add(node)
             self.add("thread_flops", times * work.flops)
             self.add("flops", times * work.flops * place.threads)
             if not (fused and node == expr):
@@ -57,7 +73,8 @@ class Totals:
         """
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         kind = self.group.tensors[read.tensor]
-        times = place.loads(read, kind.shape) * place.repeats(used) * 1.0
+        times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
+        self.seen.add(read)
         vector = access_vector(read, geometry, self.target.vector_bytes // kind.dtype.size)
         self.add("thread_loads", times)
         self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
@@ -67,10 +84,15 @@ class Totals:
         self.add("global_loads", times / vector * place.threads)
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place, lattices)
+        self.touch(read, times / vector, place, geometry)
+
+    def touch(self, read: Read, accesses: Count, place: Place, geometry: Geometry) -> None:
+        """Count the memory lines that a thread's accesses touch, with its warp."""
         if not self.target.is_cpu:
+            kind = self.group.tensors[read.tensor]
             unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
             touched = warp_lines(read, kind.shape, unit, geometry, self.target)
-            self.add("lines", times / vector * touched * ceil_div(place.threads, self.target.warp_size))
+            self.add("lines", accesses * touched * ceil_div(place.threads, self.target.warp_size))
 
     def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> None:
         """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors."""
@@ -78,13 +100,23 @@ class Totals:
         size = kind.dtype.size
         self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices))
         unit = max(1, self.target.sector_bytes // size)
-        self.add("bytes", segments_of(read, kind.shape, place.whole, unit) * float(lattices * min(self.target.sector_bytes, unit * size)))
+        moved = segments_of(read, kind.shape, place.whole, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
+        before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
+        self.traffic[read] = np.maximum(before, moved)
+        more = self.traffic[read] - before
+        self.add("bytes", more)
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
+        if not outer:
+            self.add("columns", more)
+        elif not any(inner):
+            self.add("rows", more)
 
 
 def add_reduction(
     totals: Totals, body: Expr, combine: str, place: Place, staged: dict[Expr, StagedTile], geometry: Geometry, own: Sequence[str]
-) -> Count:
-    """Add up one reduction; return the registers that a row held by the lanes takes."""
+) -> None:
+    """Add up one reduction."""
     fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
@@ -103,10 +135,9 @@ def add_reduction(
             totals.load(read, place, geometry)
     if staged:
         totals.add("barriers", place.all_trips * np.where(np.greater(geometry.stages, 1), 1.0, 2.0))
-    totals.add("rounds", place.all_trips * 1.0)
+    totals.add("rounds", place.all_trips * totals.repeat * 1.0)
     if geometry.structure.lanes:
         _combine_lanes(totals, parallel, geometry)
-    return np.where(np.greater(geometry.lanes, 1), reduced * parallel, 0.0)
 
 
 def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
@@ -133,6 +164,7 @@ def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry:
         totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
         totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
         totals.block_traffic(read, place)
+    totals.add("copies", moved * copy_cost(expr, tile, geometry))
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     used = expr_variables(expr)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))

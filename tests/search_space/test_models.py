@@ -8,10 +8,11 @@ from attrs import evolve
 from cuts.backends.targets import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.passes.banks import conflict_factor, warp_cycles
-from cuts.passes.bound import RESOURCES, bound, occupancy, rank
+from cuts.passes.bound import RESOURCES, bound, occupancy
 from cuts.passes.check import features_of, geometry_of
 from cuts.passes.enumerate import batches
 from cuts.passes.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
+from cuts.passes.rank import rank
 from cuts.passes.space import make_space
 
 from .groups import ALL, conv_conv, matmul, pointwise
