@@ -1,6 +1,7 @@
 """The pipeline, from a graph to kernels, on one screen.
 
     graph passes   a canonical graph: identities gone, constants folded, batch norm inside convolutions, common subexpressions shared
+    algorithms     nodes replaced by cheaper ways to compute them (Winograd), by what their groups cost
     programs       each node's declaration as statements, cut into units
     views          where tensors live; data movement that costs no kernel
     partition      units to groups in normal form (legality, Algorithm 1)
@@ -34,6 +35,7 @@ from ..ir.target import Target
 from ..ir.text import print_ir
 from ..ops import Registry
 from ..ops.inference import Instances
+from .algorithms import ChooseAlgorithms
 from .assemble import assemble, distinct, facts, kernel_key
 from .base import Pass, run_passes
 from .canonicalise import Canonicalise, canonical_passes
@@ -55,7 +57,7 @@ Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
 S = TypeVar("S")
 T = TypeVar("T")
 
-STAGES = ("programs", "views", "partition", "pack", "schedule", "lower", "extract", "emit")
+STAGES = ("algorithms", "programs", "views", "partition", "pack", "schedule", "lower", "extract", "emit")
 
 
 def graph_passes(registry: Registry) -> tuple[Pass, ...]:
@@ -100,9 +102,11 @@ class _Pipeline:
 
         try:
             graph = run_passes(graph, passes, keep)
+            evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
+            graph = self._algorithms(graph, evaluator)
+            latest.append(self._after("algorithms", graph, print_graph))
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
-            evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
             groups = self._after("partition", self._partition(views, evaluator), show_partition)
             groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
             unique = distinct(groups, views)
@@ -116,6 +120,16 @@ class _Pipeline:
             return CompiledGraph(latest[-1], (), ())
         complete = not evaluator.expired and (self.selector is None or self.selector.complete)
         return assemble(graph, groups, views, chosen, made, complete)
+
+    def _algorithms(self, graph: Graph, evaluator: Evaluator) -> Graph:
+        """Return the graph with the cheapest algorithm of each node; while measuring changes costs, they are compared again."""
+        instances = Instances(self.registry)
+        costs = evaluator if self.selector is None else self.selector.evaluator(evaluator)
+        step = ChooseAlgorithms(instances, costs, Policy(shared_bytes=self.target.MAX_shared), self.options.mode)
+        chosen = step.run(graph)
+        while self.selector is not None and step.choices and self.selector.learn():
+            chosen = step.run(graph)
+        return graph if chosen is graph else Canonicalise(instances).run(chosen)
 
     def _partition(self, views: Views, evaluator: Evaluator) -> list[Group]:
         """Return the groups; as long as measuring changes what groups cost, the partition is found again."""
