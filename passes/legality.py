@@ -97,7 +97,7 @@ def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
         return Illegal("a contraction and another reduction in one segment need different distributions over threads")
     if complex_ones and any(o.extra for o in segment.outputs):
         return Illegal("a contraction's result would be broadcast, and its threads would write the copies one after another")
-    if sum(issue_slots(body) for body in segment.expressions) > policy.operations:
+    if issue_slots(*segment.expressions) > policy.operations:
         return Illegal(f"the bodies have more than {policy.operations} issue slots")
     for reduction in segment.reductions:
         for part in factors(reduction.body) if reduction.combine == "sum" else (reduction.body,):
@@ -114,8 +114,8 @@ def _repetition(part: Expr, reduction: Reduction, segment: Segment, tensors: Map
     return points // max(1, *sizes, 1)
 
 
-def issue_slots(expr: Expr) -> int:
-    """Return the issue slots of the scalar operations of an expression, shared parts counted once."""
+def issue_slots(*bodies: Expr) -> int:
+    """Return the issue slots of the scalar operations of expressions, shared parts counted once."""
     found: dict[Expr, int] = {}
 
     def visit(node: Expr) -> None:
@@ -125,7 +125,8 @@ def issue_slots(expr: Expr) -> int:
         for child in node.args if isinstance(node, Call) else (node.arg,) if isinstance(node, Cast) else ():
             visit(child)
 
-    visit(expr)
+    for body in bodies:
+        visit(body)
     return sum(found.values())
 
 
