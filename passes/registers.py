@@ -53,7 +53,7 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
     """Estimate one segment."""
     instances = product(geometry.thread) * 1.0
     if not segment.reductions:
-        used = BASE - 6 + 0.8 * least(instances, 32.0)
+        used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * _shared(segment)
         return Registers(8.0, used, used)
     own = [r.name for r in segment.reductions]
     held = instances * len(segment.reductions)
@@ -67,6 +67,13 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
     held = held + row
     needed = BASE + held + fragments + extra
     return Registers(held, needed, needed + fragments)
+
+
+def _shared(segment: Segment) -> int:
+    """Return how many values the outputs of an instance have in common: a folded transform reads a tile and holds it."""
+    found = [set(reads(o.body)) for o in segment.outputs]
+    distinct = len(set().union(*found))
+    return distinct if sum(map(len, found)) > 2 * distinct else 0
 
 
 def _fragments(segment: Segment, reduction: Reduction, geometry: Geometry, position: int, own: Sequence[str]) -> Count:
