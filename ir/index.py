@@ -316,6 +316,11 @@ def floordiv(index: Index, divisor: int) -> Index:
             return quotient + floordiv(atom.num, atom.den * divisor)
         if isinstance(atom, Mod) and atom.den % divisor == 0:
             return quotient + modulo(floordiv(atom.num, divisor), atom.den // divisor)
+    for g in sorted({gcd(abs(f), divisor) for _, f in rest.terms} - {1}, reverse=True):
+        # floor((g*a + e) / (g*d)) = floor((a + floor(e / g)) / d): one form for what `delinearise` writes in two ways.
+        coarse = Index(rest.const // g, tuple((a, f // g) for a, f in rest.terms if f % g == 0))
+        fine = Index(rest.const % g, tuple((a, f) for a, f in rest.terms if f % g))
+        return quotient + floordiv(coarse + floordiv(fine, g), divisor // g)
     return quotient + Index(0, ((FloorDiv(rest, divisor), 1),))
 
 
