@@ -14,6 +14,7 @@ from ..ir.target import Target
 from .cuda_compile import compile_kernels
 from .cuda_device import current_device, driver
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
+from .vendor import DIALECT, Routine
 
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
 
@@ -57,6 +58,7 @@ class CudaDevice(Device):
         major, minor = self._device.compute_capability()
         self._check_architecture(target.arch, major, minor)
         self._stream = self._driver.Stream()
+        self.stream_handle = int(self._stream.handle)
         self._flush: Any = None
 
     def _check_architecture(self, arch: str, major: int, minor: int) -> None:
@@ -112,6 +114,8 @@ class CudaDevice(Device):
         return tuple(self._load(kernel, code or b"") for kernel, code in zip(kernels, codes, strict=True))
 
     def _load(self, kernel: KernelFunction, code: bytes) -> Any:
+        if kernel.dialect == DIALECT:
+            return Routine(kernel)
         try:
             function = self._driver.module_from_buffer(code).get_function(kernel.name)
             if kernel.shared_bytes + kernel.dynamic_shared > _DEFAULT_SHARED:
@@ -124,6 +128,8 @@ class CudaDevice(Device):
 
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Compute the addresses once; the launch goes to our stream."""
+        if isinstance(loaded, Routine):
+            return loaded.bind(self, kernel, pointers)
         if 0 in kernel.grid:
             return _nothing
         return _Bound(loaded, kernel, tuple(pointers), self._stream)

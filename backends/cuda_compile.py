@@ -22,6 +22,7 @@ from ..ir.errors import BackendError, UsageError
 from ..ir.launch import KernelFunction
 from .cache import Store, cache_key
 from .device import numbered
+from .vendor import DIALECT
 
 _TIMEOUT = 120.0
 #: Macros of math.h, which nvcc includes on its own and NVRTC does not.
@@ -100,11 +101,11 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
 
 
 def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float = _TIMEOUT) -> tuple[Cubin, ...]:
-    """Compile kernels in parallel; equal sources are compiled once."""
-    unique = {kernel.source: kernel for kernel in kernels}
+    """Compile kernels in parallel; equal sources are compiled once, and library steps have no code of ours."""
+    unique = {kernel.source: kernel for kernel in kernels if kernel.dialect != DIALECT}
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         cubins = dict(zip(unique, pool.map(lambda kernel: compile_kernel(kernel, arch, timeout), unique.values()), strict=True))
-    return tuple(cubins[kernel.source] for kernel in kernels)
+    return tuple(cubins.get(kernel.source, Cubin(b"")) for kernel in kernels)
 
 
 def _pack(cubin: Cubin) -> bytes:

@@ -65,6 +65,8 @@ class Device(ABC):
 
     name: str
     target: Target
+    #: The queue as libraries of the same vendor take it: the number of a CUDA stream, 0 elsewhere.
+    stream_handle: int = 0
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:

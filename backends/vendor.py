@@ -1,0 +1,107 @@
+"""Routines of vendors' libraries in the place of generated kernels.
+
+A library step is a `KernelFunction` like any other: its dialect is "library", its source names the library and holds the group that the
+routine computes, in text form. So plans store it, sessions bind and launch it and CUDA graphs record it like a generated kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+
+from ..ir.errors import BackendError, CutsError
+from ..ir.launch import Argument, KernelFunction, Storage
+from ..ir.segment import FusedGroup
+from ..ir.text import parse_ir, print_ir
+from .cache import cache_key
+from .device import Device, Launch, Pointer
+
+#: The dialect of library steps.
+DIALECT = "library"
+#: Libraries by name: the module of this package that wraps each. Their Python packages are optional.
+MODULES: Mapping[str, str] = {"cublas": ".vendor_cublas", "cudnn": ".vendor_cudnn"}
+
+
+class Library(ABC):
+    """Computes some groups as they are, in the precision of their types."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The library's version, as reports show it."""
+
+    @abstractmethod
+    def supports(self, group: FusedGroup, storages: Mapping[str, Storage]) -> bool:
+        """Whether the library computes exactly what the group does, where its tensors live."""
+
+    @abstractmethod
+    def prepare(self, device: Device, group: FusedGroup, storages: Mapping[str, Storage], places: Mapping[str, Pointer]) -> Launch:
+        """Return what launches the fastest of the library's own algorithms on tensors at the given places."""
+
+    def kernel(self, group: FusedGroup, storages: Mapping[str, Storage]) -> KernelFunction:
+        """Return the step that computes a supported group."""
+        tensors = (*group.inputs, *group.outputs)
+        kept = {t: print_ir(storages[t]) for t in tensors if t in storages}
+        source = json.dumps({"library": self.name, "group": print_ir(group), "storages": kept}, indent=1)
+        arguments = tuple(Argument(t, group.tensors[t].dtype, t in group.outputs) for t in tensors)
+        name = f"{self.name}_{cache_key([source])[:12]}"
+        info = {"library": f"{self.name} {self.version}"}
+        return KernelFunction(name, DIALECT, source, (1, 1, 1), (1, 1, 1), arguments, info=info)
+
+    def time(self, device: Device, group: FusedGroup, storages: Mapping[str, Storage], places: Mapping[str, Pointer]) -> float:
+        """Return the seconds of a supported group with a cold cache."""
+        return device.time(self.prepare(device, group, storages, places), warmup=2, repeats=10, cold=True).median
+
+
+class Routine:
+    """A library step, read back from its text and ready to be bound."""
+
+    def __init__(self, kernel: KernelFunction) -> None:
+        try:
+            record = json.loads(kernel.source)
+            library, group = str(record["library"]), parse_ir(str(record["group"]), kernel.name)
+            storages = {str(t): parse_ir(str(text), kernel.name) for t, text in record["storages"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError, CutsError) as error:
+            raise BackendError(f"library step {kernel.name} cannot be read: {error}", hint="compile the model again") from error
+        if not isinstance(group, FusedGroup):
+            raise BackendError(f"library step {kernel.name} holds no group", hint="compile the model again")
+        self.library = require_library(library)
+        self.group = group
+        self.storages = {t: s for t, s in storages.items() if isinstance(s, Storage)}
+
+    def bind(self, device: Device, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
+        """Return what launches the routine on the given tensors."""
+        places = {argument.tensor: pointer for argument, pointer in zip(kernel.arguments, pointers, strict=True)}
+        return self.library.prepare(device, self.group, self.storages, places)
+
+
+@cache
+def libraries() -> tuple[Library, ...]:
+    """Return the libraries whose packages are installed and usable here."""
+    found = []
+    for name in MODULES:
+        try:
+            found.append(require_library(name))
+        except BackendError:
+            continue
+    return tuple(found)
+
+
+@cache
+def require_library(name: str) -> Library:
+    """Return a library by its name, or say what is missing."""
+    if name not in MODULES:
+        raise BackendError(f"unknown library '{name}'", hint=f"libraries are: {', '.join(MODULES)}")
+    module = import_module(MODULES[name], __package__)
+    library: Library = module.open_library()
+    return library
+
+
+def library_kernels(group: FusedGroup, storages: Mapping[str, Storage]) -> list[KernelFunction]:
+    """Return the steps of all libraries that compute a group, to be checked and timed beside generated kernels."""
+    return [library.kernel(group, storages) for library in libraries() if library.supports(group, storages)]
