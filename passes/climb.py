@@ -26,6 +26,8 @@ SEEDS = 32
 LEADERS = 6
 #: Most rounds of refinement; climbing stops as soon as the best points stay the same.
 ROUNDS = 8
+#: Most points of one tile among those returned, where there are others.
+PER_TILE = 3
 
 
 class Point(NamedTuple):
@@ -50,7 +52,27 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
             break
         tried.update(fresh)
         points |= neighbours(full, fresh, model)
-    return tuple(sorted(points)[:count])
+    return _varied(full, sorted(points), count)
+
+
+def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, ...]:
+    """Return the first points, a few of each tile, one of each tile and loop, some of each structure; then others."""
+    limits = (PER_TILE, 1, max(1, 3 * count // 4))
+    seen: dict[tuple[object, ...], int] = {}
+    chosen: list[Point] = []
+    rest: list[Point] = []
+    for point in ordered:
+        knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
+        tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
+        loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "s"))
+        kinds = ((tile,), (tile, loop), (point.structure,))
+        fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
+        if fits:
+            seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
+        (chosen if fits else rest).append(point)
+        if len(chosen) == count:
+            break
+    return tuple(sorted([*chosen, *rest[: count - len(chosen)]]))
 
 
 def _seeds(space: Space, count: int, model: str) -> list[Point]:

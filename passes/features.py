@@ -47,8 +47,9 @@ class Features:
     thread, `body` the operations of its longest unrolled loop body, `tile` the elements of the smallest staged tile, `lines` counts the
     memory lines that direct loads and stores of warps touch (a CPU loads lane by lane: none), `copies` the instructions of all threads that
     fetch staged tiles. Of a thread's registers, `held` are certain, `needed` the fewest that spill nothing, `registers` what a compiler is
-    expected to use of the `limit` it has. `outer` counts blocks along the outermost dim. `rows` is the part of `bytes` that only depends on the outermost dim of the grid, `columns` the
-    part that does not depend on it. `instances` counts a thread's independent results.
+    expected to use of the `limit` it has. `outer` counts blocks along the outermost dim; `rows` is the part of `bytes` that depends on it
+    only, `columns` the part that does not depend on it. `instances` counts a thread's independent results, `decoding` the instructions of
+    all threads for guards and flattened indices of direct loads, `scatter` the cycles in which fetches store tiles turned round.
     """
 
     grid: Count
@@ -69,6 +70,8 @@ class Features:
     wavefronts: Count
     lines: Count
     copies: Count
+    decoding: Count
+    scatter: Count
     global_loads: Count
     transactions: Count
     bytes: Count
@@ -89,9 +92,7 @@ class Features:
     segments: tuple[PaperCounts, ...]
 
 
-def count_features(
-    group: FusedGroup, geometry: Sequence[Geometry], target: Target, raster: Count = 1, min_blocks: Count = 0
-) -> Features:
+def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Target, raster: Count = 1, min_blocks: Count = 0) -> Features:
     """Return the counts of all points whose sizes are given, per segment."""
     totals = Totals(group, target)
     shared: Count = 0
@@ -120,9 +121,10 @@ def count_features(
     useful, unique = group_work(group)
     limit = register_limit(threads, min_blocks, target)
     outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
-    return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit), needed=registers.needed,
-                    held=registers.held, limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks,
-                    instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts), **totals.sums)  # fmt: skip
+    return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
+                    needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages, raster=raster,
+                    min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
+                    **totals.sums)  # fmt: skip
 
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:

@@ -88,12 +88,15 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
-            return np.where(np.logical_or(tile.halo, geometry.order), 1, vector)
+            aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
+            return np.where(np.logical_or(tile.halo, geometry.order), 1, np.where(aligned, vector, 1))
     return 1
 
 
-def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return the instructions that move one element of a staged tile: a vector moves where memory and tile run along the same axis.
+def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> tuple[Count, Count]:
+    """Return the instructions that move one element of a staged tile, and how many lanes' stores meet in a bank.
+
+    A vector moves where memory and tile run along the same axis.
 
     Elsewhere elements move one by one, or, with a single buffer, come as vectors and are stored one by one. A halo decodes its coordinates.
     """
@@ -109,7 +112,17 @@ def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     along = np.where(geometry.order, turned, straight)
     single = 0.25 + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
-    return np.where(tile.halo, 3.0, np.where(along, 0.25, apart))
+    cost = np.where(tile.halo, 3.0, np.where(along, 0.25, apart))
+    depth = geometry.chunk[geometry.structure.reduces[tile.reduction][0]] if loops else 1
+    ways = np.maximum(1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.equal(geometry.pad, 1), 32, 8)))
+    return cost, np.where(np.logical_or(tile.halo, np.logical_or(along, not turned)), 1.0, ways)
+
+
+def decoding_cost(read: Read, geometry: Geometry) -> float:
+    """Return the instructions that a direct load takes besides itself: comparisons of its guards, division of flattened indices."""
+    used = frozenset[object]().union(*(variables(i) for i in read.indices))
+    flat = any(len(d) > 1 and len(used.intersection(d)) > 1 for d in (*geometry.structure.loops, *geometry.structure.dims))
+    return 2.0 * len(read.guards) + 4.0 * flat
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:

@@ -19,6 +19,8 @@ from .footprint import Count, ceil_div
 
 #: Instructions of a warp per round of a loop over chunks, per instruction that fetches a staged tile, and of a kernel's beginning.
 LOOP, FETCH, BEGINNING = 16.0, 4.0, 80.0
+#: Clocks of an SM that the start of a block takes.
+BLOCK = 40.0
 #: Warps of an SM times the root of each thread's independent results that hide the latency of arithmetic and shared memory.
 PARALLEL = 32.0
 #: Shares of the rates of DRAM and L2 that a good kernel sustains.
@@ -35,15 +37,24 @@ def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.
     memory = _moving(features, found, target)
     longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
     waves = np.ceil(features.grid / (target.NUM_SM * found.occupancy))
+    ahead, overlap = _overlap(features, resident, target)
+    latency = ROUND_LATENCY * target.dram_latency
     rounds = waves * np.maximum(1.0, features.rounds)
+    exposed = rounds * latency**2 / (latency + 4.0 * ahead * longer / rounds) + waves * latency / resident
+    barriers = waves * features.barriers * 1.5 * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
+    starts = np.ceil(features.grid / target.NUM_SM) * BLOCK / target.clock
+    total = starts + longer + shorter * (0.15 + 0.85 / overlap) + exposed + barriers + target.dram_latency
+    return target.launch_time + np.maximum(total, longest(found.terms)) * _unwieldy(features)
+
+
+def _overlap(features: Features, resident: Count, target: Target) -> tuple[Count, Count]:
+    """Return for how many rounds there is work while a round's data comes, and how many parts of a kernel run side by side."""
     warps = ceil_div(features.threads, target.warp_size)
     staged = np.greater(features.copies, 0)
-    others = np.where(staged, resident, resident * warps)
-    ahead = np.where(staged & np.greater(features.stages, 1), features.stages - 1.0, 1.0 - 1.0 / others)
-    exposed = rounds * np.maximum(0.0, ROUND_LATENCY * target.dram_latency - ahead * longer / rounds)
-    barriers = waves * features.barriers * 1.5 * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
-    total = longer + 0.2 * shorter + exposed + barriers + target.dram_latency
-    return target.launch_time + np.maximum(total, longest(found.terms)) * _unwieldy(features)
+    others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
+    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1)
+    ahead = np.where(ring, features.stages - 1.0, 0.0) + 1.0 - 1.0 / others
+    return ahead, np.where(ring, np.maximum(others, 3.0), others)
 
 
 def _computing(features: Features, found: Bound, target: Target, conflicts: Count) -> tuple[Count, Count]:
@@ -54,10 +65,11 @@ def _computing(features: Features, found: Bound, target: Target, conflicts: Coun
     warps = ceil_div(features.threads, target.warp_size)
     idle = lanes * warps / features.threads
     accesses = features.shared_loads + features.global_loads + features.stores
-    overhead = warps * (BEGINNING + LOOP * features.rounds + features.barriers) + FETCH * features.copies / lanes
+    overhead = warps * (BEGINNING + LOOP * features.rounds + features.barriers)
+    overhead = overhead + (FETCH * features.copies + features.decoding) / lanes
     issue = (features.issue + accesses) / lanes * idle + overhead
     returned = 0.5 * features.thread_loads * features.threads / lanes
-    shared = np.maximum(features.wavefronts, returned) * conflicts + features.copies / lanes + features.lines
+    shared = np.maximum(features.wavefronts, returned) * conflicts + features.copies / lanes + features.scatter + features.lines
     times = issue / target.issue_per_clock, shared
     busy = np.maximum(*times) + 0.2 * np.minimum(*times)
     hidden = np.minimum(1.0, resident * warps * np.sqrt(np.minimum(features.instances, 64)) / PARALLEL)

@@ -1,6 +1,6 @@
 """Registers of a thread, estimated for all points of a structure at once; the constants were fitted to what ptxas reported for 500 kernels.
 
-Three figures: what a thread certainly *holds* (accumulators, rows), the fewest it *needs* so that nothing is spilled, and what a compiler is
+Three figures: what a thread certainly *holds* (accumulators, rows), the fewest it *needs* to spill nothing, and what a compiler is
 *expected* to use where it may choose: it then loads the next elements while it works on these.
 """
 

@@ -12,7 +12,7 @@ from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from .footprint import Count, ceil_div, least, product, segments_of
 from .geometry import Geometry
-from .place import Place, access_vector, copy_cost, tile_vector, warp_lines, wavefronts
+from .place import Place, access_vector, copy_cost, decoding_cost, tile_vector, warp_lines, wavefronts
 from .registers import resident_row
 from .tiles import StagedTile
 from .work import memory_reads, node_cost, nodes
@@ -26,7 +26,8 @@ class Totals:
         self.target = target
         self.sums: dict[str, Count] = dict.fromkeys(
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
-             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows", "columns"), 0)  # fmt: skip
+             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows",
+             "columns", "decoding", "scatter"), 0)  # fmt: skip
         self.traffic: dict[Read, Count] = {}
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
@@ -84,6 +85,7 @@ class Totals:
         self.add("global_loads", times / vector * place.threads)
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place, lattices)
+        self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
         self.touch(read, times / vector, place, geometry)
 
     def touch(self, read: Read, accesses: Count, place: Place, geometry: Geometry) -> None:
@@ -164,7 +166,9 @@ def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry:
         totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
         totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
         totals.block_traffic(read, place)
-    totals.add("copies", moved * copy_cost(expr, tile, geometry))
+    cost, ways = copy_cost(expr, tile, geometry)
+    totals.add("copies", moved * cost)
+    totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     used = expr_variables(expr)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
