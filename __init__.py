@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from .ir.errors import CutsError
     from .ir.graph import Graph, Node
     from .ops import Registry
+    from .training import SGD, Adam, Training, grad
 
 __all__ = [
-    "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "build", "graph_from_json", "load", "load_graph", "save_graph",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "grad",
+    "graph_from_json", "load", "load_graph", "save_graph",
 ]  # fmt: skip
 
 _HOMES = {
     "CompiledPlan": ".driver", "build": ".driver", "load": ".driver", "CutsError": ".ir.errors",
     "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops", "graph_from_json": ".frontends.graph_json",
+    "Adam": ".training", "SGD": ".training", "Training": ".training", "grad": ".training",
     "load_graph": ".frontends.graph_json", "save_graph": ".frontends.graph_json",
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ _MOST_PHASES = 16
 class Adjoint:
     """The gradient of one operand of a program, as a program.
 
-    Its inputs are operands and results of the original program by their names and, in `gradients`, gradients of results: name there -> result.
+    Its inputs are operands and results of the original program by their names, and gradients of results: `gradients` says of which.
     """
 
     program: Program
@@ -104,7 +104,8 @@ class _Adjoint:
     # ---- the gradient of one tensor
 
     def _axes(self, tensor: str) -> tuple[Var, ...]:
-        return tuple(Var(f"j{n}", extent) for n, extent in enumerate(self.tensors[tensor].shape))
+        """Return variables for the dims of a tensor, with names that no declaration can give."""
+        return tuple(Var(f".{n}", extent) for n, extent in enumerate(self.tensors[tensor].shape))
 
     def _given(self, name: str, result: str) -> _Term:
         axes = self._axes(result)
@@ -178,7 +179,7 @@ class _Adjoint:
         return bool(term.free) and is_complex(Statement("", term.axes, term.element, term.body, term.free, "sum"), self.program.constants)
 
     def _value(self, name: str, term: _Term, alone: bool) -> Expr:
-        """Return a term as an expression; a sum becomes a temporary over the axes it depends on, without the factors that are not summed."""
+        """Return a term as an expression; a sum becomes a temporary over the axes it depends on; fixed factors stay outside."""
         if not term.free:
             return term.body
         moving, fixed = hoist(term.body, frozenset(term.free))
@@ -259,29 +260,26 @@ class _Adjoint:
         return terms
 
     def _term(self, read: Read, gradient: Expr, axes: tuple[Var, ...], element: tuple[Index, ...], inverse: Inverse) -> _Term | None:
-        if inverse.empty:
+        """Return the gradient of a read at the iterations found for an element; None where there are none."""
+        here = Read(read.tensor, element)
+        body = substitute_expr(rebuild(gradient, lambda node: here if node == read else node), inverse.values)
+        conditions, core = split(body)
+        found = [*inverse.guards, *self._beyond_bounds(read, inverse), *(g for c in conditions if isinstance(c, InRange) for g in c.guards)]
+        pinned = {v: as_index(0) for v in inverse.free for g in found if g.index == as_index(v) and (g.low, g.high) == (0, 1)}
+        guards = [Guard(substitute(g.index, pinned), g.low, g.high) for g in found]
+        if inverse.empty or not all(map(_possible, guards)):
             return None
+        tests: list[Expr] = [self._match(i, v, inverse.values) for i, v in inverse.matches]
+        tests += [c for c in conditions if not isinstance(c, InRange)]
+        core, *tests = (bounded(substitute_expr(e, pinned), self.tensors) for e in (core, *tests))
+        body = attach(tests, [g for g in guards if not g.always], core, self._dtype(core))
+        return self._counted(_Term(axes, element, body, tuple(v for v in inverse.free if v not in pinned)))
+
+    def _beyond_bounds(self, read: Read, inverse: Inverse) -> list[Guard]:
+        """Return the guards of a read that ask for more than an element of the tensor, which there is."""
         shape = self.tensors[read.tensor].shape
         own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
-        here = Read(read.tensor, element)
-        body = rebuild(gradient, lambda node: here if node == read else node)
-        body = substitute_expr(body, inverse.values)
-        kept = [Guard(substitute(g.index, inverse.values), g.low, g.high) for g in read.guards if g not in own]
-        conditions, core = split(body)
-        guards = [*inverse.guards, *kept, *(g for c in conditions if isinstance(c, InRange) for g in c.guards)]
-        matches = [self._match(i, v, inverse.values) for i, v in inverse.matches]
-        others = [c for c in conditions if not isinstance(c, InRange)]
-        pinned = {v: 0 for v in inverse.free for g in guards if g.index == as_index(v) and (g.low, g.high) == (0, 1)}
-        guards = [Guard(substitute(g.index, pinned), g.low, g.high) for g in guards]
-        if any(not _possible(g) for g in guards):
-            return None
-        core, others, matches = (
-            substitute_expr(core, pinned), [substitute_expr(o, pinned) for o in others], [substitute_expr(m, pinned) for m in matches],
-        )  # fmt: skip
-        free = tuple(v for v in inverse.free if v not in pinned)
-        core, others = bounded(core, self.tensors), [bounded(o, self.tensors) for o in others]
-        body = attach([*matches, *others], [g for g in guards if not g.always], core, self._dtype(core))
-        return self._counted(_Term(axes, element, body, free))
+        return [Guard(substitute(g.index, inverse.values), g.low, g.high) for g in read.guards if g not in own]
 
     def _counted(self, term: _Term) -> _Term:
         """Replace the sum over variables that the body does not depend on by a factor."""

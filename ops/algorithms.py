@@ -6,7 +6,7 @@ formal names are its results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.errors import SpecError
@@ -21,16 +21,24 @@ if TYPE_CHECKING:
 
 def resolve_algorithms(decl: OpDecl, evaluator: Evaluator) -> Mapping[str, tuple[Node, ...]]:
     """Return the steps of every algorithm whose guard holds, by the algorithm's name."""
-    return {a.name: _nodes(a, evaluator) for a in decl.algorithms if a.guard is None or evaluator.evaluate(a.guard) is True}
+    return {
+        a.name: _nodes(a.name, a.steps, set(), evaluator) for a in decl.algorithms if a.guard is None or evaluator.evaluate(a.guard) is True
+    }
 
 
-def _nodes(algorithm: s.Algorithm, evaluator: Evaluator) -> tuple[Node, ...]:
-    computed: set[str] = set()
+def resolve_gradient(decl: OpDecl, evaluator: Evaluator) -> tuple[Node, ...]:
+    """Return the steps of the gradient that a declaration states; `dy` is the gradient of its result `y`, as given."""
+    if decl.gradient is None:
+        return ()
+    return _nodes("grad", decl.gradient.steps, {f"d{result.name}" for result in decl.results}, evaluator)
+
+
+def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: Evaluator) -> tuple[Node, ...]:
     nodes: list[Node] = []
-    for number, step in enumerate(algorithm.steps):
+    for number, step in enumerate(steps):
         inputs = tuple(_operand(a.value, computed, evaluator) for a in step.arguments if a.name is None)
         attributes = {a.name: evaluator.evaluate(a.value) for a in step.arguments if a.name is not None}
-        nodes.append(Node(f"{algorithm.name}_{number}", step.op, inputs, step.results, attributes))
+        nodes.append(Node(f"{name}_{number}", step.op, inputs, step.results, attributes))
         computed.update(step.results)
     return tuple(nodes)
 

@@ -239,7 +239,8 @@ class _Checker(ExpressionChecker):
     def _steps(self, item: s.Algorithm | s.Gradient) -> None:
         if isinstance(item, s.Algorithm) and item.guard is not None:
             self.expression(item.guard)
-        names: set[str] = set()
+        results = [n for n, t in self.tensors.items() if isinstance(t, s.Result)] if isinstance(item, s.Gradient) else []
+        names = {f"d{result}" for result in results}
         for step in item.steps:
             for argument in step.arguments:
                 with self._extended(names):

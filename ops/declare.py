@@ -18,7 +18,8 @@ from .builtins import BUILTINS
 from .check_expressions import RESERVED
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "and": "and", "or": "or",
 }  # fmt: skip
 _WORDS = frozenset(
     {"if", "else", "for", "and", "or", "not", "outside", "in", "out", "temp", "attr", "let", "table", "require", "type", "each", "when"}

@@ -15,7 +15,7 @@ from ..ir.source import Span
 from ..ir.statement import Program
 from ..ir.types import DType, TensorType
 from . import syntax as s
-from .algorithms import resolve_algorithms
+from .algorithms import resolve_algorithms, resolve_gradient
 from .assignment import assign, check_coverage
 from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise, live_statements
@@ -33,7 +33,8 @@ class Instance:
 
     `inputs` has the formal name of each operand given, None for an absent optional one; variadic operands and results are
     numbered (`x_0`, `x_1`). `attributes` holds the values used, defaults included; `algorithms` the steps of
-    each algorithm that may stand in for the op here, as nodes over the formal names.
+    each algorithm that may stand in for the op here, as nodes over the formal names, and `gradient` those of the gradient that the
+    declaration states, where `dy` is the gradient of `y`.
     """
 
     op: str
@@ -43,6 +44,7 @@ class Instance:
     output_types: tuple[TensorType, ...]
     attributes: Mapping[str, Value] = field(factory=dict)
     algorithms: Mapping[str, tuple[Node, ...]] = field(factory=dict)
+    gradient: tuple[Node, ...] = ()
 
 
 def instantiate(
@@ -188,9 +190,8 @@ class _Instantiation:
         tensors = {n: t for n, t in evaluator.tensors.items() if n in kept}
         program = Program(tensors, inputs, tuple(self.outputs), statements, tables)
         types = tuple(tensors[name] for name in self.outputs)
-        return Instance(
-            self.decl.name, program, binding.inputs, tuple(self.outputs), types, self.attributes, resolve_algorithms(self.decl, evaluator)
-        )
+        algorithms, gradient = resolve_algorithms(self.decl, evaluator), resolve_gradient(self.decl, evaluator)
+        return Instance(self.decl.name, program, binding.inputs, tuple(self.outputs), types, self.attributes, algorithms, gradient)
 
 
 def _nested(value: object) -> Value:

@@ -42,7 +42,7 @@ def _cancels(program: Program, extremum: Statement, results: Sequence[str]) -> b
     growth: dict[str, tuple[tuple[Var, ...], _Growth]] = {}
     seen = False
     for statement in program.statements:
-        axes = tuple(Var(f"j{n}", extent) for n, extent in enumerate(program.tensors[statement.target].shape))
+        axes = tuple(Var(f".{n}", extent) for n, extent in enumerate(program.tensors[statement.target].shape))
         element = tuple(map(as_index, axes))
         if statement is extremum:
             growth[statement.target] = axes, _Growth("add", 1, element)
@@ -69,7 +69,7 @@ def _of_statement(statement: Statement, tensors: _Tensors, _: object) -> _Growth
         return None
     if statement.combine not in (None, "sum", "max", "min") or (statement.combine == "sum" and found.kind == "add"):
         return None
-    shape = [Var(f"j{n}", a.extent) for n, a in enumerate(_dims(statement))]
+    shape = [Var(f".{n}", a.extent) for n, a in enumerate(_dims(statement))]
     places = {axis: as_index(var) for axis, var in zip(_dims(statement), shape, strict=True)}
     return _Growth(found.kind, found.times, tuple(substitute(i, places) for i in found.row))
 
@@ -77,7 +77,7 @@ def _of_statement(statement: Statement, tensors: _Tensors, _: object) -> _Growth
 def _dims(statement: Statement) -> list[Var]:
     """Return the axis that each dim of the target stands for; dims of extent 1 have one of their own."""
     axes = list(statement.axes)
-    return [axes.pop(0) if w.terms else Var(f"one{n}", 1) for n, w in enumerate(statement.write)]
+    return [axes.pop(0) if w.terms else Var(f".one{n}", 1) for n, w in enumerate(statement.write)]
 
 
 def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:

@@ -1,8 +1,8 @@
 """Inversion of a read's access map: which iterations read a given element.
 
-A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint asks the other way round: for an element `j` of `x`, all `v` with
-`f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum runs over them), with the conditions
-under which such `v` exist:
+A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint asks the other way round: for an element `j` of `x`, all
+`v` with `f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum runs over them), with the
+conditions under which such `v` exist:
 
     x[n, c, 2*o + r]     n = j0, c = j1, r = 2*q + j2 % 2, o = j2 // 2 - q          q free; strided convolution: no tap is tried in vain
     x[i // 4, i % 4]     i = 4*j0 + j1                                               reshape
@@ -44,8 +44,8 @@ from ..ir.index import (
 class Inverse:
     """All iterations that read one element.
 
-    `values` gives the solved variables; `free` are summed over; `guards` and `matches` (an indirect index equals a value) must hold. `phases`
-    maps an axis of the element to the period with which its residues differ. `empty`: nothing reads the element.
+    `values` gives the solved variables; `free` are summed over; `guards` and `matches` (an indirect index equals a value) must hold.
+    `phases` maps an axis of the element to the period with which its residues differ. `empty`: nothing reads the element.
     """
 
     values: Mapping[Var, Index]
@@ -171,7 +171,7 @@ class _Inverter:
         return total + (self._new(last - first + 1) + first) * position
 
     def _deviation(
-        self, plain: list[tuple[Atom, int]], wild: list[tuple[Atom, int]], left: Index, right: Index, axis: int
+        self, plain: Sequence[tuple[Atom, int]], wild: Sequence[tuple[Atom, int]], left: Index, right: Index, axis: int
     ) -> list[_Equation]:
         """Let what is not affine take every value of its range, and keep those where the equation holds."""
         low, high = Index(0, tuple(wild)).bounds()
@@ -260,7 +260,7 @@ class _Inverter:
 
     def _new(self, extent: int) -> Index:
         """Return a fresh unknown."""
-        var = Var(f"q{len(self.fresh)}", extent)
+        var = Var(f".q{len(self.fresh)}", extent)
         self.fresh.append(var)
         if extent > 1:
             self.unknown.add(var)
@@ -301,7 +301,7 @@ def _digit(atom: FloorDiv | Mod, value: Index) -> tuple[Index, _Digit]:
 
 
 def _left_over(var: Var, terms: Mapping[Atom, int]) -> tuple[int, int, str]:
-    """Return how many values of the other variables remain to be tried where a sum is solved for one of them; then the shorter one loses."""
+    """Return how many values of the other variables remain where a sum is solved for one of them; then, how short it is."""
     others = [(v, f) for v, f in terms.items() if v != var and isinstance(v, Var)]
     step = max((abs(terms[var]) // gcd(terms[var], f) for _, f in others), default=1)
     return -(-prod(v.extent for v, _ in others) // step), -var.extent, var.name

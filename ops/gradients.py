@@ -1,0 +1,75 @@
+"""Gradients of operations as operations: derived from a declaration, or stated by it, and added to the vocabulary.
+
+A derived gradient is a declaration of its own (`declare`) at the shapes of its use; its name ends in a digest of its text, so that equal
+gradients are one operation. Nothing that compiles a graph can tell it from an operation that somebody wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from ..ir.graph import Array, Node
+from ..ir.source import Source
+from ..ir.types import TensorType
+from .adjoint import adjoint
+from .declare import declare
+from .instantiate import Instance
+from .registry import Registry
+
+
+class Gradients:
+    """Derives gradients and collects the declarations that they need: `registry` has them, `texts` prints them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.texts: dict[str, str] = {}
+        self._instances: dict[object, Instance] = {}
+
+    def instance(self, node: Node, operands: Sequence[TensorType | None], constants: Mapping[int, Array]) -> Instance:
+        """Return what a node means."""
+        key = None if constants else (node.op, tuple(operands), _frozen(node.attributes))
+        if key is None or key not in self._instances:
+            made = self.registry[node.op].instantiate(operands, node.attributes, constants)
+            if key is None:
+                return made
+            self._instances[key] = made
+        return self._instances[key]
+
+    def steps(self, instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...] | None:
+        """Return the nodes that compute an operand's gradient from those of some results; None where there is none.
+
+        They are nodes over the operation's formal names; the gradient of a result `y` is `dy`, and that of operand `x` they name `dx`.
+        """
+        stated = _stated(instance, operand, results)
+        if stated:
+            return stated
+        derived = adjoint(instance.program, operand, results)
+        if derived is None:
+            return None
+        names = {**{t: t for t in derived.program.inputs}, **{n: f"d{r}" for n, r in derived.gradients.items()}}
+        inputs = tuple(names[t] for t in derived.program.inputs)
+        summary = f"gradient of {instance.op} with respect to {operand}"
+        digest = hashlib.sha256(declare("gradient", summary, derived.program).encode()).hexdigest()[:10]
+        name = f"{instance.op}_d_{operand}_{digest}"
+        if name not in self.registry:
+            self.texts[name] = declare(name, summary, derived.program)
+            self.registry = self.registry.extend(Source(f"{name}.cuts", self.texts[name]))
+        return (Node(name, name, inputs, (f"d{operand}",)),)
+
+
+def _stated(instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...]:
+    """Return the steps of a declaration's own gradient that lead to an operand; nothing where it does not say."""
+    wanted, kept = {f"d{operand}"}, []
+    for node in reversed(instance.gradient):
+        if wanted & set(node.outputs):
+            kept.append(node)
+            wanted.update(node.operands)
+    absent = {f"d{r}" for r in instance.outputs} - {f"d{r}" for r in results}
+    if not kept or wanted & absent:
+        return ()
+    return tuple(reversed(kept))
+
+
+def _frozen(attributes: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, repr(value)) for name, value in attributes.items()))

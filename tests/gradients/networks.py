@@ -1,0 +1,190 @@
+"""Small networks for the tests of this folder: as a graph of ours, and as a PyTorch function of the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType, dtype_of_numpy
+from cuts.ops.inference import builtin_instances
+
+
+@define
+class Network:
+    """Builds a graph node by node; names of values are given, types are inferred."""
+
+    name: str
+    inputs: list[str] = field(factory=list)
+    types: dict[str, TensorType] = field(factory=dict)
+    constants: dict[str, Any] = field(factory=dict)
+    nodes: list[Node] = field(factory=list)
+    rng: np.random.Generator = field(factory=lambda: np.random.default_rng(1))
+
+    def input(self, name: str, *shape: int, dtype: DType = DType.F32) -> str:
+        self.inputs.append(name)
+        self.types[name] = TensorType(dtype, shape)
+        return name
+
+    def constant(self, name: str, array: Any) -> str:
+        self.constants[name] = array
+        self.types[name] = TensorType(dtype_of_numpy(array.dtype), array.shape)
+        return name
+
+    def weight(self, name: str, *shape: int, scale: float = 0.3, shift: float = 0.0) -> str:
+        return self.constant(name, (self.rng.standard_normal(shape) * scale + shift).astype(np.float32))
+
+    def op(self, op: str, *operands: str | None, out: str = "", **attributes: Any) -> str:
+        results = tuple(out.split()) or (f"{op}{len(self.nodes)}",)
+        node = Node(f"n{len(self.nodes)}", op, operands, results, attributes)
+        types = builtin_instances().infer(node, [None if o is None else self.types[o] for o in operands])
+        self.types.update(zip(results, types, strict=False))
+        self.nodes.append(node)
+        return results[0]
+
+    def graph(self, *outputs: str) -> Graph:
+        return Graph(self.name, tuple(self.inputs), outputs, self.types, tuple(self.nodes), self.constants)
+
+
+def resnet() -> Network:
+    """A stem, a residual block with a strided shortcut, batch norm in training, pooling, a classifier."""
+    net = Network("tiny resnet")
+    net.input("x", 2, 3, 8, 8)
+    net.input("target", 2, dtype=DType.I64)
+    net.weight("stem", 4, 3, 3, 3)
+    net.op("conv", "x", "stem", out="a", pads=(1, 1, 1, 1))
+    _batch_norm(net, "a", "bn1", 4)
+    net.op("relu", "bn1", out="r")
+    net.op("max_pool", "r", out="p", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+    net.weight("w1", 6, 4, 3, 3)
+    net.weight("w2", 6, 6, 3, 3)
+    net.weight("short", 6, 4, 1, 1)
+    net.op("conv", "p", "w1", out="c1", pads=(1, 1, 1, 1), strides=(2, 2))
+    _batch_norm(net, "c1", "bn2", 6)
+    net.op("relu", "bn2", out="r1")
+    net.op("conv", "r1", "w2", out="c2", pads=(1, 1, 1, 1))
+    net.op("conv", "p", "short", out="s", strides=(2, 2))
+    net.op("add", "c2", "s", out="sum")
+    net.op("relu", "sum", out="r2")
+    net.op("global_average_pool", "r2", out="g")
+    net.op("reshape", "g", out="flat", shape=(2, 6))
+    _classify(net, "flat", 6, 5)
+    return net
+
+
+def _batch_norm(net: Network, x: str, name: str, channels: int) -> None:
+    scale, bias = net.weight(f"{name}.scale", channels, shift=1.0), net.weight(f"{name}.bias", channels)
+    mean = net.constant(f"{name}.mean", np.zeros(channels, np.float32))
+    var = net.constant(f"{name}.var", np.ones(channels, np.float32))
+    net.op("batch_norm_training", x, scale, bias, mean, var, out=f"{name} {name}.new_mean {name}.new_var", unbiased=True)
+
+
+def _classify(net: Network, x: str, features: int, classes: int) -> None:
+    net.weight("fc", features, classes)
+    net.weight("fc.bias", classes)
+    net.op("matmul", x, "fc", out="product")
+    net.op("add", "product", "fc.bias", out="logits")
+    net.op("cross_entropy", "logits", "target", out="loss")
+
+
+def torch_resnet(p: Mapping[str, Any], x: Any, target: Any, stats: Mapping[str, Any]) -> Any:
+    import torch.nn.functional as f
+
+    def norm(value: Any, name: str) -> Any:
+        running = stats[f"{name}.mean"], stats[f"{name}.var"]
+        return f.batch_norm(value, *running, p[f"{name}.scale"], p[f"{name}.bias"], training=True, momentum=0.1)
+
+    r = f.relu(norm(f.conv2d(x, p["stem"], padding=1), "bn1"))
+    h = f.max_pool2d(r, 3, 2, 1)
+    r1 = f.relu(norm(f.conv2d(h, p["w1"], padding=1, stride=2), "bn2"))
+    y = f.relu(f.conv2d(r1, p["w2"], padding=1) + f.conv2d(h, p["short"], stride=2))
+    return f.cross_entropy(y.mean((2, 3)) @ p["fc"] + p["fc.bias"], target)
+
+
+def transformer(tokens: int = 5, width: int = 8, heads: int = 2, vocabulary: int = 7) -> Network:
+    """An embedding, one encoder block before its norms, a classifier of the mean token."""
+    net = Network("tiny transformer")
+    net.input("ids", 2, tokens, dtype=DType.I64)
+    net.input("target", 2, dtype=DType.I64)
+    net.weight("table", vocabulary, width, scale=1.0)
+    net.weight("places", tokens, width)
+    net.op("gather", "table", "ids", out="e")
+    net.op("add", "e", "places", out="h")
+    _layer_norm(net, "h", "ln1", width)
+    for name in "qkv":
+        net.weight(f"w{name}", width, width)
+        net.op("matmul", "ln1", f"w{name}", out=f"{name}0")
+        net.op("reshape", f"{name}0", out=f"{name}1", shape=(2, tokens, heads, width // heads))
+        net.op("transpose", f"{name}1", out=name, perm=(0, 2, 3, 1) if name == "k" else (0, 2, 1, 3))
+    net.op("matmul", "q", "k", out="scores")
+    net.constant("scale", np.asarray((width // heads) ** -0.5, np.float32))
+    net.op("mul", "scores", "scale", out="scaled")
+    net.op("softmax", "scaled", out="weights")
+    net.op("matmul", "weights", "v", out="mixed")
+    net.op("transpose", "mixed", out="m1", perm=(0, 2, 1, 3))
+    net.op("reshape", "m1", out="m2", shape=(2, tokens, width))
+    net.weight("wo", width, width)
+    net.op("matmul", "m2", "wo", out="o")
+    net.op("add", "h", "o", out="h1")
+    _layer_norm(net, "h1", "ln2", width)
+    net.weight("up", width, 2 * width)
+    net.weight("up.bias", 2 * width)
+    net.weight("down", 2 * width, width)
+    net.op("matmul", "ln2", "up", out="u0")
+    net.op("add", "u0", "up.bias", out="u1")
+    net.op("gelu", "u1", out="u")
+    net.op("matmul", "u", "down", out="d")
+    net.op("add", "h1", "d", out="h2")
+    net.op("reduce_mean", "h2", out="token", axes=(1,), keepdims=False)
+    _classify(net, "token", width, 4)
+    return net
+
+
+def _layer_norm(net: Network, x: str, name: str, width: int) -> None:
+    net.op("layer_norm", x, net.weight(f"{name}.scale", width, shift=1.0), net.weight(f"{name}.bias", width), out=name)
+
+
+def torch_transformer(p: Mapping[str, Any], ids: Any, target: Any, heads: int = 2) -> Any:
+    import torch
+    import torch.nn.functional as f
+
+    h = p["table"][ids] + p["places"]
+    n, tokens, width = h.shape
+
+    def norm(value: Any, name: str) -> Any:
+        return f.layer_norm(value, (width,), p[f"{name}.scale"], p[f"{name}.bias"])
+
+    a = norm(h, "ln1")
+    q, k, v = ((a @ p[f"w{name}"]).reshape(n, tokens, heads, -1).transpose(1, 2) for name in "qkv")
+    weights = torch.softmax(q @ k.transpose(2, 3) * (width // heads) ** -0.5, -1)
+    h1 = h + (weights @ v).transpose(1, 2).reshape(n, tokens, width) @ p["wo"]
+    h2 = h1 + f.gelu(norm(h1, "ln2") @ p["up"] + p["up.bias"]) @ p["down"]
+    return f.cross_entropy(h2.mean(1) @ p["fc"] + p["fc.bias"], target)
+
+
+def lstm_classifier() -> Network:
+    """An LSTM over a short sequence, and a classifier of its last state."""
+    net = Network("tiny lstm")
+    net.input("x", 4, 2, 3)
+    net.input("target", 2, dtype=DType.I64)
+    net.weight("w", 1, 20, 3)
+    net.weight("r", 1, 20, 5)
+    net.weight("b", 1, 40)
+    net.op("lstm", "x", "w", "r", "b", out="y last cell")
+    net.op("reshape", "last", out="flat", shape=(2, 5))
+    _classify(net, "flat", 5, 3)
+    return net
+
+
+def torch_lstm(p: Mapping[str, Any], x: Any, target: Any) -> Any:
+    """PyTorch's LSTM orders its gates i, f, c, o; ours i, o, f, c."""
+    import torch
+    import torch.nn.functional as f
+
+    order = torch.cat([torch.arange(k * 5, k * 5 + 5) for k in (0, 2, 3, 1)])
+    w, r, b = p["w"][0][order], p["r"][0][order], p["b"][0]
+    h = c = torch.zeros(2, 5, dtype=x.dtype)
+    _, last, _ = torch._VF.lstm(x, (h[None], c[None]), [w, r, b[:20][order], b[20:][order]], True, 1, 0.0, True, False, False)
+    return f.cross_entropy(last[0] @ p["fc"] + p["fc.bias"], target)

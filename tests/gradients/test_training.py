@@ -1,0 +1,93 @@
+"""Training graphs: three steps leave the parameters where PyTorch leaves them, in float64 and on a device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cuts
+import numpy as np
+import pytest
+from .networks import Network, lstm_classifier, resnet, torch_lstm, torch_resnet, torch_transformer, transformer
+
+STEPS = 3
+OPTIMISERS = {
+    "sgd": cuts.SGD(rate=0.1),
+    "momentum": cuts.SGD(rate=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": cuts.SGD(rate=0.1, momentum=0.9, nesterov=True),
+    "adam": cuts.Adam(rate=0.01),
+    "adamw": cuts.Adam(rate=0.01, weight_decay=0.1, decoupled=True),
+}
+
+
+def torch_optimiser(kind: str, parameters: list[Any]) -> Any:
+    optim = pytest.importorskip("torch").optim
+    return {
+        "sgd": lambda: optim.SGD(parameters, 0.1),
+        "momentum": lambda: optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.01),
+        "nesterov": lambda: optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True),
+        "adam": lambda: optim.Adam(parameters, 0.01),
+        "adamw": lambda: optim.AdamW(parameters, 0.01, weight_decay=0.1),
+    }[kind]()
+
+
+def batches(net: Network, classes: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(3)
+
+    def value(name: str) -> Any:
+        type_ = net.types[name]
+        if type_.dtype.is_float:
+            return rng.standard_normal(type_.shape).astype(np.float32)
+        return rng.integers(0, 7 if name == "ids" else classes, type_.shape)
+
+    return [{name: value(name) for name in net.inputs} for _ in range(STEPS)]
+
+
+def train(training: cuts.Training, run: Any, data: list[dict[str, Any]]) -> tuple[list[float], dict[str, Any]]:
+    state: dict[str, Any] = dict(training.initial)
+    losses = []
+    for batch in data:
+        results, state = training.step(run, state, batch)
+        losses.append(float(results["loss"]))
+    return losses, state
+
+
+def torch_training(net: Network, loss: Any, kind: str, data: list[dict[str, Any]]) -> tuple[list[float], dict[str, Any]]:
+    torch = pytest.importorskip("torch")
+    state = {name: torch.tensor(array).double() for name, array in net.constants.items()}
+    names = [name for name in state if not name.endswith((".mean", ".var")) and state[name].ndim]
+    for name in names:
+        state[name].requires_grad_()
+    optimiser = torch_optimiser(kind, [state[name] for name in names])
+    losses = []
+    for batch in data:
+        tensors = [torch.tensor(v).double() if v.dtype.kind == "f" else torch.tensor(v) for v in batch.values()]
+        optimiser.zero_grad()
+        value = loss(state, *tensors, stats=state) if loss is torch_resnet else loss(state, *tensors)
+        value.backward()
+        optimiser.step()
+        losses.append(value.item())
+    return losses, {name: value.detach().numpy() for name, value in state.items()}
+
+
+NETWORKS = {
+    "resnet": (resnet, torch_resnet, 5),
+    "transformer": (transformer, torch_transformer, 4),
+    "lstm": (lstm_classifier, torch_lstm, 3),
+}
+STATISTICS = {f"{bn}.{what}": f"{bn}.new_{what}" for bn in ("bn1", "bn2") for what in ("mean", "var")}
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((n, "adam") for n in NETWORKS), *(("resnet", k) for k in OPTIMISERS if k != "adam")])
+def test_three_steps_equal_pytorch(name: str, kind: str) -> None:
+    make, oracle, classes = NETWORKS[name]
+    net = make()
+    training = cuts.grad(net.graph("loss"), optimiser=OPTIMISERS[kind], updates=STATISTICS if name == "resnet" else {})
+    data = batches(net, classes)
+    losses, state = train(training, training.reference, data)
+    expected_losses, expected = torch_training(net, oracle, kind, data)
+    assert losses == pytest.approx(expected_losses, rel=1e-6)
+    for parameter, value in expected.items():
+        if parameter in state:
+            np.testing.assert_allclose(state[parameter], value, rtol=1e-4, atol=1e-6, err_msg=parameter)
+    assert not math.isclose(losses[0], losses[-1])
