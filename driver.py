@@ -179,7 +179,8 @@ class CompiledPlan:
     def tolerances(self) -> dict[str, float]:
         """Return the relative error that rounding explains, for every value of the model."""
         model = self._model()
-        collected = accumulations(model.graph, spec_of_texts(model.specs).registry)
+        used = {str(name) for group in self.plan.groups for name in _listed(group.get("algorithms"))}
+        collected = accumulations(model.graph, spec_of_texts(model.specs).registry, used)
         return {name: tolerance(model.graph.types[name].dtype, a.length, a.depth) for name, a in collected.items()}
 
     def verify(self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None) -> tuple[Comparison, ...]:
@@ -202,6 +203,11 @@ class CompiledPlan:
         if self.plan.model is None:
             raise PlanError(f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with")
         return self.plan.model
+
+
+def _listed(value: object) -> Sequence[object]:
+    """Return a record's list; nothing where there is none."""
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def build(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from attrs import frozen
 
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node
+from ..ir.types import TensorType
+from ..ops.amplification import amplification
 from ..ops.inference import Instances
 from ..ops.reference import evaluate_graph
 from ..ops.registry import Registry
@@ -29,15 +31,24 @@ class Accumulation:
     depth: int = 0
 
 
-def accumulations(graph: Graph, registry: Registry) -> dict[str, Accumulation]:
-    """Return the accumulation behind every value of a graph; reduction lengths add up along a path."""
+def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] = ()) -> dict[str, Accumulation]:
+    """Return the accumulation behind every value of a graph; reduction lengths add up along a path.
+
+    Where one of the named `algorithms` may have computed a node, its terms count as often as explains what it rounds more.
+    """
     known = Instances(registry)
     result = {value: Accumulation() for value in (*graph.inputs, *graph.constants)}
     for node in graph.nodes:
         sources = [result.get(value, Accumulation()) for value in node.operands]
-        program = known.of_node(node, graph).program
-        own = sum(math.prod(axis.extent for axis in statement.reduce) for statement in program.statements if statement.reduce)
+        instance = known.of_node(node, graph)
+        own = sum(math.prod(axis.extent for axis in statement.reduce) for statement in instance.program.statements if statement.reduce)
+        factor = max((amplification(node, _types(node, graph), a, known) for a in instance.algorithms if a in algorithms), default=1.0)
+        own = math.ceil(own * factor**2)
         length = max((source.length for source in sources), default=0) + own
         depth = max((source.depth for source in sources), default=0) + 1
         result |= dict.fromkeys(node.outputs, Accumulation(length, depth))
     return result
+
+
+def _types(node: Node, graph: Graph) -> list[TensorType | None]:
+    return [None if v is None else graph.types[v] for v in node.inputs]

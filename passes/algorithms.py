@@ -46,19 +46,21 @@ class Choice:
 
 @frozen
 class ChooseAlgorithms:
-    """Replaces nodes by their cheapest algorithms; `choices` lists what was compared."""
+    """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new node."""
 
     instances: Instances
     evaluator: Evaluator
     policy: Policy
     mode: Mode
     choices: list[Choice] = field(factory=list)
+    used: dict[str, str] = field(factory=dict)
     known: dict[Hashable, Mapping[str, float]] = field(factory=dict)
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
         self.choices.clear()
         self.known.clear()
+        self.used.clear()
         result = graph
         for node in graph.nodes:
             alternatives = self.instances.of_node(node, graph).algorithms
@@ -67,7 +69,9 @@ class ChooseAlgorithms:
             choice = Choice(node.name, self._costs(node, graph, alternatives))
             self.choices.append(choice)
             if choice.best:
+                before = {n.name for n in result.nodes}
                 result = replace_node(result, node, choice.best, self.instances)
+                self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
         return result
 
     def _costs(self, node: Node, graph: Graph, alternatives: Collection[str]) -> Mapping[str, float]:

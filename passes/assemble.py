@@ -41,8 +41,12 @@ def assemble(
     chosen: Mapping[Hashable, Candidate],
     made: Mapping[Hashable, KernelFunction],
     complete: bool,
+    algorithms: Mapping[str, str],
 ) -> CompiledGraph:
-    """Bind each group's tensors to its kernel's arguments; groups come in execution order, equal ones share a kernel."""
+    """Bind each group's tensors to its kernel's arguments; groups come in execution order, equal ones share a kernel.
+
+    `algorithms` says of nodes that took another one's place which algorithm they belong to.
+    """
     kernels = {key: n for n, key in enumerate(made)}
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
@@ -50,19 +54,21 @@ def assemble(
         key = kernel_key(group, views)
         arguments = made[key].arguments
         steps.append(Step(kernels[key], tuple(a.tensor if a.table else group.tensors[a.tensor] for a in arguments)))
-        records.append(_record(group, views, chosen[key]))
+        records.append(_record(group, views, chosen[key], algorithms))
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
     types = {t: type_ for t, type_ in views.programs.types.items() if t in touched}  # also of tensors between the kernels of one node
-    return CompiledGraph(evolve(graph, types={**graph.types, **types}), tuple(made.values()), tuple(steps), storages, tuple(records), complete)
+    graph = evolve(graph, types={**graph.types, **types})
+    return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete)
 
 
-def _record(group: Group, views: Views, candidate: Candidate) -> Mapping[str, object]:
+def _record(group: Group, views: Views, candidate: Candidate, algorithms: Mapping[str, str]) -> Mapping[str, object]:
     units = {u.name: u for u in views.programs.units}
     nodes = tuple(dict.fromkeys(units[u].node for u in group.units))
     return {
         "nodes": list(nodes),
         "ops": [units[u].op for u in group.units],
+        "algorithms": sorted({algorithms[n] for n in nodes if n in algorithms}),
         "level": group.level,
         "form": print_ir(group.named),
         "inputs": list(group.inputs),

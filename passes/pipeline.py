@@ -103,7 +103,7 @@ class _Pipeline:
         try:
             graph = run_passes(graph, passes, keep)
             evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
-            graph = self._algorithms(graph, evaluator)
+            graph, algorithms = self._algorithms(graph, evaluator)
             latest.append(self._after("algorithms", graph, print_graph))
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
@@ -119,17 +119,20 @@ class _Pipeline:
         except _Stop:
             return CompiledGraph(latest[-1], (), ())
         complete = not evaluator.expired and (self.selector is None or self.selector.complete)
-        return assemble(graph, groups, views, chosen, made, complete)
+        return assemble(graph, groups, views, chosen, made, complete, algorithms)
 
-    def _algorithms(self, graph: Graph, evaluator: Evaluator) -> Graph:
-        """Return the graph with the cheapest algorithm of each node; while measuring changes costs, they are compared again."""
+    def _algorithms(self, graph: Graph, evaluator: Evaluator) -> tuple[Graph, Mapping[str, str]]:
+        """Return the graph with the cheapest algorithm of each node, and which nodes belong to one.
+
+        While measuring changes what the algorithms cost, they are compared again.
+        """
         instances = Instances(self.registry)
         costs = evaluator if self.selector is None else self.selector.evaluator(evaluator)
         step = ChooseAlgorithms(instances, costs, Policy(shared_bytes=self.target.MAX_shared), self.options.mode)
         chosen = step.run(graph)
         while self.selector is not None and step.choices and self.selector.learn():
             chosen = step.run(graph)
-        return graph if chosen is graph else Canonicalise(instances).run(chosen)
+        return graph if chosen is graph else Canonicalise(instances).run(chosen), step.used
 
     def _partition(self, views: Views, evaluator: Evaluator) -> list[Group]:
         """Return the groups; as long as measuring changes what groups cost, the partition is found again."""

@@ -1,0 +1,71 @@
+"""How much more an algorithm rounds than the declaration it stands in for, derived from both.
+
+Rounding errors are independent and proportional to what is rounded, so they grow as variances do: the variance of a product is the product
+of the variances, that of a sum the sum, a table's entry counts squared. Evaluated in this arithmetic on operands of variance 1, the
+declaration yields the variance of its result, and the algorithm that of everything it adds up to get there. The root of their ratio is
+the factor. Winograd's F(2x2, 3x3) comes out at 1.7, F(4x4, 3x3) at about 30.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import evolve
+
+from ..ir.errors import CutsError
+from ..ir.expr import Call, Const, Expr, rebuild
+from ..ir.graph import Array, Node
+from ..ir.statement import Program
+from ..ir.types import TensorType
+from .inference import Instances
+from .reference import evaluate
+
+#: Larger dims are taken as this one: the factor depends on filters and tiles, which are small, not on how many there are.
+_SMALL = 8
+
+
+def amplification(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
+    """Return by what factor the expected error of an algorithm exceeds that of a node's own declaration, at least 1."""
+    small = [None if t is None else TensorType(t.dtype, tuple(min(n, _SMALL) for n in t.shape)) for t in types]
+    try:
+        return _factor(node, small, algorithm, instances)
+    except CutsError:  # the declaration does not take operands of the smaller sizes
+        return _factor(node, types, algorithm, instances)
+
+
+def _factor(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
+    instance = instances.of(node, types)
+    if algorithm not in instance.algorithms:
+        return 1.0
+    known: dict[str, TensorType] = {f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None}
+    values: dict[str, Array] = {f: np.ones(t.shape) for f, t in known.items()}
+    direct = evaluate(variances(instance.program), values)
+    for step in instance.algorithms[algorithm]:
+        made = instances.of(step, [None if v is None else known[v] for v in step.inputs])
+        operands = {f: values[v] for f, v in zip(made.inputs, step.inputs, strict=False) if f is not None and v is not None}
+        results = evaluate(variances(made.program), operands)
+        known.update(zip(step.outputs, made.output_types, strict=True))
+        values.update({v: results[f] for f, v in zip(made.outputs, step.outputs, strict=True)})
+    ratios = [float(np.max(values[o])) / max(float(np.mean(direct[o])), 1e-300) for o in instance.outputs if values[o].size]
+    return math.sqrt(max([1.0, *ratios]))
+
+
+def variances(program: Program) -> Program:
+    """Return the program that computes variances of a program's results from those of its operands, for sums of products."""
+    statements = tuple(evolve(s, body=_squared(s.body)) for s in program.statements)
+    return evolve(program, statements=statements, constants={t: tuple(v * v for v in table) for t, table in program.constants.items()})
+
+
+def _squared(expr: Expr) -> Expr:
+    if isinstance(expr, Call) and expr.fn == "neg":
+        return _squared(expr.args[0])
+    if isinstance(expr, Call) and expr.fn == "sub":
+        return Call("add", (_squared(expr.args[0]), _squared(expr.args[1])))
+    if isinstance(expr, Call) and expr.fn == "select":
+        condition, *cases = expr.args
+        return Call("select", (condition, *(_squared(c) for c in cases)))
+    if isinstance(expr, Call):
+        return Call(expr.fn, tuple(_squared(a) for a in expr.args))
+    return rebuild(expr, lambda leaf: Const(leaf.value**2, leaf.dtype) if isinstance(leaf, Const) and leaf.dtype.is_float else leaf)

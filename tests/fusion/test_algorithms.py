@@ -1,0 +1,107 @@
+"""Algorithms of a declaration: each computes what the declaration means, the cheapest is taken, and the tolerance follows."""
+
+from __future__ import annotations
+
+import cuts
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.reference import accumulations, run_reference
+from cuts.ir.graph import Graph, Node
+from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify_graph import verify_graph
+from cuts.ops import Registry
+from cuts.ops.amplification import amplification
+from cuts.ops.inference import Instances
+from cuts.passes.algorithms import ChooseAlgorithms, replace_node
+from cuts.passes.canonicalise import Canonicalise
+from cuts.passes.legality import Policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+
+REGISTRY = Registry.builtin()
+INSTANCES = Instances(REGISTRY)
+
+
+def convolution(n: int, c: int, k: int, height: int, width: int, pads: tuple[int, ...] = (1, 1, 1, 1), bias: bool = True) -> Graph:
+    """Return relu(conv) with 3x3 filters."""
+    shapes = {"x": (n, c, height, width), "w": (k, c, 3, 3), "b": (k,)}
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    generator = np.random.default_rng(1)
+    constants = {name: generator.standard_normal(shapes[name]).astype(np.float32) for name in ("w", "b")}
+    conv = Node("c", "conv", ("x", "w", "b" if bias else None), ("y",), {"pads": pads})
+    (types["y"],) = INSTANCES.infer(conv, [types["x"], types["w"], types["b"] if bias else None])
+    types["z"] = types["y"]
+    if not bias:
+        del types["b"], constants["b"]
+    return Graph("g", ("x",), ("z",), types, (conv, Node("r", "relu", ("y",), ("z",))), constants)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -> None:
+    pads = tuple(data.draw(st.integers(0, 2)) for _ in range(4))
+    sizes = [data.draw(st.integers(low, high)) for low, high in ((1, 2), (1, 5), (1, 5), (3, 9), (3, 9))]
+    graph = convolution(*sizes, pads, data.draw(st.booleans()))
+    alternatives = INSTANCES.of_node(graph.nodes[0], graph).algorithms
+    assert alternatives
+    x = {"x": np.random.default_rng(2).standard_normal(graph.types["x"].shape).astype(np.float32)}
+    (expected,) = run_reference(graph, REGISTRY, x).values()
+    for name in alternatives:
+        other = verify_graph(replace_node(graph, graph.nodes[0], name, INSTANCES), INSTANCES.infer)
+        (found,) = run_reference(other, REGISTRY, x).values()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class Words:
+    """An evaluator that prefers what its test says: seconds per number of reduced terms."""
+
+    def __init__(self, contraction: float) -> None:
+        self.contraction = contraction
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return seconds that grow with the terms of reductions, and a fixed time per kernel."""
+        return 1.0 + self.contraction * sum(np.prod([v.extent for v in (*s.axes, *r.reduce)]) for s in group.segments for r in s.reductions)
+
+
+@pytest.mark.parametrize(("contraction", "best"), [(0.0, ""), (1.0, "winograd_4x4")])
+def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
+    graph = convolution(2, 16, 16, 16, 16)
+    step = ChooseAlgorithms(INSTANCES, Words(contraction), Policy(), "mixed")
+    chosen = step.run(graph)
+    assert [c.best for c in step.choices] == [best]
+    assert (chosen is graph) == (not best)
+    final = Canonicalise(INSTANCES).run(chosen)
+    assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
+
+
+def test_equal_nodes_are_decided_once() -> None:
+    graph = convolution(2, 8, 8, 8, 8)
+    again = evolve(graph.nodes[0], name="d", inputs=("z", "w", "b"), outputs=("v",))
+    twice = evolve(graph, nodes=(*graph.nodes, again, Node("s", "relu", ("v",), ("u",))), outputs=("u",),
+                   types={**graph.types, "v": graph.types["y"], "u": graph.types["y"]})  # fmt: skip
+    step = ChooseAlgorithms(INSTANCES, Words(0.0), Policy(), "mixed")
+    step.run(twice)
+    assert len(step.choices) == 2
+    assert len(step.known) == 1
+
+
+def test_larger_tiles_round_more() -> None:
+    graph = convolution(1, 64, 64, 56, 56)
+    node = graph.nodes[0]
+    types = [graph.types[str(v)] for v in node.inputs]
+    small, large = (amplification(node, types, f"winograd_{t}x{t}", INSTANCES) for t in (2, 4))
+    assert 1.5 < small < 2 < 20 < large < 50
+    direct, transformed = (accumulations(graph, REGISTRY, used)["z"].length for used in ((), ("winograd_4x4",)))
+    assert direct == 576
+    assert transformed > 400 * direct
+
+
+@needs_opencl
+def test_a_compiled_convolution_by_winograd() -> None:
+    plan = cuts.build(convolution(4, 32, 32, 20, 19), target="opencl")
+    assert any("winograd_4x4" in group["algorithms"] for group in plan.plan.groups)
+    assert all(result.ok for result in plan.verify())
