@@ -7,6 +7,7 @@ import heapq
 import os
 import time
 from itertools import count as count_up
+from math import inf
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from ..passes.climb import Point, best_points
 from ..passes.extract import extract
 from ..passes.lower import lower
 from ..passes.space import make_space
-from .child import Child, Lost
+from .child import START_LIMIT, Child, Lost
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 
@@ -137,6 +138,7 @@ class Builder(Protocol):
 class _Slot:
     child: Child
     job: Job | None = None
+    begun: float = 0.0
     deadline: float = 0.0
 
 
@@ -171,9 +173,8 @@ class Workers:
         if busy and not self._done:
             soonest = min(s.deadline for s in busy) - time.monotonic()
             wait([s.child.connection for s in busy if s.child.alive], max(0.0, min(timeout, soonest)))
-        now = time.monotonic()
         for slot in busy:
-            if not slot.child.alive or slot.child.connection.poll(0) or now > slot.deadline:
+            if self._over(slot):
                 self._finish(slot)
         self._assign()
         done, self._done = self._done, []
@@ -194,13 +195,25 @@ class Workers:
                 except Lost as lost:
                     self._done.append(Done(job, error=str(lost)))
                     continue
-                slot.job, slot.deadline = job, time.monotonic() + slot.child.allowance(job.limit)
+                slot.job, slot.begun, slot.deadline = job, time.monotonic(), inf
+
+    @staticmethod
+    def _over(slot: _Slot) -> bool:
+        """Whether a job has been answered, lost, or given its time; the time begins when the process has started."""
+        child, job = slot.child, slot.job
+        assert job is not None
+        try:
+            if slot.deadline == inf and child.ready(0):
+                slot.deadline = time.monotonic() + job.limit
+            return time.monotonic() > min(slot.deadline, slot.begun + START_LIMIT + job.limit) or child.connection.poll(0)
+        except (EOFError, OSError):
+            return True
 
     def _finish(self, slot: _Slot) -> None:
         job, slot.job = slot.job, None
         assert job is not None
         try:
-            self._done.append(Done(job, slot.child.receive(max(0.0, slot.deadline - time.monotonic()))))
+            self._done.append(Done(job, slot.child.receive(0.0)))
         except Lost as lost:
             self._done.append(Done(job, error=str(lost), hung=lost.hung))
         except CutsError as error:

@@ -61,9 +61,8 @@ class Child:
         ours, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()
-        )
+        # What libraries print must not get into the output of a command, so it goes to standard error.
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2)
         theirs.close()
         self._connection = Connection(ours.detach())
         self.starts += 1
@@ -81,20 +80,23 @@ class Child:
     def receive(self, limit: float) -> Any:
         """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no answer."""
         try:
-            if not self.connection.poll(self.allowance(limit)):
+            ready = self.ready(START_LIMIT)
+            if not ready or not self.connection.poll(limit):
                 self.kill()
-                raise Lost(f"no answer in {limit:g} seconds", hung=True)
+                raise Lost(f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready)
             error, value = self.connection.recv()
-            self._fresh = False
         except (EOFError, OSError):
             raise self._lost() from None
         if error is not None:
             raise error
         return value
 
-    def allowance(self, limit: float) -> float:
-        """Return the seconds an answer may take: the first one of a process includes its start."""
-        return limit + START_LIMIT if self._fresh else limit
+    def ready(self, limit: float) -> bool:
+        """Wait until the process has started: what it does then, and not its start, is what a request's limit is for."""
+        if self._fresh and self.connection.poll(limit):
+            self.connection.recv()
+            self._fresh = False
+        return not self._fresh
 
     def call(self, limit: float, method: str, *arguments: object) -> Any:
         """Send a request and return its answer."""
@@ -141,6 +143,7 @@ class Child:
 def serve(connection: Connection) -> None:
     """Make the object that is asked for, and answer requests until the connection closes."""
     service, failure = _make(connection)
+    connection.send("ready")
     while True:
         try:
             method, arguments = connection.recv()

@@ -51,7 +51,8 @@ class Task:
     """The search for one problem.
 
     `trials` are results of earlier sessions by schedule. While it is `untrusted`, the simple kernel that the others are held against
-    has not been checked yet. `reached` is the best time when the last batch was proposed, `stale` how many batches in a row did not better it.
+    has not been checked yet. `reached` is the best time when the last batch was proposed, `stale` how many batches in a row did not
+    better it.
     """
 
     problem: Problem

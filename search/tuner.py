@@ -83,7 +83,8 @@ class Tuner:
         missing = [problem for key, problem in unique.items() if key not in found]
         if missing and self.frozen:
             raise UsageError(
-                f"{len(missing)} of {len(unique)} kernels are not in the tuning database; the first is {missing[0].key[:12]}, {missing[0].label}",
+                f"{len(missing)} of {len(unique)} kernels are not in the tuning database; the first is {missing[0].key[:12]},"
+                f" {missing[0].label or 'without a name'}",
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
         if missing:
@@ -170,7 +171,8 @@ class Tuner:
             return None
         try:
             schedule = read_schedule(winner.schedule)
-            if Built(make_kernel(problem, schedule)).source == winner.source:
+            legal = not check_schedule(problem.form, schedule, problem.target)
+            if legal and Built(make_kernel(problem, schedule)).source == winner.source:
                 candidate = assess(problem.form, schedule, problem.target)
                 return Choice(candidate, winner.seconds, winner.spread, "database", winner.trials)
         except (CutsError, AssertionError):
@@ -183,8 +185,7 @@ class Tuner:
     def _begin(self, task: Task) -> None:
         self.database.register(task.problem)
         task.trials = {t.schedule: t for t in self.database.trials(task.problem)}
-        count = max(self._settings.first, self._settings.most)
-        self._submit(task, "rank", None, (-2.0,), self._settings.model, count)
+        self._submit(task, "rank", None, (-2.0,), self._settings.model, self._settings.first)
         if evaluations(task.problem.form) > WHOLE:
             task.untrusted = True
             self._submit(task, "simple", None, (-1.0,))
@@ -199,9 +200,7 @@ class Tuner:
         if done.job.method == "rank":
             self._ranked(task, done)
         elif done.job.method == "simple":
-            task.untrusted = done.value is not None
-            if done.value is not None:
-                self._trust(task, done.value)
+            self._simple(task, done.value)
         elif done.job.method == "prove":
             task.proof = done.value
         elif entry is not None:
@@ -226,9 +225,15 @@ class Tuner:
                 found.append(Scored(None, assess(problem.form, schedule, problem.target)))
         return found
 
-    def _trust(self, task: Task, schedule: Schedule) -> None:
-        """Build the simple kernel that the others are held against."""
+    def _simple(self, task: Task, schedule: Schedule | None) -> None:
+        """Build the simple kernel: the others are held against it, and where all of them fail it is the last resort."""
+        task.untrusted = schedule is not None and not task.ending
+        if schedule is None:
+            return
         scored = Scored(None, assess(task.problem.form, schedule, task.problem.target))
+        if task.ending:
+            self._propose(task, [scored])
+            return
         self._submit(task, "build", Entry(scored, schedule_text(schedule), trusted=True), (-1.0,), schedule)
 
     def _propose(self, task: Task, proposals: Sequence[Scored]) -> None:
@@ -332,12 +337,15 @@ class Tuner:
     def _final(self, task: Task) -> None:
         """Let the fastest be built, where an earlier session measured them, and ask how much of the space is proven slower."""
         task.ending = True
+        if task.seconds == inf:
+            self._submit(task, "simple", None, (float(task.round),))
+            return
         finalists = task.finalists(self._settings)
         if len(finalists) > 1:
             for entry in finalists:
                 if entry.built is None:
                     self._build(task, entry, task.round)
-        if self._settings.prove and task.seconds < inf:
+        if self._settings.prove:
             self._submit(task, "prove", None, (inf,), task.seconds)
         if task.idle:
             self._end(task)

@@ -1,0 +1,106 @@
+"""A bench without a device: a cost function says what every kernel takes, and tables say which kernels fail and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+from cuts.backends.targets import find_target
+from cuts.ir.graph import Attribute, Graph, Node
+from cuts.ir.launch import KernelFunction
+from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.passes.normalise import Illegal, normalise
+from cuts.passes.programs import build_programs
+from cuts.search.bench import Timed
+from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.database import Database
+from cuts.search.measure import Verdict
+from cuts.search.problem import Problem
+from cuts.search.tuner import Tuner
+
+OPENCL = find_target("opencl")
+MACHINE = {"device": "made up"}
+
+
+def group_of(op: str, shapes: Sequence[tuple[int, ...]], attributes: Mapping[str, Attribute] | None = None) -> FusedGroup:
+    """Return the normal form of one operation."""
+    registry = Registry.builtin()
+    types = {f"x{k}": TensorType(DType.F32, shape) for k, shape in enumerate(shapes)}
+    types["y"] = registry[op].instantiate(list(types.values()), dict(attributes or {})).output_types[0]
+    inputs = tuple(t for t in types if t != "y")
+    programs = build_programs(Graph("test", inputs, ("y",), types, (Node("node", op, inputs, ("y",), dict(attributes or {})),)), registry)
+    group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
+    assert not isinstance(group, Illegal), group.reason
+    return group
+
+
+def problem_of(size: int = 64, machine: Mapping[str, str] = MACHINE) -> Problem:
+    """Return the problem of a small matrix product."""
+    return Problem(group_of("matmul", ((size, size), (size, size))), {}, OPENCL, machine, f"matmul {size}")
+
+
+class Inline:
+    """A builder that does every job when it is asked for results, in order of priority; `built` counts candidates."""
+
+    def __init__(self, refuse: Callable[[KernelFunction], Built | None] = lambda kernel: None) -> None:
+        self.queue: list[Job] = []
+        self.built = 0
+        self.refuse = refuse
+
+    @property
+    def load(self) -> int:
+        return len(self.queue)
+
+    def submit(self, job: Job) -> None:
+        self.queue.append(job)
+
+    def collect(self, timeout: float) -> list[Done]:
+        if not self.queue:
+            return []
+        job = min(self.queue, key=lambda j: j.priority)
+        self.queue.remove(job)
+        value = getattr(Factory(), job.method)(*job.arguments)
+        if job.method == "build":
+            self.built += 1
+            value = self.refuse(value.kernel) or value
+        return [Done(job, value)]
+
+    def close(self) -> None:
+        self.queue.clear()
+
+
+class FakeBench:
+    """A bench that looks times up: `cost` returns the seconds of a kernel, `verdicts` what becomes of some of them by name."""
+
+    def __init__(self, cost: Callable[[KernelFunction], float], verdicts: Callable[[KernelFunction], Verdict] | None = None) -> None:
+        self.cost = cost
+        self.verdict = verdicts or (lambda kernel: Verdict("ok"))
+        self.checked: list[str] = []
+        self.samples = 0
+
+    def check(self, problem: Problem, built: Built) -> Verdict:
+        assert built.kernel is not None
+        self.checked.append(built.kernel.name)
+        return self.verdict(built.kernel)
+
+    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+        assert built.kernel is not None
+        self.samples += 1
+        seconds = self.cost(built.kernel)
+        return Timed(verdict=Verdict("timeout", "no answer")) if seconds == inf else Timed((seconds,) * repeats)
+
+    def close(self) -> None:
+        pass
+
+
+def by_threads(kernel: KernelFunction) -> float:
+    """A cost with one optimum: 16 threads a block, and a grid that is not small."""
+    return 1e-3 * (1 + abs(kernel.block[0] - 16) + 4.0 / kernel.grid[0])
+
+
+def tuner_of(bench: FakeBench, builder: Inline | None = None, database: Database | None = None, **options: object) -> Tuner:
+    """Return a tuner over fakes."""
+    made = builder or Inline()
+    return Tuner(database or Database(None), lambda: made, lambda: bench, **options)  # type: ignore[arg-type]

@@ -1,0 +1,26 @@
+"""Services for child processes that misbehave."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from cuts.ir.errors import BackendError
+
+
+class Slow:
+    """Sleeps, or ends the process."""
+
+    def nap(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    def crash(self) -> None:
+        os._exit(3)
+
+
+class Broken:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise BackendError("no device of this kind")

@@ -1,0 +1,126 @@
+"""The tuning database: what it keeps, who may share it, and what happens to a damaged one."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cuts.ir.errors import BackendError
+from cuts.ir.launch import Storage
+from cuts.search.database import OUTCOMES, Database, Trial, Winner
+from cuts.search.problem import Problem, trial_key
+
+from .fakes import MACHINE, OPENCL, problem_of
+
+PROBLEM = problem_of()
+
+
+def test_trials_of_every_outcome_are_kept_with_their_reason(tmp_path: Path) -> None:
+    trials = [Trial(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n) for n, outcome in enumerate(OUTCOMES)]
+    Database(tmp_path / "t").record(PROBLEM, trials)
+    assert Database(tmp_path / "t").trials(PROBLEM) == trials
+
+
+def test_a_later_result_replaces_an_earlier_one() -> None:
+    database = Database(None)
+    database.record(PROBLEM, [Trial("s", "timeout")])
+    database.record(PROBLEM, [Trial("s", "ok", 2e-3)])
+    assert [t.outcome for t in database.trials(PROBLEM)] == ["ok"]
+
+
+def test_only_finished_searches_have_a_winner_and_eviction_forgets_it() -> None:
+    database = Database(None)
+    database.register(PROBLEM)
+    assert database.winner(PROBLEM) is None
+    database.finish(PROBLEM, Winner("s", 1e-3, 0.01, "digest", 7, 100.0, 0.5))
+    assert database.winner(PROBLEM) == Winner("s", 1e-3, 0.01, "digest", 7, 100.0, 0.5)
+    database.evict(PROBLEM)
+    assert database.winner(PROBLEM) is None
+
+
+def test_winners_of_other_machines_are_hints_and_only_hints() -> None:
+    database, there = Database(None), problem_of(machine={"device": "another"})
+    database.finish(there, Winner("s", 1e-3, 0.0))
+    assert database.winner(PROBLEM) is None
+    assert database.hints(PROBLEM) == ["s"]
+    assert database.hints(there) == []
+    assert database.hints(problem_of(48)) == []
+
+
+def test_the_key_depends_on_work_layout_and_machine_but_not_on_names_for_people() -> None:
+    def key(storages: dict[str, Storage], **other: object) -> str:
+        return Problem(PROBLEM.form, storages, OPENCL, MACHINE, **other).key  # type: ignore[arg-type]
+
+    (name, *_) = PROBLEM.form.inputs
+    dense, wide = Storage("b", 0, (64, 1)), Storage("b", 0, (80, 1))
+    assert key({}, label="a", uses=3) == PROBLEM.key == key({name: dense})
+    assert len({PROBLEM.key, key({name: wide}), problem_of(48).key, problem_of(machine={"device": "b"}).key}) == 4
+
+
+def test_a_key_is_explained_by_what_was_hashed() -> None:
+    database = Database(None)
+    database.finish(PROBLEM, Winner("s", 1e-3, 0.0))
+    database.record(PROBLEM, [Trial("s", "ok", 1e-3), Trial("r", "wrong", message="y[0]")])
+    (problem,) = database.explain(PROBLEM.key[:10])
+    assert problem["hashed"]["machine"] == MACHINE
+    assert "reduce" in problem["hashed"]["work"]
+    assert (problem["finished"], problem["trials"]) == (True, {"ok": 1, "wrong": 1})
+    (trial,) = database.explain(trial_key(PROBLEM.key, "r").upper())
+    assert (trial["schedule"], trial["outcome"], trial["message"]) == ("r", "wrong", "y[0]")
+    assert database.explain("0123456789") == []
+
+
+@pytest.mark.parametrize("damage", [b"this is no database " * 100, b""])
+def test_a_damaged_file_is_set_aside_with_a_notice_and_a_new_one_begun(tmp_path: Path, damage: bytes) -> None:
+    path, notices = tmp_path / "t.sqlite3", []
+    path.write_bytes(damage)
+    database = Database(path, notices.append)
+    database.record(PROBLEM, [Trial("s", "ok", 1e-3)])
+    assert len(Database(path).trials(PROBLEM)) == 1
+    assert len(notices) == (1 if damage else 0)
+    assert all("is damaged" in n and "set aside as t.damaged-" in n for n in notices)
+
+
+def test_torn_pages_are_noticed(tmp_path: Path) -> None:
+    path, notices = tmp_path / "t.sqlite3", []
+    database = Database(path)
+    database.record(PROBLEM, [Trial(f"schedule {n} " * 20, "ok", 1e-3) for n in range(200)])
+    database.close()
+    content = bytearray(path.read_bytes())
+    content[8192:20000] = b"\xff" * (20000 - 8192)
+    path.write_bytes(content)
+    assert Database(path, notices.append).trials(PROBLEM) == []
+    assert notices
+
+
+def test_a_file_of_another_version_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t") as connection:
+        connection.execute("pragma user_version = 99")
+    with pytest.raises(BackendError, match=r"has format 99, this version reads 1; cuts cache clear"):
+        Database(tmp_path / "t")
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_not_a_rebuild(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="cannot open tuning database"):
+        Database(tmp_path / "missing" / "t")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from cuts.search.database import Database, Trial
+from cuts.tests.search.fakes import problem_of
+database, problem = Database(Path(sys.argv[1])), problem_of()
+for n in range(100):
+    database.record(problem, [Trial(f"{sys.argv[2]} {n}", "ok", 1e-3)])
+"""
+
+
+def test_two_processes_share_one_database(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "t")]
+    writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
+    assert [w.wait(60) for w in writers] == [0, 0]
+    assert len(Database(tmp_path / "t").trials(PROBLEM)) == 200

@@ -1,0 +1,235 @@
+"""Measurement in a child process, against PoCL: checking, crashes, hangs, and the whole way from a model to a tuned plan."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.ir.errors import BackendError
+from cuts.ir.launch import Storage
+from cuts.passes.choose import choose
+from cuts.passes.interpret import interpret
+from cuts.search.bench import DeviceBench
+from cuts.search.build import Built, Factory, Job, Workers, make_kernel
+from cuts.search.child import Child, Lost
+from cuts.search.database import Database
+from cuts.search.measure import index_ranges
+from cuts.search.oracle import WHOLE, evaluations, expected
+from cuts.search.problem import Problem
+from cuts.search.proof import prove, simple_schedule
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
+from cuts.tests.needs import needs_opencl
+
+from .fakes import MACHINE, OPENCL, group_of, problem_of
+
+CASES = {
+    "conv": ("conv", ((2, 3, 9, 9), (4, 3, 3, 3)), {"pads": (1, 1, 1, 1)}),
+    "softmax": ("softmax", ((5, 33),), {}),
+    "pool": ("max_pool", ((2, 3, 8, 8),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    "matmul": ("matmul", ((7, 13), (13, 11)), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[DeviceBench]:
+    made = DeviceBench(OPENCL, limit=10.0)
+    yield made
+    made.close()
+
+
+def built(problem: Problem, number: int = 0) -> Built:
+    return Built(make_kernel(problem, choose(problem.form, OPENCL, count=number + 1)[number].schedule))
+
+
+def spoiled(made: Built, code: str) -> Built:
+    """The kernel with code in front of its body."""
+    assert made.kernel is not None
+    head, body = made.kernel.source.rsplit("const int blk", 1)
+    return Built(evolve(made.kernel, source=f"{head}{code}\n  const int blk{body}"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = group_of(*CASES[name])
+    generator = np.random.default_rng(0)
+    arrays = {t: generator.standard_normal(form.tensors[t].shape).astype(np.float32) for t in form.inputs}
+    whole = interpret(form, arrays)
+    monkeypatch.setattr("cuts.search.oracle.WHOLE", 0)
+    for tensor, sample in expected(form, arrays, count=40).items():
+        np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-12)
+        for axis, extent in enumerate(whole[tensor].shape):
+            assert {0, extent - 1} <= set(sample.places[axis])
+
+
+def test_a_simple_schedule_stages_nothing() -> None:
+    schedule = simple_schedule(group_of("matmul", ((256, 256), (256, 256))), OPENCL)
+    assert schedule is not None
+    assert not any(r.staging for s in schedule.segments for r in s.reductions)
+
+
+def test_a_small_space_is_proven_whole_and_a_large_one_by_a_sample() -> None:
+    small, large = prove(Problem(group_of("relu", ((64,),)), {}, OPENCL, MACHINE), 1e-9), prove(problem_of(256), 1.0)
+    assert (small.exact, small.share) == (True, 1.0)
+    assert (large.exact, large.share) == (False, 0.0)
+
+
+def test_tensors_of_indices_get_numbers_that_index_something() -> None:
+    form = group_of("relu", ((4,),))
+    assert index_ranges(form) == {}
+
+
+@needs_opencl
+def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
+    problem = problem_of(32)
+    for number in range(2):
+        made = built(problem, number)
+        assert bench.check(problem, made).outcome == "ok"
+        assert len(bench.sample(problem, made, 3).samples) == 3
+
+
+@needs_opencl
+def test_large_groups_are_held_against_a_kernel_that_was_sampled(bench: DeviceBench) -> None:
+    problem = problem_of(192)
+    assert evaluations(problem.form) > WHOLE
+    assert bench.check(problem, built(problem)).outcome == "ok"
+    # One element of 36,864 is wrong: the sample most likely misses it, the comparison with the other kernel does not.
+    made = built(problem, 1)
+    assert made.kernel is not None
+    source = made.kernel.source.replace("const int blk", "#define SPOILED 1\n  const int blk", 1)
+    tail = source.rstrip().removesuffix("}")
+    wrong = Built(evolve(made.kernel, source=f"{tail}  barrier(CLK_GLOBAL_MEM_FENCE); if (get_global_id(0) == 0) p0[b0 + 7] = 0.5f;\n}}\n"))
+    if "b0" not in made.kernel.source:
+        wrong = Built(evolve(wrong.kernel, source=wrong.kernel.source.replace("p0[b0 + 7]", "p0[7]")))  # type: ignore[union-attr,arg-type]
+    assert bench.check(problem, wrong).outcome == "wrong"
+
+
+@needs_opencl
+def test_a_kernel_that_writes_nothing_is_wrong(bench: DeviceBench) -> None:
+    problem = problem_of(24)
+    verdict = bench.check(problem, spoiled(built(problem), "if (get_global_id(0) >= 0) return;"))
+    assert (verdict.outcome, "expected" in verdict.message) == ("wrong", True)
+
+
+@needs_opencl
+def test_a_kernel_that_does_not_compile_has_failed(bench: DeviceBench) -> None:
+    problem = problem_of(24)
+    verdict = bench.check(problem, spoiled(built(problem), "this is no C;"))
+    assert (verdict.outcome, "does not compile" in verdict.message) == ("failed", True)
+
+
+@needs_opencl
+def test_a_crash_costs_one_candidate_and_the_others_are_loaded_again(bench: DeviceBench) -> None:
+    problem = problem_of(40)
+    right = built(problem)
+    assert bench.check(problem, right).outcome == "ok"
+    verdict = bench.check(problem, spoiled(built(problem, 1), "*(volatile int *)8 = 1;"))
+    assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
+    assert len(bench.sample(problem, right, 2).samples) == 2
+
+
+@needs_opencl
+def test_a_hang_is_stopped_by_the_watchdog() -> None:
+    bench = DeviceBench(OPENCL, limit=1.5)
+    problem = problem_of(40)
+    right = built(problem)
+    assert bench.check(problem, right).outcome == "ok"
+    start = time.monotonic()
+    hanging = spoiled(built(problem, 1), "volatile int forever = 1; while (forever) { }")
+    assert bench.check(problem, hanging).outcome == "timeout"
+    assert time.monotonic() - start < 6
+    assert bench.check(problem, right).outcome == "ok"
+    bench.close()
+
+
+@needs_opencl
+def test_parts_of_a_larger_buffer_are_checked_where_they_lie(bench: DeviceBench) -> None:
+    form = group_of("relu", ((6, 8),))
+    (output,) = form.outputs
+    problem = Problem(form, {output: Storage("b", 4, (20, 1))}, OPENCL, MACHINE)
+    assert bench.check(problem, built(problem)).outcome == "ok"
+    dense = Problem(form, {}, OPENCL, MACHINE)
+    assert bench.check(problem, built(dense)).outcome == "wrong"
+
+
+def test_workers_build_in_parallel_and_a_job_that_takes_too_long_costs_itself() -> None:
+    workers = Workers(2, "cuts.tests.search.services:Slow")
+    for name, seconds in (("a", 0.0), ("b", 30.0), ("c", 0.0)):
+        workers.submit(Job(name, "nap", (seconds,), limit=1.0))
+    workers.submit(Job("d", "crash", ()))
+    done = {}
+    while workers.load:
+        done |= {d.job.owner: d for d in workers.collect(1.0)}
+    workers.close()
+    assert {n: (d.value, d.hung) for n, d in done.items()} == {"a": (0.0, False), "b": (None, True), "c": (0.0, False), "d": (None, False)}
+    assert "exit code 3" in done["d"].error
+
+
+def test_a_service_that_cannot_start_answers_with_the_reason() -> None:
+    child = Child("cuts.tests.search.services:Broken")
+    for _ in range(2):
+        with pytest.raises(BackendError, match="no device of this kind"):
+            child.call(10.0, "nap", 0.0)
+    child.close()
+
+
+def test_a_lost_child_is_started_again() -> None:
+    child = Child("cuts.tests.search.services:Slow")
+    with pytest.raises(Lost, match="exit code 3"):
+        child.call(10.0, "crash")
+    assert child.call(10.0, "nap", 0.0) == 0.0
+    assert child.starts == 2
+    child.close()
+
+
+def test_a_factory_refuses_what_cannot_be_lowered() -> None:
+    problem = problem_of(24)
+    other = choose(group_of("relu", ((5, 5),)), OPENCL)[0].schedule
+    with pytest.raises((AssertionError, BackendError, IndexError)):
+        Factory().build(problem, other)
+
+
+@needs_opencl
+def test_a_tuner_with_real_processes_beats_or_keeps_the_models_choice(tmp_path: Path) -> None:
+    tuner = Tuner(Database(tmp_path / "t"), lambda: Workers(1), lambda: DeviceBench(OPENCL))
+    (choice,) = tuner.run([problem_of(64)], Settings(first=4, batch=2, most=6, patience=0))
+    tuner.close()
+    assert choice.seconds is not None
+    assert choice.first is not None
+    assert choice.seconds <= 1.05 * choice.first
+
+
+@needs_opencl
+def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
+    arguments = ("graph.json", "--trials", "4", "-o", "p", "--json")
+    assert cuts("tune", *arguments, "--frozen").code == 2
+    first, again, frozen = (
+        cuts(*c) for c in (("tune", *arguments), ("tune", *arguments), ("compile", *arguments[:1], *arguments[3:], "--frozen"))
+    )
+    assert first.json["tuning"]["timed"] > 0
+    assert (again.json["tuning"]["timed"], frozen.json["tuning"]["timed"]) == (0, 0)
+    group = again.json["groups"][0]
+    assert (group["origin"], group["measured"]) == ("database", first.json["groups"][0]["measured"])
+    assert cuts("verify", "p").code == 0
+    explained = cuts("cache", "explain", group["tuning"][:16])
+    assert "the key is the SHA-256 of" in explained.out
+    assert cuts("cache", "explain", "nonsense").code == 2
+    assert cuts("cache", "info", "--json").json["tuning"]["finished"] >= 1
+    assert cuts("cache", "clear", "--json").json["trials"] > 0
+    assert json.loads((tmp_path / "p" / "plan.json").read_text())
+
+
+@needs_opencl
+def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
+    result = cuts("tune", "graph.json", "-o", "p", "--budget", "0.01")
+    assert result.code == 6
+    assert "the budget of 0.01 s ended the search" in result.err
+    assert cuts("verify", "p").code == 0

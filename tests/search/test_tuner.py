@@ -1,0 +1,252 @@
+"""The tuner over a made-up device: what it finds, what it spends, and what cannot mislead it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from cuts.ir.errors import UsageError
+from cuts.ir.launch import KernelFunction
+from cuts.search.build import Built
+from cuts.search.database import Database
+from cuts.search.measure import Verdict
+from cuts.search.problem import schedule_text
+from cuts.search.settings import Choice, Settings
+from cuts.search.strategies import STRATEGIES
+
+from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
+
+SHORT = Settings(first=8, most=24, prove=False)
+
+
+def tuned(bench: FakeBench, settings: Settings = SHORT, builder: Inline | None = None, database: Database | None = None) -> Choice:
+    (choice,) = tuner_of(bench, builder, database).run([problem_of()], settings)
+    return choice
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_ends_with_the_fastest_point_that_it_tried(strategy: str) -> None:
+    seen: list[float] = []
+
+    def cost(kernel: KernelFunction) -> float:
+        seen.append(by_threads(kernel))
+        return seen[-1]
+
+    choice = tuned(FakeBench(cost), evolve(SHORT, strategy=strategy))
+    assert choice.seconds == pytest.approx(min(seen), rel=3 * SHORT.tie)
+    assert choice.trials <= SHORT.most
+
+
+def test_refinement_moves_from_the_models_choice_towards_the_measured_optimum() -> None:
+    choice = tuned(FakeBench(by_threads), Settings(prove=False))
+    assert choice.first is not None
+    assert choice.seconds is not None
+    assert choice.seconds < 0.75 * choice.first
+
+
+def test_an_unknown_strategy_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="strategies are: rank, random, genetic"):
+        tuned(FakeBench(by_threads), evolve(SHORT, strategy="luck"))
+
+
+def test_a_wrong_kernel_never_wins_however_fast() -> None:
+    database = Database(None)
+
+    def wrong(kernel: KernelFunction) -> bool:
+        return kernel.name[-1] in "0123456789"
+
+    def verdict(kernel: KernelFunction) -> Verdict:
+        return Verdict("wrong", "y[0] is 1, expected 2") if wrong(kernel) else Verdict("ok")
+
+    choice = tuned(FakeBench(lambda k: 1e-9 if wrong(k) else 1e-3, verdict), database=database)
+    assert choice.seconds == 1e-3
+    outcomes = {t.outcome for t in database.trials(problem_of())}
+    assert outcomes == {"ok", "wrong"}
+
+
+def test_a_crash_or_a_hang_costs_one_candidate() -> None:
+    lost = {"failed": 0, "timeout": 0}
+
+    def verdict(kernel: KernelFunction) -> Verdict:
+        outcome = {0: "failed", 1: "timeout"}.get(int(kernel.name[-1], 16) % 5, "ok")
+        lost[outcome] = lost.get(outcome, 0) + 1
+        return Verdict(outcome, "gone")
+
+    database = Database(None)
+    choice = tuned(FakeBench(by_threads, verdict), database=database)
+    trials = database.trials(problem_of())
+    assert choice.seconds is not None
+    assert {o: sum(t.outcome == o for t in trials) for o in ("failed", "timeout")} == {o: lost[o] for o in ("failed", "timeout")}
+    assert all(t.message == "gone" for t in trials if not t.ok)
+
+
+def test_a_kernel_that_hangs_when_it_is_timed_again_has_lost() -> None:
+    calls: dict[str, int] = {}
+
+    def cost(kernel: KernelFunction) -> float:
+        calls[kernel.name] = calls.get(kernel.name, 0) + 1
+        fast = kernel.block[0] == 8
+        return float("inf") if fast and calls[kernel.name] > 1 else 1e-4 if fast else 1e-3
+
+    assert tuned(FakeBench(cost)).seconds == 1e-3
+
+
+def test_spilled_kernels_are_refused_and_recorded() -> None:
+    database = Database(None)
+    builder = Inline(lambda kernel: Built(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None)
+    bench = FakeBench(by_threads)
+    tuned(bench, builder=builder, database=database)
+    spilled = [t for t in database.trials(problem_of()) if t.outcome == "spilled"]
+    assert spilled
+    assert builder.built == len(spilled) + len(set(bench.checked))
+
+
+def test_where_every_candidate_fails_the_simple_schedule_is_tried() -> None:
+    bench = FakeBench(by_threads)
+    bench.verdict = lambda kernel: Verdict("ok" if len(bench.checked) > 8 else "failed", "misaligned address")
+    choice = tuned(bench, evolve(SHORT, most=8))
+    assert choice.seconds is not None
+    assert len(bench.checked) == 9
+
+
+def test_where_nothing_runs_the_models_choice_is_returned_and_not_kept() -> None:
+    database = Database(None)
+    choice = tuned(FakeBench(by_threads, lambda k: Verdict("wrong", "all of them")), database=database)
+    assert (choice.seconds, choice.origin) == (None, "model")
+    assert database.winner(problem_of()) is None
+
+
+def test_hopeless_candidates_are_dropped_after_three_runs() -> None:
+    bench = FakeBench(by_threads)
+    tuner = tuner_of(bench)
+    tuner.run([problem_of()], evolve(SHORT, finalists=1))
+    assert 0 < tuner.statistics.dropped < tuner.statistics.timed
+    assert bench.samples <= 3 * tuner.statistics.timed - 2 * tuner.statistics.dropped
+
+
+def test_ties_are_broken_by_the_models_order_whatever_the_noise() -> None:
+    names = set()
+    for seed in range(4):
+        noise = iter(lambda s=seed: s, None)  # type: ignore[misc]
+
+        def cost(kernel: KernelFunction, seed: int = next(noise)) -> float:
+            return 1e-3 * (1 + 0.004 * (hash((kernel.name, seed)) % 3 - 1))
+
+        names.add(schedule_text(tuned(FakeBench(cost)).candidate.schedule))
+    assert len(names) == 1
+
+
+def test_the_budget_is_obeyed_and_there_is_an_answer() -> None:
+    def slow(kernel: KernelFunction) -> float:
+        time.sleep(0.02)
+        return by_threads(kernel)
+
+    tuner = tuner_of(FakeBench(slow), budget=1.5)
+    start = time.monotonic()
+    choices = tuner.run([problem_of(n) for n in (32, 48, 64)], Settings(most=1000, patience=1000, batch=50))
+    assert time.monotonic() - start < 2.5
+    assert tuner.expired
+    assert not tuner.complete
+    assert all(c.candidate.bound > 0 for c in choices)
+    assert any(c.seconds is not None for c in choices)
+
+
+def test_a_budget_that_is_used_up_before_the_start_leaves_the_models_choice() -> None:
+    (choice,) = tuner_of(FakeBench(by_threads), budget=1e-9).run([problem_of()])
+    assert choice.origin == "model"
+
+
+def test_an_interrupt_keeps_what_was_found() -> None:
+    calls = []
+
+    def cost(kernel: KernelFunction) -> float:
+        calls.append(kernel)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return by_threads(kernel)
+
+    tuner = tuner_of(FakeBench(cost))
+    (choice,) = tuner.run([problem_of()], SHORT)
+    assert tuner.interrupted
+    assert choice.seconds is not None
+
+
+def test_equal_problems_are_tuned_once() -> None:
+    builder = Inline()
+    choices = tuner_of(FakeBench(by_threads), builder).run([problem_of(), problem_of()], SHORT)
+    assert choices[0] == choices[1]
+    assert builder.built <= SHORT.most
+
+
+def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "t")
+    first = tuned(FakeBench(by_threads), database=database)
+    builder, bench = Inline(), FakeBench(by_threads)
+    again = tuned(bench, builder=builder, database=Database(tmp_path / "t"))
+    assert (builder.built, bench.samples) == (0, 0)
+    assert (again.origin, again.seconds, again.candidate.schedule) == ("database", first.seconds, first.candidate.schedule)
+
+
+def test_an_interrupted_search_resumes_where_it_was() -> None:
+    database, calls = Database(None), []
+
+    def cost(kernel: KernelFunction) -> float:
+        calls.append(kernel)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return by_threads(kernel)
+
+    tuned(FakeBench(cost), database=database)
+    tried = len(database.trials(problem_of()))
+    tuner = tuner_of(FakeBench(by_threads), database=database)
+    (choice,) = tuner.run([problem_of()], SHORT)
+    assert tried > 3
+    assert tuner.statistics.reused == tried
+    assert choice.candidate == tuned(FakeBench(by_threads)).candidate
+
+
+def test_frozen_fails_on_a_miss_and_says_which_kernel() -> None:
+    database = Database(None)
+    tuned(FakeBench(by_threads), database=database)
+    frozen = tuner_of(FakeBench(by_threads), database=database, frozen=True)
+    assert frozen.run([problem_of()])[0].origin == "database"
+    with pytest.raises(UsageError, match=r"1 of 2 kernels are not in the tuning database; the first is \w{12}, matmul 48"):
+        frozen.run([problem_of(), problem_of(48)])
+
+
+def test_a_hit_that_builds_to_other_code_is_evicted_and_tuned_again() -> None:
+    database = Database(None)
+    tuned(FakeBench(by_threads), database=database)
+    winner = database.winner(problem_of())
+    assert winner is not None
+    database.finish(problem_of(), evolve(winner, source="of an older printer"))
+    assert tuned(FakeBench(by_threads), database=database).origin == "measured"
+
+
+@pytest.mark.parametrize("text", ["schedule { spread", "schedule {\n}\n"])
+def test_a_hit_that_does_not_build_is_evicted_and_tuned_again(text: str) -> None:
+    database = Database(None)
+    tuned(FakeBench(by_threads), database=database)
+    winner = database.winner(problem_of())
+    assert winner is not None
+    database.finish(problem_of(), evolve(winner, schedule=text))
+    assert tuned(FakeBench(by_threads), database=database).origin == "measured"
+
+
+def test_results_of_another_machine_are_tried_first_and_never_an_error() -> None:
+    database = Database(None)
+    here, there = problem_of(), problem_of(machine={"device": "another"})
+    (known,) = tuner_of(FakeBench(by_threads), database=database).run([there], Settings(prove=False))
+    builder = Inline()
+    (choice,) = tuner_of(FakeBench(by_threads), builder, database).run([here], Settings(first=1, batch=0, most=2, prove=False))
+    assert choice.candidate.schedule == known.candidate.schedule
+    assert builder.built == 2
+
+
+def test_the_rest_of_the_space_is_proven_slower_where_the_bound_says_so() -> None:
+    (choice,) = tuner_of(FakeBench(lambda k: 1e-9)).run([problem_of()], evolve(SHORT, prove=True))
+    assert choice.proof is not None
+    assert choice.proof.share == 1.0
+    assert choice.trials <= SHORT.first
