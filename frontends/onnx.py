@@ -16,7 +16,19 @@ from ..ir.errors import CutsError, GraphError, raise_all
 from ..ir.graph import Graph
 from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops.inference import default_inference
-from . import onnx_contraction, onnx_elementwise, onnx_movement, onnx_recurrent, onnx_reduction, onnx_resize, onnx_window
+from . import (
+    onnx_contraction,
+    onnx_elementwise,
+    onnx_indirect,
+    onnx_movement,
+    onnx_quantised,
+    onnx_recurrent,
+    onnx_reduction,
+    onnx_resize,
+    onnx_sampling,
+    onnx_signal,
+    onnx_window,
+)
 from .onnx_call import Convert
 from .onnx_importer import Importer, all_names, live_graph
 from .onnx_model import Model, initialisers, input_types, read_model
@@ -29,6 +41,10 @@ TABLE: dict[str, Convert] = {
     **onnx_movement.TABLE,
     **onnx_resize.TABLE,
     **onnx_recurrent.TABLE,
+    **onnx_indirect.TABLE,
+    **onnx_signal.TABLE,
+    **onnx_quantised.TABLE,
+    **onnx_sampling.TABLE,
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ..ir.types import DType
 from .onnx_call import Call, Convert
 
@@ -54,7 +56,13 @@ def _transpose(call: Call) -> None:
 
 
 def _concat(call: Call) -> None:
-    call.result("concat", *(call.operand(n) for n in range(len(call.inputs))), axis=call.attribute("axis"))
+    axis = call.attribute("axis")
+    parts = [call.operand(n) for n in range(len(call.inputs))]
+    filled = [part for part in parts if call.builder.type_of(part).size] or parts[:1]
+    if len(filled) == 1:
+        call.give(filled[0])
+    else:
+        call.result("concat", *filled, axis=axis)
 
 
 def _slice(call: Call) -> None:
@@ -63,7 +71,16 @@ def _slice(call: Call) -> None:
         call.fail("starts and ends are required")
     axes = call.ints("axes", 3)
     steps = call.ints("steps", 4)
-    call.result("slice", call.operand(0), starts=starts, ends=ends, axes=tuple(range(len(starts))) if axes is None else axes, steps=steps)
+    axes = tuple(range(len(starts))) if axes is None else axes
+    type_ = call.type(0)
+    cut = [slice(None)] * len(type_.shape)
+    for n, axis in enumerate(axes):
+        cut[_axis(call, axis, len(cut))] = slice(starts[n], ends[n], steps[n] if steps else 1)
+    shape = tuple(len(range(extent)[part]) for extent, part in zip(type_.shape, cut, strict=True))
+    if 0 in shape:
+        call.give(call.constant(np.zeros(shape), type_.dtype))
+        return
+    call.result("slice", call.operand(0), starts=starts, ends=ends, axes=axes, steps=steps)
 
 
 def _split(call: Call) -> None:
@@ -73,7 +90,16 @@ def _split(call: Call) -> None:
     if sizes is None:
         part = -(-extent // count)
         sizes = (*(part,) * (count - 1), extent - part * (count - 1))
-    call.result("split", call.operand(0), axis=axis, split=sizes)
+    if 0 not in sizes:
+        call.result("split", call.operand(0), axis=axis, split=sizes)
+        return
+    shape, dtype, start = call.type(0).shape, call.type(0).dtype, 0
+    for position, size in enumerate(sizes):
+        if size:
+            call.give(call.emit("slice", call.operand(0), starts=(start,), ends=(start + size,), axes=(axis,)), position)
+        else:
+            call.give(call.constant(np.zeros((*shape[:axis], 0, *shape[axis + 1 :])), dtype), position)
+        start += size
 
 
 def _pad(call: Call) -> None:
@@ -115,9 +141,7 @@ def _depth_to_space(call: Call) -> None:
 
 
 def _space_to_depth(call: Call) -> None:
-    if call.attribute("mode", "DCR") != "DCR":
-        call.fail(f"attribute 'mode': only DCR is supported, found {call.attributes['mode']}")
-    call.result("space_to_depth", call.operand(0), blocksize=call.attribute("blocksize"))
+    call.result("space_to_depth", call.operand(0), blocksize=call.attribute("blocksize"), mode=call.attribute("mode", "DCR"))
 
 
 def _trilu(call: Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from ..ir.types import DType
 from .onnx_call import Call, Convert
 
 
@@ -23,6 +24,10 @@ class Reduce:
                 return
             axes = tuple(range(call.rank()))
         call.attribute("noop_with_empty_axes", 0)
+        if call.type(0).dtype is DType.BOOL:  # any and all: conditions are ordered as numbers
+            found = call.emit(self.op, call.emit("cast", call.operand(0), to="u8"), axes=axes, keepdims=keep)
+            call.result("cast", found, to="bool")
+            return
         call.result(self.op, call.operand(0), axes=axes, keepdims=keep)
 
 
@@ -34,9 +39,12 @@ def _arg(op: str) -> Convert:
     return convert
 
 
-def _cumsum(call: Call) -> None:
-    flags = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
-    call.result("cumsum", call.operand(0), axis=call.number("axis", 1), **flags)
+def _cumulative(op: str) -> Convert:
+    def convert(call: Call) -> None:
+        flags = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
+        call.result(op, call.operand(0), axis=call.number("axis", 1), **flags)
+
+    return convert
 
 
 def _softmax(op: str) -> Convert:
@@ -61,9 +69,13 @@ def _softmax(op: str) -> Convert:
 
 
 def _batch_norm(call: Call) -> None:
-    call.attribute("momentum", 0.9)
-    if not call.attribute("spatial", 1) or call.attribute("training_mode", 0):
-        call.fail("only inference with statistics per channel is supported", "export the model for inference")
+    momentum = call.attribute("momentum", 0.9)
+    if not call.attribute("spatial", 1):
+        call.fail("only statistics per channel are supported")
+    if call.attribute("training_mode", 0):
+        given = {"epsilon": call.attribute("epsilon", 1e-5), "momentum": momentum}
+        call.result("batch_norm_training", *(call.operand(i) for i in range(5)), **given)
+        return
     call.only_first_output()
     call.result("batch_norm", *(call.operand(i) for i in range(5)), epsilon=call.attribute("epsilon", 1e-5))
 
@@ -121,5 +133,6 @@ TABLE: dict[str, Convert] = {
     "GroupNormalization": _group_norm,
     "LpNormalization": _lp_norm,
     "LRN": _lrn,
-    "CumSum": _cumsum,
+    "CumSum": _cumulative("cumsum"),
+    "CumProd": _cumulative("cumprod"),
 }

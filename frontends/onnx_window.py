@@ -39,9 +39,16 @@ def _pool_attributes(call: Call) -> dict[str, Attribute]:
 
 
 def _max_pool(call: Call) -> None:
-    call.attribute("storage_order", 0)
-    call.only_first_output()
-    call.result("max_pool", call.operand(0), **_pool_attributes(call))
+    reversed_axes = bool(call.attribute("storage_order", 0))
+    given = _pool_attributes(call)
+    if len(call.outputs) > 1 and call.outputs[1] is not None:
+        call.result("max_pool_positions", call.operand(0), reversed_axes=reversed_axes, **given)
+    else:
+        call.result("max_pool", call.operand(0), **given)
+
+
+def _lp_pool(call: Call) -> None:
+    call.result("lp_pool", call.operand(0), p=call.attribute("p", 2), **_pool_attributes(call))
 
 
 def _average_pool(call: Call) -> None:
@@ -59,6 +66,7 @@ def _global_max_pool(call: Call) -> None:
 
 TABLE: dict[str, Convert] = {
     "MaxPool": _max_pool,
+    "LpPool": _lp_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": _global_average_pool,
     "GlobalMaxPool": _global_max_pool,
