@@ -106,7 +106,8 @@ def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
         for output in segment.outputs:
             if output.tensor == tensor:
                 space = Points((*segment.axes, *output.extra), {})
-                mask[tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)] = True
+                kept = np.broadcast_to(space.guards(output.guards), space.shape) if output.guards else np.ones(space.shape, bool)
+                mask[tuple(np.broadcast_to(space.index(w), space.shape)[kept] for w in output.write)] = True
     return tuple(np.nonzero(mask))
 
 
@@ -163,7 +164,8 @@ def _values(
         space = _Chosen(form, columns, size, output.extra, arrays, held)
         places = tuple(np.broadcast_to(space.index(w), space.shape).reshape(-1) for w in output.write)
         values = np.broadcast_to(space.value(output.body), space.shape).reshape(-1)
-        found.append((output.tensor, Sample(places, np.asarray(values))))
+        kept = np.broadcast_to(space.guards(output.guards), space.shape).reshape(-1) if output.guards else np.ones(len(values), bool)
+        found.append((output.tensor, Sample(tuple(p[kept] for p in places), np.asarray(values)[kept])))
     return found
 
 
