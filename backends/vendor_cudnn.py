@@ -24,12 +24,31 @@ MOST_WORKSPACE = 4 << 30
 _HOPELESS = 1.5
 
 
+class PlanLaunch:
+    """Launches a plan on fixed tensors; keeps its workspace and the memory of the tensors."""
+
+    def __init__(
+        self, graph: Any, index: int, handle: Any, tensors: Mapping[str, Any], places: Mapping[str, Pointer], workspace: Buffer
+    ) -> None:
+        self._graph, self._index, self._handle = graph, index, handle
+        self._tensors, self._places, self._workspace = tensors, dict(places), workspace
+        self._addresses = {tensor: int(places[name].buffer.handle) + places[name].offset for name, tensor in tensors.items()}
+        self._scratch = int(workspace.handle) if workspace.nbytes else 0
+
+    def __call__(self) -> None:
+        self._graph.execute_plan_at_index(self._addresses, self._scratch, self._index, self._handle)
+
+    def on(self, places: Mapping[str, Pointer]) -> PlanLaunch:
+        """Return the launch of the same plan on other tensors."""
+        return PlanLaunch(self._graph, self._index, self._handle, self._tensors, places, self._workspace)
+
+
 @frozen
 class Plan:
-    """A built plan that can be launched, and its seconds."""
+    """A built plan, its name, what launches it on the tensors it was timed with, and its seconds."""
 
     name: str
-    launch: Launch
+    launch: PlanLaunch
     seconds: float
 
 
@@ -73,7 +92,7 @@ class CuDNN(Library):
                     continue
                 if needed > workspace.nbytes:
                     workspace = device.allocate(needed)
-                launch = _Launch(graph, index, handle, _pack(tensors, places), workspace)
+                launch = PlanLaunch(graph, index, handle, tensors, places, workspace)
                 seconds = device.time(launch, warmup=1, repeats=1, cold=True).median
                 if seconds <= _HOPELESS * min((plan.seconds for plan in found), default=seconds):
                     seconds = device.time(launch, warmup=1, repeats=7, cold=True).median
@@ -127,19 +146,6 @@ class CuDNN(Library):
         return self._handles[stream]
 
 
-class _Launch:
-    """A plan on fixed tensors; keeps its workspace and the memory of the tensors."""
-
-    def __init__(self, graph: Any, index: int, handle: Any, pack: tuple[dict[Any, int], object], workspace: Buffer) -> None:
-        self._execute = graph.execute_plan_at_index
-        self._addresses, self._keep = pack
-        self._index, self._handle, self._workspace = index, handle, workspace
-        self._scratch = int(workspace.handle) if workspace.nbytes else 0
-
-    def __call__(self) -> None:
-        self._execute(self._addresses, self._scratch, self._index, self._handle)
-
-
 def with_planes(convolution: Convolution) -> Convolution:
     """Return a convolution of one spatial dim as one of two: cuDNN knows none of one."""
     if len(convolution.strides) != 1:
@@ -155,11 +161,6 @@ def with_planes(convolution: Convolution) -> Convolution:
         wide(convolution.image), wide(convolution.filter), wide(convolution.result),
         padded(convolution.strides, 1), padded(convolution.dilations, 1), padded(convolution.begin, 0), padded(convolution.end, 0),
     )  # fmt: skip
-
-
-def _pack(tensors: Mapping[str, Any], places: Mapping[str, Pointer]) -> tuple[dict[Any, int], object]:
-    addresses = {tensor: int(places[name].buffer.handle) + places[name].offset for name, tensor in tensors.items()}
-    return addresses, dict(places)
 
 
 def open_library() -> CuDNN:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from cuts.ir.graph import Attribute, Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
@@ -114,7 +114,8 @@ def convolutions(network: str) -> dict[Convolution, int]:
 class Case:
     """One row of the benchmark: a small graph of operations on tensors of given shapes.
 
-    `nodes` are (operation, operands, result, attributes); the last result is the output. `uses` names the networks that contain it.
+    `nodes` are (operation, operands, result, attributes); the last result is the output. `weights` are the inputs that are known when the
+    case is compiled; `uses` names the networks that contain it, and how often.
     """
 
     kind: str
@@ -123,6 +124,7 @@ class Case:
     inputs: Mapping[str, tuple[int, ...]]
     nodes: tuple[tuple[str, tuple[str, ...], str, Mapping[str, Attribute]], ...]
     uses: Mapping[str, int] = field(factory=dict)
+    weights: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -140,17 +142,12 @@ class Case:
 
 
 def single(
-    kind: str,
-    name: str,
-    batch: int,
-    op: str,
-    shapes: tuple[tuple[int, ...], ...],
-    uses: Mapping[str, int] | None = None,
-    **attributes: Attribute,
+    kind: str, name: str, batch: int, op: str, shapes: tuple[tuple[int, ...], ...], attributes: Mapping[str, Attribute], weights: int = 0
 ) -> Case:
-    """Return the case of one operation."""
+    """Return the case of one operation; its last `weights` operands are known when it is compiled."""
     names = tuple(f"x{k}" for k in range(len(shapes)))
-    return Case(kind, name, batch, dict(zip(names, shapes, strict=True)), ((op, names, "y", attributes),), uses or {})
+    nodes = ((op, names, "y", attributes),)
+    return Case(kind, name, batch, dict(zip(names, shapes, strict=True)), nodes, weights=names[len(names) - weights :])
 
 
 def convolution_cases(batches: tuple[int, ...] = BATCHES) -> Iterator[Case]:
@@ -174,7 +171,7 @@ def convolution_case(shape: Convolution, batch: int, uses: Mapping[str, int] | N
         "groups": shape.channels if shape.depthwise else 1,
     }
     kind = "depthwise" if shape.depthwise else "conv"
-    return single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), uses, **attributes)
+    return evolve(single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), attributes, 1), uses=uses or {})
 
 
 def _pads(shape: Convolution) -> str:
@@ -196,22 +193,22 @@ def gemm_cases() -> Iterator[Case]:
     """Yield matrix products: y = a @ b, weights stored as in a layer, [k, n]."""
     for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
         for name, (n, k) in BERT.items():
-            yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)))
-        yield single("gemm", f"bert scores s{tokens}", batch, "matmul", ((12 * batch, tokens, 64), (12 * batch, 64, tokens)))
-        yield single("gemm", f"bert context s{tokens}", batch, "matmul", ((12 * batch, tokens, tokens), (12 * batch, tokens, 64)))
+            yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
+        yield single("gemm", f"bert scores s{tokens}", batch, "matmul", ((12 * batch, tokens, 64), (12 * batch, 64, tokens)), {})
+        yield single("gemm", f"bert context s{tokens}", batch, "matmul", ((12 * batch, tokens, tokens), (12 * batch, tokens, 64)), {})
     for batch in (128, 2048):
         for n, k in dict.fromkeys(DLRM):
-            yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)))
+            yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)), {}, 1)
     shapes = [("square", (s, s, s)) for s in SQUARES] + [("skinny", s) for s in SKINNY] + [("odd", s) for s in ODD]
     for name, (m, n, k) in shapes:
-        yield single("gemm", f"{name} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)))
+        yield single("gemm", f"{name} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)), {})
 
 
 def dense_cases() -> Iterator[Case]:
     """Yield dense layers on 1 to 8 rows, weights [n, k] as frameworks store them."""
     for batch in (1, 2, 4, 8):
         for n, k in DENSE:
-            yield single("gemv", f"dense {k}-{n}", batch, "gemm", ((batch, k), (n, k)), trans_b=True)
+            yield single("gemv", f"dense {k}-{n}", batch, "gemm", ((batch, k), (n, k)), {"trans_b": True}, 1)
 
 
 def memory_cases() -> Iterator[Case]:
@@ -224,30 +221,32 @@ def memory_cases() -> Iterator[Case]:
 
 def _elementwise(size: int, label: str) -> Iterator[Case]:
     shape = (size // 1024, 1024)
-    yield single("memory", f"relu {label}", 1, "relu", (shape,))
-    yield single("memory", f"add {label}", 1, "add", (shape, shape))
+    yield single("memory", f"relu {label}", 1, "relu", (shape,), {})
+    yield single("memory", f"add {label}", 1, "add", (shape, shape), {})
     nodes = (("mul", ("a", "b"), "t0", {}), ("add", ("t0", "c"), "t1", {}), ("sigmoid", ("t1",), "t2", {}), ("mul", ("t1", "t2"), "y", {}))
     yield Case("memory", f"chain {label}", 1, {"a": shape, "b": shape, "c": (1024,)}, nodes)
-    yield single("memory", f"transpose {label}", 1, "transpose", (shape,), perm=(1, 0))
+    yield single("memory", f"transpose {label}", 1, "transpose", (shape,), {"perm": (1, 0)})
 
 
 def _rows(size: int, label: str) -> Iterator[Case]:
     for width in (384, 4096, 65536):
         shape = (size // width, width)
-        yield single("memory", f"softmax {width} {label}", 1, "softmax", (shape,))
-        yield single("memory", f"sum of rows {width} {label}", 1, "reduce_sum", (shape,), axes=(1,))
+        yield single("memory", f"softmax {width} {label}", 1, "softmax", (shape,), {})
+        yield single("memory", f"sum of rows {width} {label}", 1, "reduce_sum", (shape,), {"axes": (1,)})
     for width in (768, 4096):
-        yield single("memory", f"layer norm {width} {label}", 1, "layer_norm", ((size // width, width), (width,), (width,)))
-    yield single("memory", f"sum of columns {label}", 1, "reduce_sum", ((size // 1024, 1024),), axes=(0,))
+        yield single("memory", f"layer norm {width} {label}", 1, "layer_norm", ((size // width, width), (width,), (width,)), {}, 2)
+    yield single("memory", f"sum of columns {label}", 1, "reduce_sum", ((size // 1024, 1024),), {"axes": (0,)})
 
 
 def _images(size: int, label: str) -> Iterator[Case]:
     image = (size // (64 * 64 * 64) or 1, 64, 64, 64)
-    yield single("memory", f"max pool {label}", image[0], "max_pool", (image,), kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
-    yield single("memory", f"average pool {label}", image[0], "average_pool", (image,), kernel_shape=(2, 2), strides=(2, 2))
-    yield single("memory", f"global average pool {label}", image[0], "global_average_pool", (image,))
-    yield single("memory", f"batch norm {label}", image[0], "batch_norm", (image, *((64,),) * 4))
-    yield single("memory", f"channels last {label}", image[0], "transpose", (image,), perm=(0, 2, 3, 1))
+    yield single(
+        "memory", f"max pool {label}", image[0], "max_pool", (image,), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    )
+    yield single("memory", f"average pool {label}", image[0], "average_pool", (image,), {"kernel_shape": (2, 2), "strides": (2, 2)})
+    yield single("memory", f"global average pool {label}", image[0], "global_average_pool", (image,), {})
+    yield single("memory", f"batch norm {label}", image[0], "batch_norm", (image, *((64,),) * 4), {}, 4)
+    yield single("memory", f"channels last {label}", image[0], "transpose", (image,), {"perm": (0, 2, 3, 1)})
 
 
 #: Every class of rows.

@@ -1,0 +1,322 @@
+"""Single operations against the vendor libraries on a CUDA device: convolutions, products of matrices, memory-bound operations.
+
+Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/results/ops.json`. Rows that the file has are skipped: a long
+suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is measured in one go: `cuts`, tuned
+with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of all cuDNN plans, and with `--compile` torch.compile.
+Caches are cold, numbers random, times medians over rounds in which the contenders alternate. All compute in strict fp32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+from cuts.backends.contraction import find_convolution
+from cuts.backends.device import Device, Launch, Pointer, Timing, open_device
+from cuts.backends.emit import emit
+from cuts.backends.targets import find_target
+from cuts.backends.vendor import require_library
+from cuts.bench.peers import View, function_of, load_torch
+from cuts.bench.records import RESULTS, Baselines, Row, circumstances, key_of, merged, read_rows, row_line, summary, write_rows
+from cuts.bench.shapes import CLASSES, Case, all_cases
+from cuts.bench.timing import Contender, in_turns, sets_for
+from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, group_of, tune
+from cuts.ir.errors import BackendError, CutsError
+from cuts.ir.target import Target
+from cuts.search.selector import MeasuredSelector
+from cuts.search.session import tuning_session
+
+#: Cases that are tuned together: enough to keep all workers busy, few enough to stop in time.
+TOGETHER = 24
+#: Error relative to the root mean square of a result at which a row counts as wrong.
+WRONG = 1e-3
+
+
+@define
+class Suite:
+    """A run of the benchmark: device, options, and rows so far."""
+
+    options: argparse.Namespace
+    target: Target
+    device: Device
+    torch: Any
+    rows: list[Row]
+    baselines: Baselines
+    facts: dict[str, Any]
+    begin: float = field(factory=time.monotonic)
+    copy_bandwidth: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds until the call should end."""
+        return float(self.options.limit) - (time.monotonic() - self.begin)
+
+    def run(self, cases: Sequence[Case]) -> None:
+        """Measure cases, a class and batch size at a time, until none is left or time is over."""
+        self.copy_bandwidth = copy_bandwidth(self.device)
+        print(f"{self.device.name}: copies {self.copy_bandwidth / 1e12:.2f} TB/s, {len(cases)} rows to measure", file=sys.stderr)
+        for part in parts(cases, self.options.together):
+            needed = len(part) * (self.options.budget + 1.0)
+            if self.left < min(needed, 60.0):
+                print(f"time is over: {key_of_case(part[0])} and later rows are left for the next call", file=sys.stderr)
+                return
+            self._part(part)
+
+    def _part(self, part: Sequence[Case]) -> None:
+        start = time.monotonic()
+        budget = min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))
+        with self._session(budget) as selector:
+            tuned = tune(part, self.target, emit, selector)
+            seconds = time.monotonic() - start
+            if selector is not None:
+                self._keep(self._tuning_row(part, selector, seconds))
+        for each in tuned:
+            if self.left < 0:
+                return
+            self._keep(self._measured(each))
+
+    def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
+        if not self.options.budget:
+            return nullcontext(None)
+        return tuning_session(self.target, budget=budget, evaluate=False)
+
+    def _keep(self, row: Row) -> None:
+        self.rows = merged(self.rows, row)
+        write_rows(self.options.out, self.rows)
+        if row["suite"] == "ops":
+            print(row_line(row), flush=True)
+
+    def _tuning_row(self, part: Sequence[Case], selector: MeasuredSelector, seconds: float) -> Row:
+        """Return how long the cases took to be tuned, and what was compiled for it."""
+        record = selector.tuner.statistics.record()
+        print(f"tuned {len(part)} operations in {seconds:.1f} s: {record}", file=sys.stderr)
+        name = f"{part[0].kind} {part[0].name} and {len(part) - 1} more"
+        return {"suite": "tuning", "class": part[0].kind, "name": name, "batch": part[0].batch, "precision": "fp32", "ops": len(part),
+                "seconds": round(seconds, 2), "complete": selector.complete, "statistics": record, **self.facts}  # fmt: skip
+
+    # ---- one row
+
+    def _measured(self, tuned: Tuned) -> Row:
+        case = tuned.case
+        work, moved, roofline = floor(case, self.target)
+        row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32", "cuts_ms": None,
+                    "peers": {}, "bound_ms": tuned.bound * 1e3, "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
+                    "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
+        try:
+            return row | self._times(tuned) | {"kernels": [describe(r) for r in tuned.records]}
+        except CutsError as error:
+            if error.hint and "context is lost" in error.hint:
+                raise  # every later row would fail with it
+            return row | {"failure": error.message.splitlines()[0]}
+        except RuntimeError as error:  # PyTorch's own errors, memory among them
+            return row | {"failure": str(error).splitlines()[0]}
+        finally:
+            if self.torch is not None:
+                self.torch.cuda.empty_cache()
+
+    def _times(self, tuned: Tuned) -> Row:
+        first = fill(tuned, self.device)
+        sets = [first]
+        for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
+            sets.append(Memory(tuned, self.device))
+            sets[-1].copy(first)
+        launches = bind(tuned, self.device, sets)
+        contenders = [Contender("cuts", self.device.capture(_all(launches)), len(sets))]
+        kept = self.baselines.peers.get(tuned.case.key, {}) if self.options.reuse else {}
+        wrong = ""
+        if not kept and not self.options.no_peers:
+            peers = Peers(tuned, self.device, self.torch, sets)
+            launches[0]()
+            wrong = peers.difference()
+            contenders += list(peers.contenders(self.options.compile))
+        timings = in_turns(self.device, contenders)
+        times = {name: timing.median * 1e3 for name, timing in timings.items() if name != "cuts"}
+        if times:
+            self.baselines.keep(tuned.case.key, times, self.facts)
+        ours: Timing = timings["cuts"]
+        found: Row = {
+            "cuts_ms": ours.median * 1e3,
+            "spread": ours.spread,
+            "peers": times or dict(kept),
+            "reused": bool(kept),
+            "sets": len(sets),
+        }
+        return found | ({"wrong": wrong} if wrong else {})
+
+
+def _all(launches: Sequence[Launch]) -> Launch:
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    return run
+
+
+def describe(record: Any) -> dict[str, object]:
+    """Return what a row says of a kernel: its parameters and what limits it."""
+    return {key: record[key] for key in ("parameters", "limit", "bound") if key in record}
+
+
+@define
+class Peers:
+    """The libraries on the same tensors."""
+
+    tuned: Tuned
+    device: Device
+    torch: Any
+    sets: Sequence[Memory]
+
+    def contenders(self, compiled: bool) -> Iterator[Contender]:
+        """Yield PyTorch, cuDNN where the case is a convolution, and torch.compile where asked for."""
+        call = function_of(self.tuned.case, self.torch)
+        yield self._recorded("torch", call)
+        group = group_of(self.tuned.case) if len(self.tuned.case.nodes) == 1 else None
+        convolution = find_convolution(group) if group else None
+        if convolution is not None:
+            try:
+                yield self._cudnn(convolution)
+            except BackendError as error:
+                print(f"{self.tuned.case.key}: {error.message}", file=sys.stderr)
+        if compiled:
+            self.torch._dynamo.reset()
+            yield self._recorded("compile", self.torch.compile(call, mode="max-autotune-no-cudagraphs"))
+
+    def difference(self) -> str:
+        """Return how the result on the first set differs from PyTorch's, nothing where it does not."""
+        name = self.tuned.name(self.tuned.case.nodes[-1][2])
+        type_ = self.tuned.graph.types[name]
+        found = np.empty(type_.shape, np.float32)
+        self.device.download(found, self.sets[0].place(name))
+        call = function_of(self.tuned.case, self.torch)
+        wanted = call(*self._views(self.sets[0])).reshape(type_.shape)
+        self.torch.cuda.synchronize()
+        error = self.torch.from_numpy(found).to(wanted.device) - wanted
+        scale = float(wanted.square().mean().sqrt()) or 1.0
+        worst = float(error.abs().max()) / scale
+        return "" if worst <= WRONG else f"differs from PyTorch by {worst:.2g} of the root mean square"
+
+    def _views(self, memory: Memory) -> list[Any]:
+        views = []
+        for name, shape in self.tuned.case.inputs.items():
+            place = memory.place(self.tuned.name(name))
+            views.append(self.torch.as_tensor(View(int(place.buffer.handle) + place.offset, shape), device="cuda"))
+        return views
+
+    def _recorded(self, name: str, call: Any) -> Contender:
+        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its own."""
+        torch = self.torch
+        inputs = [self._views(memory) for memory in self.sets]
+        stream = torch.cuda.ExternalStream(self.device.stream_handle)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call(*inputs[0])
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            results = [call(*each) for each in inputs]
+
+        def replay(keep: object = (results, inputs)) -> None:
+            with torch.cuda.stream(stream):
+                graph.replay()
+
+        return Contender(name, replay, len(self.sets))
+
+    def _cudnn(self, convolution: Any) -> Contender:
+        library: Any = require_library("cudnn")
+        tensors = (*self.tuned.case.inputs, "y")
+
+        def places(memory: Memory) -> dict[str, Pointer]:
+            return {tensor: memory.place(self.tuned.name(tensor)) for tensor in tensors}
+
+        plans = library.plans(self.device, convolution, places(self.sets[0]))
+        if not plans:
+            raise BackendError("cuDNN has no strict fp32 plan")
+        best = min(plans, key=lambda plan: plan.seconds)
+        launches = [best.launch.on(places(memory)) for memory in self.sets]
+        return Contender("cudnn", self.device.capture(_all(launches)), len(self.sets))
+
+
+def copy_bandwidth(device: Device, nbytes: int = 1 << 30) -> float:
+    """Return the bytes per second that a large copy on the device reads and writes."""
+    source, destination = Pointer(device.allocate(nbytes)), Pointer(device.allocate(nbytes))
+    return 2 * nbytes / device.time(lambda: device.copy(destination, source, nbytes), warmup=2, repeats=10).median
+
+
+def key_of_case(case: Case) -> str:
+    """Return the key that a case's row has."""
+    return key_of({"class": case.kind, "name": case.name, "batch": case.batch})
+
+
+def parts(cases: Sequence[Case], together: int) -> Iterator[list[Case]]:
+    """Yield runs of cases of one class and batch size, `together` at most."""
+    part: list[Case] = []
+    for case in cases:
+        if part and (len(part) == together or (case.kind, case.batch) != (part[0].kind, part[0].batch)):
+            yield part
+            part = []
+        part.append(case)
+    if part:
+        yield part
+
+
+def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
+    """Return the cases that were asked for and have no row yet."""
+    known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
+    chosen = []
+    for case in all_cases():
+        right = (not options.kind or case.kind in options.kind) and (not options.batch or case.batch in options.batch)
+        named = not options.only or any(text in case.name or text in case.uses for text in options.only)
+        if right and named and (options.again or case.key not in known):
+            chosen.append(case)
+    return chosen
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated")
+    parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="rows whose name contains this, or that a network of this name uses"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per operation; 0 takes the model's choice"
+    )
+    parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time")
+    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
+    parser.add_argument("--out", type=Path, default=RESULTS / "ops.json", help="the file of rows; what it has is not measured again")
+    parser.add_argument("--again", action="store_true", help="measure rows that the file has, too")
+    parser.add_argument("--reuse", action="store_true", help="take times of peers from the kept baselines where they are there")
+    parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
+    parser.add_argument("--no-peers", action="store_true", help="time cuts only")
+    parser.add_argument("--target", default="cuda:device")
+    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
+    parser.add_argument("--table", action="store_true", help="only print the table of the file")
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Measure what is missing and print the table."""
+    options = arguments()
+    rows = read_rows(options.out)
+    if not options.table:
+        target = find_target(options.target)
+        device = open_device(target)
+        torch = None if options.no_peers else load_torch()
+        facts = circumstances(device.name, options.commit)
+        suite = Suite(options, target, device, torch, rows, Baselines.open(device.name), facts)
+        suite.run(select(options, rows))
+        rows = suite.rows
+    print(summary([row for row in rows if row["suite"] == "ops"]))
+
+
+if __name__ == "__main__":
+    main()

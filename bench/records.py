@@ -1,0 +1,185 @@
+"""Rows of benchmark results: a JSON file that grows row by row, kept baselines, and the table against the targets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from attrs import frozen
+
+RESULTS = Path(__file__).parent / "results"
+Row = dict[str, Any]
+#: What every row has.
+FIELDS = (
+    "suite", "class", "name", "batch", "precision", "cuts_ms", "peers", "bound_ms", "roofline_ms", "gpu", "versions", "date", "commit"
+)  # fmt: skip
+#: Packages whose versions tell results apart.
+_PACKAGES = ("cuts", "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cublas", "nvidia-cuda-nvrtc", "pycuda")
+
+
+@frozen
+class Goal:
+    """A line of the table: which rows it sums up, by what figure, and what that figure should at least be and aims at."""
+
+    title: str
+    kind: str
+    figure: str
+    least: float
+    aim: float
+    batch: int | None = None
+    large: bool = False
+
+    def takes(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row belongs to it."""
+        right = row["class"] == self.kind and self.batch in (None, row["batch"])
+        return right and (not self.large or is_large(row))
+
+
+def is_large(row: Mapping[str, Any]) -> bool:
+    """Whether a product is at least 2048 cubed, or a tensor of another operation at least 64 MB."""
+    if row["class"] == "gemm":
+        return bool(row["flops"] >= 2 * 2048**3)
+    return bool(row["bytes"] >= 64 << 20)
+
+
+#: The targets: speed is the best peer's time over ours, share what part of the measured copy bandwidth is reached.
+GOALS = (
+    Goal("GEMM >= 2048^3", "gemm", "speed", 0.95, 1.10, large=True),
+    Goal("GEMM of the list", "gemm", "speed", 1.0, 1.15),
+    Goal("convolutions b64", "conv", "speed", 1.0, 1.3, 64),
+    Goal("convolutions b16", "conv", "speed", 1.25, 1.6, 16),
+    Goal("convolutions b1", "conv", "speed", 2.2, 3.5, 1),
+    Goal("depthwise", "depthwise", "speed", 1.3, 2.0),
+    Goal("memory-bound >= 64 MB", "memory", "share", 0.88, 0.95, large=True),
+    Goal("memory-bound, all sizes", "memory", "speed", 1.0, 1.2),
+    Goal("GEMV, dense b1-8", "gemv", "share", 0.80, 0.93),
+)
+
+
+def figure(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a figure of a row; nothing where it was not measured."""
+    if row.get("cuts_ms") is None:
+        return None
+    if name == "share":
+        return float(row["bytes"]) / (float(row["cuts_ms"]) * 1e-3) / float(row["copy_bandwidth"]) if row.get("copy_bandwidth") else None
+    if name == "bound":
+        return float(row["bound_ms"]) / float(row["cuts_ms"])
+    best = min((float(t) for t in row["peers"].values() if t is not None), default=None)
+    return None if best is None else best / float(row["cuts_ms"])
+
+
+def geomean(values: Iterable[float]) -> float:
+    """Return the geometric mean."""
+    logs = [log(v) for v in values]
+    return exp(sum(logs) / len(logs))
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of all goals that have rows: geometric means, the best and the worst row, and the bound over the time."""
+    lines = [f"{'class':<24}{'rows':>5}{'figure':>8}{'mean':>8}{'least':>8}{'aim':>7}  {'bound':>6}  best, worst"]
+    for goal in GOALS:
+        found = [(value, row) for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
+        if not found:
+            continue
+        mean = geomean(value for value, _ in found)
+        worst, best = min(found, key=lambda pair: pair[0]), max(found, key=lambda pair: pair[0])
+        mark = "+" if mean >= goal.aim else " " if mean >= goal.least else "!"
+        bounds = median(value for _, row in found if (value := figure(row, "bound")) is not None)
+        lines.append(
+            f"{goal.title:<24}{len(found):>5}{goal.figure:>8}{mean:>7.3f}{mark}{goal.least:>8.2f}{goal.aim:>7.2f}  {bounds:>6.2f}  "
+            f"{best[1]['name']} b{best[1]['batch']} {best[0]:.2f}, {worst[1]['name']} b{worst[1]['batch']} {worst[0]:.2f}"
+        )
+    missing = [row for row in rows if row.get("cuts_ms") is None or row.get("wrong")]
+    lines += [f"no result: {row['name']} b{row['batch']}: {row.get('failure') or row.get('wrong')}" for row in missing]
+    return "\n".join(lines)
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """Return a row as a line of text."""
+    peers = "  ".join(f"{name} {time:.4f}" for name, time in row["peers"].items() if time is not None)
+    ours = "failed" if row.get("cuts_ms") is None else f"{row['cuts_ms']:.4f}"
+    return f"{row['class']:<10}{row['name']:<34}b{row['batch']:<5}cuts {ours:>9}  {peers}  bound {row['bound_ms']:.4f}"
+
+
+# ---- files
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a file, none where there is no file."""
+    if not path.exists():
+        return []
+    rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write a file of rows, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".part")
+    draft.write_text(json.dumps({"rows": list(rows)}, indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+
+
+def key_of(row: Mapping[str, Any]) -> str:
+    """Return what tells a row from all others of its suite; that of the case it was measured on."""
+    return f"{row['class']}/{row['name']}/b{row['batch']}"
+
+
+def merged(rows: Sequence[Row], row: Row) -> list[Row]:
+    """Return rows with one more, which takes the place of an older one of the same case."""
+    return [*(r for r in rows if (r["suite"], key_of(r)) != (row["suite"], key_of(row))), row]
+
+
+@frozen
+class Baselines:
+    """Times of peers that were measured once on a GPU and are kept: milliseconds by case and by peer."""
+
+    path: Path
+    peers: dict[str, dict[str, float]]
+
+    @classmethod
+    def open(cls, gpu: str, folder: Path = RESULTS) -> Baselines:
+        """Read those of a GPU."""
+        slug = "-".join(gpu.lower().split())
+        path = folder / f"baselines-{slug}.json"
+        return cls(path, json.loads(path.read_text(encoding="utf-8"))["peers"] if path.exists() else {})
+
+    def keep(self, key: str, times: Mapping[str, float | None], facts: Mapping[str, object]) -> None:
+        """Add the times of one case and write the file."""
+        self.peers[key] = {**self.peers.get(key, {}), **{name: time for name, time in times.items() if time is not None}}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(".part")
+        draft.write_text(json.dumps({**facts, "peers": self.peers}, indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, self.path)
+
+
+def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
+    """Return what every row says of how it was measured."""
+    return {"gpu": gpu, "versions": versions(), "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit or _commit()}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that matter, of those that are installed."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    try:
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

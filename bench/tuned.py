@@ -1,0 +1,204 @@
+"""The `cuts` side of the benchmark: many cases tuned together, each ready to run on any set of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from attrs import evolve, field, frozen
+from cuts.backends.contraction import find_convolution
+from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
+from cuts.bench.shapes import Case
+from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
+from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction, Storage
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.costs import program_costs
+from cuts.passes.normalise import Illegal, normalise
+from cuts.passes.pipeline import Emit, compile_graph
+from cuts.passes.programs import build_programs
+from cuts.passes.workload import Selector
+from cuts.runtime.plan import extent_bytes
+
+#: Random numbers repeat after this many: a prime, so that no stride meets the same ones again.
+_PERIOD = 4_194_301
+
+
+@frozen
+class Tuned:
+    """The kernels of one case, in order, and what a report says of them."""
+
+    case: Case
+    graph: Graph
+    kernels: tuple[KernelFunction, ...]
+    steps: tuple[Step, ...]
+    storages: Mapping[str, Storage]
+    records: tuple[Mapping[str, object], ...]
+    prefix: str
+
+    @property
+    def bound(self) -> float:
+        """The sum of the kernels' lower bounds, in seconds."""
+        return sum(float(str(record["bound"])) for record in self.records)
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Return the type of a tensor; an input that no kernel reads any more, since its equal is read instead, has that of the case."""
+        known = self.graph.types.get(tensor)
+        return known or TensorType(DType.F32, self.case.inputs[tensor.removeprefix(self.prefix)])
+
+    def name(self, tensor: str) -> str:
+        """Return the name in the tuned graph of a tensor of the case."""
+        return f"{self.prefix}{tensor}"
+
+
+def constants_of(case: Case) -> dict[str, Array]:
+    """Return random weights of a case: they are known when it is compiled, as in a trained network."""
+    generator = np.random.default_rng(1)
+    values = generator.standard_normal(_PERIOD, np.float32)
+    found: dict[str, Array] = {}
+    for name in case.weights:
+        array = np.resize(values, case.inputs[name])
+        positive = case.nodes[0][0] == "batch_norm"  # one of its operands is a variance
+        found[name] = np.abs(array) + 0.5 if positive else array
+    return found
+
+
+def union(cases: Sequence[Case], registry: Registry) -> Graph:
+    """Return one graph of many independent cases, whose names begin with the number of the case."""
+    inputs: list[str] = []
+    outputs: list[str] = []
+    types: dict[str, TensorType] = {}
+    nodes: list[Node] = []
+    constants: dict[str, Array] = {}
+    for number, case in enumerate(cases):
+        graph, mark = case.graph(registry), prefix(number)
+        inputs += [mark + t for t in graph.inputs if t not in case.weights]
+        outputs += [mark + t for t in graph.outputs]
+        types |= {mark + t: type_ for t, type_ in graph.types.items()}
+        constants |= {mark + t: array for t, array in constants_of(case).items()}
+        for node in graph.nodes:
+            operands = tuple(mark + t for t in node.operands)
+            nodes.append(evolve(node, name=mark + node.name, inputs=operands, outputs=tuple(mark + t for t in node.outputs)))
+    return Graph("cases", tuple(inputs), tuple(outputs), types, tuple(nodes), constants)
+
+
+def prefix(number: int) -> str:
+    """Return what the names of a case begin with."""
+    return f"c{number}."
+
+
+def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
+    """Compile cases together, so that workers and device are busy all the time; without a selector the model chooses."""
+    registry = Registry.builtin()
+    compiled = compile_graph(union(cases, registry), registry, target, CompileOptions(mode="fusion"), emit, selector)
+    return [_part(compiled, case, prefix(number)) for number, case in enumerate(cases)]
+
+
+def _part(compiled: CompiledGraph, case: Case, mark: str) -> Tuned:
+    chosen = []
+    for step, record in zip(compiled.steps, compiled.groups, strict=True):
+        arguments = compiled.kernels[step.kernel].arguments
+        if any(t.startswith(mark) for a, t in zip(arguments, step.tensors, strict=True) if a.written):
+            chosen.append((step, record))
+    steps, records = tuple(s for s, _ in chosen), tuple(r for _, r in chosen)
+    kernels = tuple(compiled.kernels[s.kernel] for s in steps)
+    return Tuned(case, compiled.graph, kernels, steps, compiled.storages, records, mark)
+
+
+@frozen(eq=False)
+class Memory:
+    """One set of the tensors of a case on the device."""
+
+    tuned: Tuned
+    device: Device
+    buffers: dict[str, Buffer] = field(factory=dict)
+
+    def place(self, tensor: str) -> Pointer:
+        """Return where a tensor of the tuned graph lives; its buffer is allocated when it is first asked for."""
+        type_ = self.tuned.type_of(tensor)
+        storage = self.tuned.storages.get(tensor) or Storage(tensor, 0, type_.strides)
+        if storage.buffer not in self.buffers:
+            self.buffers[storage.buffer] = self.device.allocate(self._extent(storage.buffer, extent_bytes(type_, storage)))
+        return Pointer(self.buffers[storage.buffer], storage.offset * type_.dtype.size)
+
+    def _extent(self, buffer: str, least: int) -> int:
+        shared = [(self.tuned.graph.types[t], s) for t, s in self.tuned.storages.items() if s.buffer == buffer]
+        return max([least, *(extent_bytes(type_, storage) for type_, storage in shared)])
+
+    def copy(self, other: Memory) -> None:
+        """Take over the contents of another set."""
+        for name, buffer in other.buffers.items():
+            self.buffers[name] = self.device.allocate(buffer.nbytes)
+            self.device.copy(Pointer(self.buffers[name]), Pointer(buffer), buffer.nbytes)
+
+
+def fill(tuned: Tuned, device: Device) -> Memory:
+    """Return a first set of tensors, filled with random numbers and with the constants as the kernels want them."""
+    memory = Memory(tuned, device)
+    values = np.random.default_rng(0).standard_normal(_PERIOD, np.float32)
+    constants = constants_of(tuned.case)
+    for name, shape in tuned.case.inputs.items():
+        array = constants.get(name)
+        device.upload(memory.place(tuned.name(name)), np.resize(values, shape) if array is None else np.ascontiguousarray(array))
+    for kernel, step in zip(tuned.kernels, tuned.steps, strict=True):
+        for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
+            if not argument.table and tensor in tuned.graph.constants and tensor not in map(tuned.name, tuned.case.inputs):
+                device.upload(memory.place(tensor), np.ascontiguousarray(tuned.graph.constants[tensor]))
+            elif not argument.table:
+                memory.place(tensor)
+    return memory
+
+
+def bind(tuned: Tuned, device: Device, sets: Sequence[Memory]) -> list[Launch]:
+    """Return a launch of all kernels of the case for each set of tensors."""
+    loaded = device.build(tuned.kernels)
+    tables: dict[tuple[int, str], Pointer] = {}
+    for number, kernel in enumerate(tuned.kernels):
+        for name, table in kernel.tables.items():
+            array = np.array(table, np.int32)
+            tables[number, name] = Pointer(device.allocate(array.nbytes))
+            device.upload(tables[number, name], array)
+
+    def launches(memory: Memory) -> Iterator[Launch]:
+        for number, (kernel, step) in enumerate(zip(tuned.kernels, tuned.steps, strict=True)):
+            pairs = zip(kernel.arguments, step.tensors, strict=True)
+            pointers = [tables[number, t] if a.table else memory.place(t) for a, t in pairs]
+            yield device.bind(loaded[number], kernel, pointers)
+
+    return [_together(tuple(launches(memory))) for memory in sets]
+
+
+def _together(launches: tuple[Launch, ...]) -> Launch:
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    return run
+
+
+def group_of(case: Case) -> FusedGroup | None:
+    """Return a case of one operation as a group, in the layout that its user gave; nothing where it is no single group."""
+    programs = build_programs(case.graph(registry := Registry.builtin()), registry)
+    group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
+    return None if isinstance(group, Illegal) else group
+
+
+def is_convolution(case: Case) -> bool:
+    """Whether a library of convolutions could compute the case."""
+    group = group_of(case)
+    return group is not None and find_convolution(group) is not None
+
+
+def floor(case: Case, target: Target) -> tuple[float, float, float]:
+    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at peak."""
+    registry = Registry.builtin()
+    graph = case.graph(registry)
+    costs = [program_costs(registry[n.op].instantiate([graph.types[t] for t in n.operands], n.attributes).program) for n in graph.nodes]
+    moved = sum(graph.types[t].nbytes for t in (*graph.inputs, *graph.outputs))
+    if len(costs) == 1:
+        moved = costs[0].bytes_read + costs[0].bytes_written
+    work = sum(c.flops for c in costs)
+    return work, moved, max(work / target.PERF_peak, moved / target.BW_global)
