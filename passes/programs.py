@@ -106,13 +106,13 @@ def _join_end(statements: Sequence[Statement], start: int) -> int:
 
 
 def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int]) -> bool:
-    """Whether a run of statements is one kernel and finishes every tensor that it writes; copies stay apart, they may be views."""
+    """Whether a run of statements is one kernel and all that writes its tensors; copies stay apart, they may be views."""
     run = program.statements[start:end]
     targets = {s.target for s in run}
     writes = _writes(run, end, last_reads, program.outputs)
     if len(targets) > 1 and any(copied(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
         return False
-    if any(s.target in targets for s in program.statements[end:]):
+    if any(s.target in targets for s in (*program.statements[:start], *program.statements[end:])):
         return False
     return not isinstance(normalise(run, program.tensors, writes, program.constants), Illegal)
 
