@@ -1,0 +1,69 @@
+"""Splitting a reduction in two kernels keeps what it computes, and pays where there are too few results to fill a machine."""
+
+from __future__ import annotations
+
+import numpy as np
+from cuts.backends.targets import find_target
+from cuts.ir.segment import FusedGroup
+from cuts.ir.types import TensorType
+from cuts.passes.evaluators import Modelled
+from cuts.passes.interpret import interpret
+from cuts.passes.split import Splitting, candidates, split_reduction
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+from .cases import arrays, builder, chains, points, whole
+from .test_points import SMALL_GPU, _device, check
+
+GPU = find_target("cuda:sm_90")
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup, FusedGroup, TensorType]:
+    """Draw a group and the two that it is split into."""
+    group = draw(chains())
+    halves = split_reduction(group, draw(st.integers(2, 9)))
+    assume(halves is not None)
+    assert halves is not None
+    return group, *halves
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(splits())
+def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup, FusedGroup, TensorType]) -> None:
+    group, before, after, workspace = case
+    assert before.tensors[before.outputs[0]] == after.tensors[after.inputs[0]] == workspace
+    inputs = arrays(group, 1)
+    partial = interpret(before, {t: inputs[t] for t in before.inputs})
+    assert not any(np.isnan(v).any() for v in partial.values())
+    found = interpret(after, {t: (inputs | partial)[t] for t in after.inputs})
+    for name, expected in interpret(group, inputs).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
+
+
+@needs_opencl
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.data())
+def test_points_of_the_halves_opencl(data: st.DataObject) -> None:
+    half = data.draw(st.sampled_from((1, 2)))
+    group = data.draw(splits())[half]
+    schedule = data.draw(points(group, SMALL_GPU))
+    assume(schedule is not None)
+    check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
+def convolution(n: int, c: int, size: int) -> FusedGroup:
+    make = builder()
+    value = make.node("relu", make.node("conv", make.input(n, c, size, size), make.input(c, c, 3, 3), pads=(1, 1, 1, 1)))
+    return whole(make.programs(), value)
+
+
+def test_few_results_are_split_and_many_are_not() -> None:
+    splitting = Splitting(Modelled(GPU), GPU)
+    small, large = convolution(1, 512, 7), convolution(64, 64, 56)
+    seconds, parts = splitting.best(small)
+    assert parts > 1
+    assert seconds < Modelled(GPU).cost(small)
+    assert not candidates(large, GPU)
+    assert splitting.best(large)[1] == 1
