@@ -7,6 +7,7 @@ Expressions are trees of frozen nodes. `Read` is the only access to tensors; its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TypeAlias, Union
 
 from attrs import evolve, frozen
@@ -149,6 +150,7 @@ def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
     return rebuild(expr, leaf)
 
 
+@lru_cache(maxsize=1 << 16)
 def expr_variables(expr: Expr) -> frozenset[Var]:
     """Return every index variable that occurs in the expression."""
     found: set[Var] = set()

@@ -155,7 +155,8 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
 def evaluate(space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None) -> Batch:
     """Count the features of points and check them."""
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
-    features = count_features(space.group, sizes, space.target, columns.get("raster", 1), columns.get("min_blocks", 0))
+    launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
+    features = count_features(space.group, sizes, space.target, *launch, work=space.work)
     illegal = illegal_reasons(sizes, space.target, features)
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
     return Batch(structure, start, size, columns, features, illegal, sizes, points)

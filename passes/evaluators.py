@@ -6,23 +6,29 @@ group's parameter space under the `bound` model. Measured time takes their place
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from itertools import product as cartesian
 from math import inf, prod
+from typing import Any
 
 import numpy as np
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from ..ir.expr import expr_variables, reads
 from ..ir.index import Var
-from ..ir.segment import FusedGroup, Reduction, Segment, factors
+from ..ir.segment import FusedGroup, Reduction, Segment, factors, operands
 from ..ir.target import Target
-from .enumerate import sampled
+from .bound import bound
+from .enumerate import Batch, columns_at, evaluate, sampled
 from .legality import box_extent, issue_slots
-from .prune import score
-from .space import make_space
+from .rank import rank
+from .space import Space, make_space, segment_structures
+from .structure import Knob, SegmentStructure, Structure
 
 #: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
 TILE = 16
+#: Structures, and points of each, that groups over a known iteration space are judged by.
+STRUCTURES, LEADING = 1, 8
 
 
 @frozen
@@ -40,21 +46,78 @@ class Roofline:
         return self.target.launch_time + max(moved / self.target.BW_global, work / self.target.PERF_peak)
 
 
+@frozen(eq=False)
+class Leader:
+    """The best points of a structure: its position among those of its group, its knobs, numbers of points."""
+
+    position: int
+    knobs: tuple[Knob, ...]
+    points: np.ndarray[Any, Any]
+
+
 @frozen
 class Modelled:
-    """Seconds of the best of at most `sample` points per structure of a group's space, by the `bound` model's order."""
+    """Seconds of the best of at most `sample` points per structure of a group's space, by the `bound` model's order.
+
+    Of groups that compute over the same iteration space, such as a convolution before and after its neighbours were fused into it, the
+    first is searched; the others are judged by the points that were best there.
+    """
 
     target: Target
     sample: int = 512
+    leaders: dict[Hashable, tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time, launch included, infinity where no sampled point is legal."""
+        segments = list(cartesian(*(_plain(segment_structures(group, k)) for k in range(len(group.segments)))))
+        key = (len(segments), *(_iteration_space(s) for s in group.segments))
         best = inf
-        space = make_space(group, self.target, coarse=True)
-        for batch in sampled(space, self.sample):
-            values = score(batch, space, "bound")
-            best = min(best, float(np.min(values, initial=inf)))
+        if key in self.leaders:
+            chosen = tuple(Structure(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
+            space = Space(group, self.target, chosen)
+            for structure, leader in zip(chosen, self.leaders[key], strict=True):
+                best = min(best, float(_seconds(evaluate(space, structure, columns_at(structure, leader.points), 0), space).min()))
+        if best == inf:
+            best = self._search(make_space(group, self.target, True, segments), key)
         return best
+
+    def _search(self, space: Space, key: Hashable) -> float:
+        """Return the best of a sample, and remember where the best points of the best structures lie."""
+        found: list[tuple[float, Leader]] = []
+        for position, batch in enumerate(sampled(space, self.sample)):
+            values = _seconds(batch, space)
+            assert batch.points is not None, "samples name their points"
+            first = np.argsort(values, kind="stable")[:LEADING]
+            if np.isfinite(values[first[0]]):
+                found.append((float(values[first[0]]), Leader(position, batch.structure.knobs, batch.points[first])))
+        found.sort(key=lambda pair: pair[0])
+        self.leaders[key] = tuple(leader for _, leader in found[:STRUCTURES])
+        return found[0][0] if found else inf
+
+
+def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
+    """Return the structures that stage all of the operands or none: what is between them decides nothing at this level."""
+    most = max((len(s) for structure in structures for s in structure.staged), default=0)
+    return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)
+
+
+def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
+    """Return the modelled seconds of points, infinity where they are not legal; bank conflicts decide nothing at this level."""
+    estimate = batch.flat(rank(batch.features, bound(batch.features, space.target), space.target))
+    return np.where(batch.legal, estimate, inf)
+
+
+def _iteration_space(segment: Segment) -> Hashable:
+    """Return what a segment iterates over, and which axes each operand of its reductions and each output depends on."""
+    axes = segment.axes
+    own = [r.name for r in segment.reductions]
+    loops = []
+    for reduction in segment.reductions:
+        every = (*axes, *reduction.reduce)
+        used = tuple(tuple(v in expr_variables(p) for v in every) for p in operands(reduction, own))
+        loops.append((reduction.combine, tuple(v.extent for v in reduction.reduce), used))
+    extras = tuple(tuple(v.extent for v in o.extra) for o in segment.outputs)
+    return tuple(a.extent for a in axes), tuple(loops), extras
 
 
 @define

@@ -92,8 +92,15 @@ class Features:
     segments: tuple[PaperCounts, ...]
 
 
-def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Target, raster: Count = 1, min_blocks: Count = 0) -> Features:
-    """Return the counts of all points whose sizes are given, per segment."""
+def count_features(
+    group: FusedGroup,
+    geometry: Sequence[Geometry],
+    target: Target,
+    raster: Count = 1,
+    min_blocks: Count = 0,
+    work: tuple[float, float] | None = None,
+) -> Features:
+    """Return the counts of all points whose sizes are given, per segment; `work` is what `group_work` says, where that is known."""
     totals = Totals(group, target)
     shared: Count = 0
     registers = Registers(0, 0, 0)
@@ -118,7 +125,7 @@ def count_features(group: FusedGroup, geometry: Sequence[Geometry], target: Targ
     stages: Count = 1
     for part in geometry:
         stages = np.maximum(stages, part.stages)
-    useful, unique = group_work(group)
+    useful, unique = work or group_work(group)
     limit = register_limit(threads, min_blocks, target)
     outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
     return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product as cartesian
 
-from attrs import frozen
+from attrs import field, frozen
 
 from ..ir.expr import reads
 from ..ir.index import Var, is_affine, variables
@@ -18,15 +18,21 @@ from ..ir.segment import FusedGroup, Reduction, Segment, is_contraction, operand
 from ..ir.target import Target
 from .knobs import launch_knobs, segment_knobs
 from .structure import SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like
+from .work import group_work
 
 
 @frozen
 class Space:
-    """All structures of a group on a target; points are numbered through them in order."""
+    """All structures of a group on a target; points are numbered through them in order. `work` is what none of them avoids."""
 
     group: FusedGroup
     target: Target
     structures: tuple[Structure, ...]
+    work: tuple[float, float] = field(init=False)
+
+    @work.default
+    def _work(self) -> tuple[float, float]:
+        return group_work(self.group)
 
     @property
     def size(self) -> int:
@@ -131,13 +137,18 @@ def _pointwise_dims(segment: Segment) -> list[tuple[tuple[Var, ...], ...]]:
     return found
 
 
-def make_space(group: FusedGroup, target: Target, coarse: bool = False) -> Space:
+def make_space(
+    group: FusedGroup, target: Target, coarse: bool = False, combinations: Iterable[tuple[SegmentStructure, ...]] | None = None
+) -> Space:
     """Derive the space of a group: every combination of its segments' structures with their knobs.
 
     `coarse` thins the knobs so that the whole space can be scored in a fraction of a second; `choose` refines what it finds there.
+    `combinations` are the structures of segments to combine, all by default.
     """
     found = []
-    for combination in cartesian(*(segment_structures(group, k) for k in range(len(group.segments)))):
+    if combinations is None:
+        combinations = cartesian(*(segment_structures(group, k) for k in range(len(group.segments))))
+    for combination in combinations:
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
         knobs = tuple(
             k for s, structure in enumerate(combination) for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse)

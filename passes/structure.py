@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from attrs import frozen
@@ -74,6 +75,7 @@ def powers(low: int, high: int) -> tuple[int, ...]:
     return tuple(1 << k for k in range(32) if low <= 1 << k <= high)
 
 
+@lru_cache(maxsize=4096)
 def axis_classes(segment: Segment) -> tuple[frozenset[int], ...]:
     """Return for each parallel axis the operands of the main reduction that it indexes.
 
