@@ -37,18 +37,20 @@ _MOST_PHASES = 16
 
 @frozen
 class Adjoint:
-    """The gradient of one operand of a program, as a program.
+    """The gradients of operands of a program, as a program.
 
-    Its inputs are operands and results of the original program by their names, and gradients of results: `gradients` says of which.
+    Its inputs are operands and results of the original program by their names, and gradients of results: `given` says of which.
+    `found` says which of its outputs is the gradient of which operand.
     """
 
     program: Program
-    gradients: Mapping[str, str]
+    given: Mapping[str, str]
+    found: Mapping[str, str]
 
 
-def adjoint(program: Program, operand: str, results: Sequence[str]) -> Adjoint | None:
-    """Return the gradient of an operand, given those of some results; None where none of them depends on it."""
-    return _Adjoint(program, operand, tuple(results)).run()
+def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -> Adjoint:
+    """Return the gradients of operands, given those of some results; operands that no result depends on are left out."""
+    return _Adjoint(program, tuple(operands), tuple(results)).run()
 
 
 @frozen
@@ -64,13 +66,13 @@ class _Term:
 @define
 class _Adjoint:
     program: Program
-    operand: str
+    operands: tuple[str, ...]
     results: tuple[str, ...]
     tensors: dict[str, TensorType] = field(factory=dict)
     statements: list[Statement] = field(factory=list)
     seeds: dict[str, tuple[tuple[Var, ...], Expr]] = field(factory=dict)  # the gradient of a tensor at an element
 
-    def run(self) -> Adjoint | None:
+    def run(self) -> Adjoint:
         self.tensors.update(self.program.tensors)
         gradients = {self._fresh(f"d_{result}"): result for result in self.results}
         for name, result in gradients.items():
@@ -87,15 +89,16 @@ class _Adjoint:
             if statement.target in self.seeds:
                 for tensor, terms in self._pull(statement, varying).items():
                     parts.setdefault(tensor, []).extend(terms)
-        if not parts.get(self.operand):
-            return None
-        name = self._fresh(f"d_{self.operand}")
-        self._define(name, self.operand, parts[self.operand])
-        return self._finish(name, gradients)
+        found: dict[str, str] = {}
+        for operand in self.operands:
+            if parts.get(operand):
+                found[self._fresh(f"d_{operand}")] = operand
+                self._define(next(reversed(found)), operand, parts[operand])
+        return self._finish(gradients, found)
 
     def _varying(self) -> set[str]:
-        """Return the tensors through which the operand reaches a result, as real numbers."""
-        found = {self.operand} if self.tensors[self.operand].dtype.is_float else set()
+        """Return the tensors through which the operands reach a result, as real numbers."""
+        found = {o for o in self.operands if self.tensors[o].dtype.is_float}
         for statement in self.program.statements:
             if self.tensors[statement.target].dtype.is_float and any(r.tensor in found for r in statement.reads):
                 found.add(statement.target)
@@ -311,21 +314,21 @@ class _Adjoint:
         self.tensors[name] = type_
         return name
 
-    def _finish(self, result: str, gradients: Mapping[str, str]) -> Adjoint:
-        """Keep what the result needs, with statements of the original program for what lies inside it."""
-        known = {*self.program.inputs, *self.program.outputs, *gradients, *self.program.constants}
-        everything = [*(s for s in self.program.statements if s.target not in self.program.outputs), *self.statements]
-        wanted, kept = {result}, []
+    def _finish(self, given: Mapping[str, str], found: Mapping[str, str]) -> Adjoint:
+        """Keep what the gradients need, with statements of the original program for what lies inside it."""
+        original = self.program
+        everything = [*(s for s in original.statements if s.target not in original.outputs), *self.statements]
+        wanted, kept = set(found), []
         for statement in reversed(everything):
             if statement.target in wanted:
                 kept.append(statement)
                 wanted |= _tensors_read(statement.body)
         kept.reverse()
-        inputs = tuple(t for t in (*self.program.inputs, *self.program.outputs, *gradients) if t in wanted & known)
-        tables = {t: v for t, v in self.program.constants.items() if t in wanted}
+        inputs = tuple(t for t in (*original.inputs, *original.outputs, *given) if t in wanted)
+        tables = {t: v for t, v in original.constants.items() if t in wanted}
         made = {s.target for s in kept}
         tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
-        return Adjoint(Program(tensors, inputs, (result,), tuple(kept), tables), {n: r for n, r in gradients.items() if n in inputs})
+        return Adjoint(Program(tensors, inputs, tuple(found), tuple(kept), tables), {n: r for n, r in given.items() if n in inputs}, found)
 
 
 def _possible(guard: Guard) -> bool:

@@ -36,39 +36,40 @@ class Gradients:
             self._instances[key] = made
         return self._instances[key]
 
-    def steps(self, instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...] | None:
-        """Return the nodes that compute an operand's gradient from those of some results; None where there is none.
+    def steps(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
+        """Return the nodes that compute operands' gradients from those of some results; an operand that has none is left out.
 
         They are nodes over the operation's formal names; the gradient of a result `y` is `dy`, and that of operand `x` they name `dx`.
         """
-        stated = _stated(instance, operand, results)
-        if stated:
-            return stated
-        derived = adjoint(instance.program, operand, results)
-        if derived is None:
-            return None
-        names = {**{t: t for t in derived.program.inputs}, **{n: f"d{r}" for n, r in derived.gradients.items()}}
-        inputs = tuple(names[t] for t in derived.program.inputs)
-        summary = f"gradient of {instance.op} with respect to {operand}"
+        stated = {operand: _stated(instance, operand, results) for operand in operands}
+        nodes = {node.name: node for steps in stated.values() for node in steps}
+        rest = [operand for operand in operands if not stated[operand]]
+        return (*nodes.values(), *(self._derived(instance, rest, results) if rest else ()))
+
+    def _derived(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
+        derived = adjoint(instance.program, operands, results)
+        if not derived.found:
+            return ()
+        inputs = tuple(f"d{derived.given[t]}" if t in derived.given else t for t in derived.program.inputs)
+        summary = f"gradient of {instance.op} with respect to {', '.join(derived.found.values())}"
         digest = hashlib.sha256(declare("gradient", summary, derived.program).encode()).hexdigest()[:10]
-        name = f"{instance.op}_d_{operand}_{digest}"
+        name = f"{instance.op}_grad_{digest}"
         if name not in self.registry:
             self.texts[name] = declare(name, summary, derived.program)
             self.registry = self.registry.extend(Source(f"{name}.cuts", self.texts[name]))
-        return (Node(name, name, inputs, (f"d{operand}",)),)
+        return (Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.found.values())),)
 
 
 def _stated(instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...]:
     """Return the steps of a declaration's own gradient that lead to an operand; nothing where it does not say."""
-    wanted, kept = {f"d{operand}"}, []
+    wanted = {f"d{operand}"}
+    kept: list[Node] = []
     for node in reversed(instance.gradient):
         if wanted & set(node.outputs):
             kept.append(node)
             wanted.update(node.operands)
     absent = {f"d{r}" for r in instance.outputs} - {f"d{r}" for r in results}
-    if not kept or wanted & absent:
-        return ()
-    return tuple(reversed(kept))
+    return () if wanted & absent else tuple(reversed(kept))
 
 
 def _frozen(attributes: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

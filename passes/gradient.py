@@ -7,8 +7,8 @@ gradient that needs it, which fuses with it.
 
     %h = relu(%x)            %h = relu(%x)
     %y = matmul(%h, %w)  ->  %y = matmul(%h, %w)
-                             %w.grad = matmul_d_b_...(%h, %y.grad)
-                             %h.grad = matmul_d_a_...(%w, %y.grad)        %x.grad = relu_d_x_...(%x, %h.grad)
+                             %h.grad, %w.grad = matmul_grad_...(%h, %w, %y.grad)
+                             %x.grad = relu_grad_...(%x, %h.grad)
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..ir.errors import GraphError
 from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..ir.verify_graph import quote
-from ..ops import Instance
 from ..ops.gradients import Gradients
 from .rewrite import fresh_name
 
@@ -54,12 +53,14 @@ class _Backward:
     types: dict[str, TensorType] = field(factory=dict)
     parts: dict[str, list[str]] = field(factory=dict)  # the gradients that a value gets from its readers
     whole: dict[str, str] = field(factory=dict)
+    taken: set[str] = field(factory=set)  # names of nodes
     blocked: dict[str, str] = field(factory=dict)  # node -> why nothing flows through it
 
     def run(self) -> Differentiated:
         graph = self.graph
         self._check()
         self.types.update(graph.types)
+        self.taken.update(node.name for node in graph.nodes)
         seed = fresh_name(self.types, f"{self.loss}.grad")
         self.types[seed] = graph.types[self.loss]
         array = np.ones(graph.types[self.loss].shape, graph.types[self.loss].dtype.numpy)
@@ -113,23 +114,27 @@ class _Backward:
         names = {f"d{formals[v]}": self._total(v) for v in results}
         names |= {formal: value for value, formal in formals.items()}
         names |= {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
-        given = [formals[v] for v in results]
-        for formal, value in zip(instance.inputs, node.inputs, strict=False):
-            if formal is not None and value is not None and value in varying and self.graph.types[value].dtype.is_float:
-                self._operand(node, instance, formal, value, given, names)
+        wanted = {
+            formal: value
+            for formal, value in zip(instance.inputs, node.inputs, strict=False)
+            if formal is not None and value is not None and value in varying and self.graph.types[value].dtype.is_float
+        }
+        self._operands(node, self.gradients.steps(instance, tuple(wanted), [formals[v] for v in results]), wanted, names)
 
-    def _operand(self, node: Node, instance: Instance, formal: str, value: str, results: Sequence[str], names: Mapping[str, str]) -> None:
-        steps = self.gradients.steps(instance, formal, results)
-        if steps is None:
-            self.blocked[node.name] = f"the derivative of {node.op} is zero everywhere"
-            return
+    def _operands(self, node: Node, steps: Sequence[Node], wanted: Mapping[str, str], names: Mapping[str, str]) -> None:
+        """Add the nodes that compute the gradients of a node's operands; `wanted` maps formal names to values."""
         known = dict(names)
+        own = {f"d{formal}": f"{value}.grad" for formal, value in wanted.items()}
         for step in steps:
-            outputs = tuple(fresh_name(self.types, f"{value}.grad" if o == f"d{formal}" else f"{node.name}.{o}") for o in step.outputs)
+            outputs = tuple(fresh_name(self.types, own.get(o, f"{node.name}.{o}")) for o in step.outputs)
             inputs = tuple(None if v is None else known[v] for v in step.inputs)
-            self._add(fresh_name(self._node_names(), f"{node.name}.d_{formal}"), step.op, inputs, outputs, step.attributes)
+            self._add(fresh_name(self.taken, f"{node.name}.grad"), step.op, inputs, outputs, step.attributes)
             known |= dict(zip(step.outputs, outputs, strict=True))
-        self.parts.setdefault(value, []).append(known[f"d{formal}"])
+        for formal, value in wanted.items():
+            if f"d{formal}" in known:
+                self.parts.setdefault(value, []).append(known[f"d{formal}"])
+            else:
+                self.blocked[node.name] = f"the derivative of {node.op} with respect to '{formal}' is zero everywhere"
 
     def _total(self, value: str) -> str:
         """Return the whole gradient of a value, the sum over its readers."""
@@ -138,11 +143,8 @@ class _Backward:
             self.whole[value] = parts[0]
             if len(parts) > 1:
                 self.whole[value] = fresh_name(self.types, f"{value}.grad.sum")
-                self._add(fresh_name(self._node_names(), f"{value}.d_sum"), "sum", tuple(parts), (self.whole[value],), {})
+                self._add(fresh_name(self.taken, f"{value}.grad"), "sum", tuple(parts), (self.whole[value],), {})
         return self.whole[value]
-
-    def _node_names(self) -> set[str]:
-        return {n.name for n in (*self.graph.nodes, *self.nodes)}
 
     def _add(self, name: str, op: str, inputs: tuple[str | None, ...], outputs: tuple[str, ...], attributes: Mapping[str, object]) -> None:
         node = Node(name, op, inputs, outputs, dict(attributes))  # type: ignore[arg-type]
@@ -150,6 +152,7 @@ class _Backward:
         instance = self.gradients.instance(node, operands, {})
         self.types.update(zip(outputs, instance.output_types, strict=False))
         self.nodes.append(node)
+        self.taken.add(name)
 
     # ---- why there is no gradient
 

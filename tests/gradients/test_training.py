@@ -8,6 +8,7 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
+
 from .networks import Network, lstm_classifier, resnet, torch_lstm, torch_resnet, torch_transformer, transformer
 
 STEPS = 3
