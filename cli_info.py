@@ -8,6 +8,7 @@ from attrs import asdict
 
 from . import console
 from .backends.cache import cache_info, clear_cache
+from .backends.calibrate import load_ceilings, measure_ceilings, save_ceilings
 from .backends.cuda_compile import toolchains
 from .backends.device import open_device
 from .backends.targets import find_target, known_targets
@@ -16,8 +17,10 @@ from .ir.errors import BackendError
 
 
 def device_command(arguments: Namespace) -> int:
-    """Show devices, compilers and known targets, or all that is known of one target."""
-    if arguments.target:
+    """Show devices, compilers and known targets, or all that is known of one target; measure ceilings where that is asked for."""
+    if arguments.calibrate:
+        values = _calibrate(arguments.target or "cuda:device")
+    elif arguments.target:
         values = asdict(find_target(arguments.target))
     else:
         values = {"devices": _devices(), "compilers": [f"{tool.name} {tool.version}" for tool in toolchains()], "targets": known_targets()}
@@ -30,11 +33,21 @@ def device_command(arguments: Namespace) -> int:
     return 0
 
 
+def _calibrate(target: str) -> dict[str, object]:
+    """Measure a device and keep what was found; `asdict` of the ceilings is what is shown."""
+    device = open_device(find_target(target))
+    ceilings = measure_ceilings(device)
+    kept = save_ceilings(ceilings)
+    return asdict(ceilings) | {"kept": str(kept) if kept else "nowhere: caching is switched off"}
+
+
 def _devices() -> list[dict[str, object]]:
     found = []
     for name in ("opencl", "cuda:device"):
         try:
-            found.append(open_device(find_target(name)).describe())
+            described = open_device(find_target(name)).describe()
+            ceilings = load_ceilings(str(described["name"]))
+            found.append(described | ({"ceilings": asdict(ceilings)} if ceilings else {}))
         except BackendError as error:
             found.append({"dialect": name.partition(":")[0], "missing": error.message})
     return found

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from ..ir.errors import BackendError, UsageError
 from ..ir.target import Target
+from .calibrate import calibrated, load_ceilings
 
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
 _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128}
@@ -40,7 +41,7 @@ def current_device() -> Any:
 
 @cache
 def query_target() -> Target:
-    """Describe the current device: what it reports, and the description of its architecture for what it does not."""
+    """Describe the current device: what it reports, the ceilings measured on it, and the description of its architecture for the rest."""
     from .targets import find_target
 
     device, attribute = current_device(), driver().device_attribute
@@ -61,7 +62,7 @@ def query_target() -> Target:
     # Two transfers per memory clock; where the driver no longer reports it, the described bandwidth stands.
     bandwidth = 2 * ask("MEMORY_CLOCK_RATE", 0) * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH", 0) / 8
     warp = ask("WARP_SIZE", base.warp_size)
-    return evolve(
+    described = evolve(
         base,
         name=device.name(),
         arch=arch,
@@ -78,3 +79,4 @@ def query_target() -> Target:
         l2_bytes=ask("L2_CACHE_SIZE", base.l2_bytes),
         l2_bandwidth=64 * sms * clock,
     )
+    return calibrated(described, load_ceilings(described.name))
