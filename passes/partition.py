@@ -36,6 +36,21 @@ class Evaluator(Protocol):
 
 
 @frozen
+class Remembered:
+    """An evaluator that is asked once about equal groups."""
+
+    evaluator: Evaluator
+    costs: dict[Hashable, float] = field(factory=dict)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group."""
+        key = form_key(group)
+        if key not in self.costs:
+            self.costs[key] = self.evaluator.cost(group)
+        return self.costs[key]
+
+
+@frozen
 class Partitioner:
     """Merges groups of one graph; costs and merges are remembered."""
 

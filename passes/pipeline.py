@@ -6,6 +6,7 @@
     views          where tensors live; data movement that costs no kernel
     partition      units to groups in normal form (legality, Algorithm 1)
     pack           constants stored as the groups' threads want to read them
+    split          groups with few results and long reductions, each as two kernels where that is faster
     schedule       per distinct kernel: enumeration, pruning, the chosen point of the parameter space
     lower          per distinct kernel: block-level phases (fetch, compute, epilogue)
     extract        per distinct kernel: what one thread does
@@ -47,8 +48,9 @@ from .legality import Policy
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .lower import lower
 from .pack import pack_constants
-from .partition import Evaluator, Partitioner, partition
+from .partition import Evaluator, Partitioner, Remembered, partition
 from .programs import build_programs
+from .split import Splitting, split_groups
 from .views import Views, find_views
 from .workload import Selector, Workload
 
@@ -57,7 +59,7 @@ Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
 S = TypeVar("S")
 T = TypeVar("T")
 
-STAGES = ("algorithms", "programs", "views", "partition", "pack", "schedule", "lower", "extract", "emit")
+STAGES = ("algorithms", "programs", "views", "partition", "split", "pack", "schedule", "lower", "extract", "emit")
 
 
 def graph_passes(registry: Registry) -> tuple[Pass, ...]:
@@ -102,12 +104,14 @@ class _Pipeline:
 
         try:
             graph = run_passes(graph, passes, keep)
-            evaluator = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
+            limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
+            evaluator = self._evaluator(Remembered(limited))
             graph, algorithms = self._algorithms(graph, evaluator)
             latest.append(self._after("algorithms", graph, print_graph))
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
             groups = self._after("partition", self._partition(views, evaluator), show_partition)
+            groups, views = self._after("split", split_groups(groups, views, evaluator), lambda made: show_partition(made[0]))
             groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
             unique = distinct(groups, views)
             chosen = self._after("schedule", self._schedule(unique, groups, views), self._show(show_candidate))
@@ -118,7 +122,7 @@ class _Pipeline:
             self._after("emit", made, self._show(lambda kernel: kernel.source))
         except _Stop:
             return CompiledGraph(latest[-1], (), ())
-        complete = not evaluator.expired and (self.selector is None or self.selector.complete)
+        complete = not limited.expired and (self.selector is None or self.selector.complete)
         return assemble(graph, groups, views, chosen, made, complete, algorithms)
 
     def _algorithms(self, graph: Graph, evaluator: Evaluator) -> tuple[Graph, Mapping[str, str]]:
@@ -127,8 +131,7 @@ class _Pipeline:
         While measuring changes what the algorithms cost, they are compared again.
         """
         instances = Instances(self.registry)
-        costs = evaluator if self.selector is None else self.selector.evaluator(evaluator)
-        step = ChooseAlgorithms(instances, costs, Policy(shared_bytes=self.target.MAX_shared), self.options.mode)
+        step = ChooseAlgorithms(instances, evaluator, Policy(shared_bytes=self.target.MAX_shared), self.options.mode)
         chosen = step.run(graph)
         while self.selector is not None and step.choices and self.selector.learn():
             chosen = step.run(graph)
@@ -137,13 +140,14 @@ class _Pipeline:
     def _partition(self, views: Views, evaluator: Evaluator) -> list[Group]:
         """Return the groups; as long as measuring changes what groups cost, the partition is found again."""
         workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
-        if self.selector is None or self.options.mode != "mixed":
-            return partition(Partitioner(workshop, evaluator), self.options.mode)
-        measured = self.selector.evaluator(evaluator)
-        groups = partition(Partitioner(workshop, measured), "mixed")
-        while self.selector.learn():
-            groups = partition(Partitioner(workshop, measured), "mixed")
+        groups = partition(Partitioner(workshop, evaluator), self.options.mode)
+        while self.selector is not None and self.options.mode == "mixed" and self.selector.learn():
+            groups = partition(Partitioner(workshop, evaluator), "mixed")
         return groups
+
+    def _evaluator(self, modelled: Evaluator) -> Splitting:
+        """Return what groups cost: by measurement where there is a selector, else by the model; split where that is faster."""
+        return Splitting(modelled if self.selector is None else self.selector.evaluator(modelled), modelled, self.target)
 
     def _schedule(self, unique: Mapping[Hashable, Group], groups: Sequence[Group], views: Views) -> Mapping[Hashable, Candidate]:
         """Return the point of each distinct kernel: the fastest by measurement, or the best by the model."""

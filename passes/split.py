@@ -115,34 +115,41 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
 @frozen
 class Splitting:
-    """What groups cost where each may be split, by the times of another evaluator."""
+    """What groups cost where each may be split: the model says in how many parts, `evaluator` whether that is faster."""
 
     evaluator: Evaluator
+    modelled: Evaluator
     target: Target
-    known: dict[Hashable, tuple[float, int]] = field(factory=dict)
+    known: dict[Hashable, int] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group, or of its parts where these are faster."""
         return self.best(group)[0]
 
     def best(self, group: FusedGroup) -> tuple[float, int]:
-        """Return the least seconds and in how many parts they are reached; more parts are tried as long as they help."""
+        """Return the least seconds and in how many parts they are reached."""
+        whole = self.evaluator.cost(group)
+        parts = self._parts(group)
+        return min((whole, 1), (_seconds(group, parts, self.evaluator), parts)) if parts > 1 else (whole, 1)
+
+    def _parts(self, group: FusedGroup) -> int:
+        """Return the number of parts that is best by the model; more parts are tried as long as they help."""
         key = form_key(group)
         if key not in self.known:
-            found = (self.evaluator.cost(group), 1)
-            slower = 0
+            found, slower = (inf, 1), 0
             for parts in candidates(group, self.target):
-                seconds = self._seconds(group, parts)
+                seconds = _seconds(group, parts, self.modelled)
                 slower = 0 if seconds < found[0] else slower + 1
                 found = min(found, (seconds, parts))
                 if slower == 2:
                     break
-            self.known[key] = found
+            self.known[key] = found[1]
         return self.known[key]
 
-    def _seconds(self, group: FusedGroup, parts: int) -> float:
-        halves = split_reduction(group, parts)
-        return inf if halves is None else self.evaluator.cost(halves[0]) + self.evaluator.cost(halves[1])
+
+def _seconds(group: FusedGroup, parts: int, evaluator: Evaluator) -> float:
+    halves = split_reduction(group, parts)
+    return inf if halves is None else evaluator.cost(halves[0]) + evaluator.cost(halves[1])
 
 
 def split_groups(groups: Sequence[Group], views: Views, splitting: Splitting) -> tuple[list[Group], Views]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import cuts
 import numpy as np
+from attrs import evolve
 from cuts.backends.targets import find_target
+from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
-from cuts.ir.types import TensorType
+from cuts.ir.types import DType, TensorType
 from cuts.passes.evaluators import Modelled
 from cuts.passes.interpret import interpret
 from cuts.passes.split import Splitting, candidates, split_reduction
@@ -60,10 +63,24 @@ def convolution(n: int, c: int, size: int) -> FusedGroup:
 
 
 def test_few_results_are_split_and_many_are_not() -> None:
-    splitting = Splitting(Modelled(GPU), GPU)
+    splitting = Splitting(Modelled(GPU), Modelled(GPU), GPU)
     small, large = convolution(1, 512, 7), convolution(64, 64, 56)
     seconds, parts = splitting.best(small)
     assert parts > 1
     assert seconds < Modelled(GPU).cost(small)
     assert not candidates(large, GPU)
     assert splitting.best(large)[1] == 1
+
+
+@needs_opencl
+def test_a_compiled_graph_with_a_split_reduction() -> None:
+    # A machine with the units of a large GPU, so that splitting pays, whose kernels run here.
+    machine = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
+    shapes = {"a": (5, 4096), "b": (4096, 6), "c": (6,), "y": (5, 6), "z": (5, 6), "u": (5, 6)}
+    nodes = (Node("m", "matmul", ("a", "b"), ("y",)), Node("n", "add", ("y", "c"), ("z",)), Node("o", "relu", ("z",), ("u",)))
+    graph = Graph("g", ("a", "b", "c"), ("u",), {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}, nodes)
+    plan = cuts.build(graph, target=machine)
+    assert len(plan.plan.steps) == 2
+    assert all(result.ok for result in plan.verify())
+    inputs = plan.random_inputs()
+    assert all(np.array_equal(plan.run(inputs)["u"], plan.run(inputs)["u"]) for _ in range(3))
