@@ -110,7 +110,7 @@ class _Pipeline:
             latest.append(self._after("algorithms", graph, print_graph))
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
-            groups = self._after("partition", self._partition(views, evaluator), show_partition)
+            groups: Sequence[Group] = self._after("partition", self._partition(views, evaluator), show_partition)
             groups, views = self._after("split", split_groups(groups, views, evaluator), lambda made: show_partition(made[0]))
             groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
             unique = distinct(groups, views)

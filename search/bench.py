@@ -10,7 +10,7 @@ from ..ir.errors import BackendError
 from ..ir.target import Target
 from .build import Built
 from .child import Child, Lost
-from .measure import Verdict
+from .measure import Reference, Verdict
 from .problem import Problem
 
 #: Seconds to make the data of a problem and what its outputs must be.
@@ -27,6 +27,10 @@ class Timed:
 
 class Bench(Protocol):
     """Checks and times built candidates, one after another."""
+
+    def prepare(self, problem: Problem, reference: Reference) -> None:
+        """Take note of what the outputs of a problem must be; without it the device's process computes it."""
+        ...
 
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Run a candidate once and compare what it writes; the first right one of a problem says what all others must write."""
@@ -51,8 +55,13 @@ class DeviceBench:
         self.limit = limit
         self._child = Child(service, target)
         self._trusted: dict[str, Built] = {}
+        self._references: dict[str, Reference] = {}
         self._starts = 0
         self._prepared: set[str] = set()
+
+    def prepare(self, problem: Problem, reference: Reference) -> None:
+        """Take note of what the outputs of a problem must be."""
+        self._references[problem.key] = reference
 
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Run a candidate once and compare what it writes."""
@@ -92,7 +101,7 @@ class DeviceBench:
         if problem.key in self._prepared:
             return
         try:
-            self._child.call(PREPARE_LIMIT, "prepare", problem)
+            self._child.call(PREPARE_LIMIT, "prepare", problem, self._references.get(problem.key))
         except Lost as lost:
             raise BackendError(f"the device's process is lost while data is prepared: {lost}") from lost
         self._starts = self._child.starts

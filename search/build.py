@@ -24,6 +24,7 @@ from ..passes.extract import extract
 from ..passes.lower import lower
 from ..passes.space import make_space
 from .child import START_LIMIT, Child, Lost
+from .measure import Reference, make_reference
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 
@@ -64,6 +65,10 @@ class Factory:
         space = make_space(problem.form, problem.target)
         return [Scored(p, candidate_of(space, p)) for p in best_points(problem.form, problem.target, model, count)]
 
+    def refer(self, problem: Problem) -> Reference:
+        """Return what the outputs must be, evaluated in float64."""
+        return make_reference(problem)
+
     def simple(self, problem: Problem) -> Schedule | None:
         """Return a schedule that is simple enough to be trusted: nothing staged, little unrolled, a few warps a block."""
         return simple_schedule(problem.form, problem.target)
@@ -96,7 +101,7 @@ def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
 class Job:
     """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for; small priorities go first."""
 
-    owner: object
+    owner: Any
     method: str
     arguments: tuple[object, ...]
     priority: tuple[float, ...] = ()

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 #: Elements of each output that are evaluated where the whole is too expensive.
 SAMPLES = 2000
 #: Most scalar evaluations for which a group is evaluated whole.
-WHOLE = 4_000_000
+WHOLE = 1_000_000
 #: Scalar evaluations at once, which bounds memory.
 _AT_ONCE = 4_000_000
 #: How many times the expected rounding error is still taken for rounding.
@@ -157,7 +157,7 @@ def _values(
     held: dict[str, Array] = {}
     for reduction in segment.reductions:
         space = _Chosen(form, columns, size, reduction.reduce, arrays, held)
-        values = np.broadcast_to(space.value(reduction.body), space.shape).reshape(size, -1)
+        values: Array = np.broadcast_to(space.value(reduction.body), space.shape).reshape(size, -1)
         held[reduction.name] = FUNCTIONS[COMBINE_FUNCTION[reduction.combine]].numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
     found = []
     for output in outputs:
@@ -206,9 +206,10 @@ class _Chosen(Points):
 
     def _computed(self, tensor: str, indices: Sequence[Index], inside: Array | None) -> Array:
         segment, output = next((s, o) for s in self.form.segments for o in s.outputs if o.tensor == tensor)
-        places = np.broadcast_arrays(*(self.index(i) for i in indices))
+        asked = [self.index(i) for i in indices]
         if inside is not None:
-            places = list(np.broadcast_arrays(*(np.where(inside, p, 0) for p in places)))
+            asked = [np.where(inside, p, 0) for p in asked]
+        places = np.broadcast_arrays(*asked)
         flat = np.ravel_multi_index([p.reshape(-1) for p in places], self.form.tensors[tensor].shape)
         unique, inverse = np.unique(flat, return_inverse=True)
         wanted = np.unravel_index(unique, self.form.tensors[tensor].shape)

@@ -61,6 +61,7 @@ class _Proposer:
         """Return the first new points that are not proven slower than the best time."""
         found: list[Scored] = []
         for scored in points:
+            assert scored.point is not None, "strategies propose points of the space"
             place = (scored.point.structure, scored.point.places)
             if place in self.seen:
                 continue

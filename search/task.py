@@ -50,9 +50,9 @@ class Entry:
 class Task:
     """The search for one problem.
 
-    `trials` are results of earlier sessions by schedule. While it is `untrusted`, the simple kernel that the others are held against
-    has not been checked yet. `reached` is the best time when the last batch was proposed, `stale` how many batches in a row did not
-    better it.
+    `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs must be, nothing
+    but the simple kernel that the others are held against while the problem is `untrusted`. `reached` is the best time when the last
+    batch was proposed, `stale` how many batches in a row did not better it.
     """
 
     problem: Problem
@@ -61,6 +61,7 @@ class Task:
     trials: dict[str, Trial] = field(factory=dict)
     entries: dict[str, Entry] = field(factory=dict)
     ready: deque[Entry] = field(factory=deque)
+    unknown: bool = False
     untrusted: bool = False
     waiting: int = 0
     round: int = 0
@@ -91,7 +92,7 @@ class Task:
     @property
     def measurable(self) -> bool:
         """Whether a candidate may be checked now."""
-        return bool(self.ready) and (not self.untrusted or any(e.trusted for e in self.ready))
+        return bool(self.ready) and not self.unknown and (not self.untrusted or any(e.trusted for e in self.ready))
 
     def take(self) -> Entry:
         """Return the candidate to check next, and forget that it waits."""

@@ -20,7 +20,7 @@ from ..passes.space import make_space
 from .bench import Bench
 from .build import Builder, Built, Done, Job, Scored, make_kernel
 from .database import Database, Trial, Winner
-from .measure import Verdict
+from .measure import Reference, Verdict
 from .oracle import WHOLE, evaluations
 from .problem import Problem, read_schedule, schedule_text
 from .settings import Choice, Settings, Statistics
@@ -187,7 +187,8 @@ class Tuner:
         task.trials = {t.schedule: t for t in self.database.trials(task.problem)}
         self._submit(task, "rank", None, (-2.0,), self._settings.model, self._settings.first)
         if evaluations(task.problem.form) > WHOLE:
-            task.untrusted = True
+            task.untrusted = task.unknown = True
+            self._submit(task, "refer", None, (-1.5,))
             self._submit(task, "simple", None, (-1.0,))
 
     def _submit(self, task: Task, method: str, entry: Entry | None, priority: tuple[float, ...], *arguments: object) -> None:
@@ -195,12 +196,18 @@ class Tuner:
         self.builder.submit(Job((task, entry), method, (task.problem, *arguments), priority))
 
     def _receive(self, done: Done) -> None:
+        task: Task
+        entry: Entry | None
         task, entry = done.job.owner
         task.waiting -= 1
         if done.job.method == "rank":
             self._ranked(task, done)
         elif done.job.method == "simple":
             self._simple(task, done.value)
+        elif done.job.method == "refer":
+            task.unknown = False
+            if isinstance(done.value, Reference):
+                self.bench.prepare(task.problem, done.value)
         elif done.job.method == "prove":
             task.proof = done.value
         elif entry is not None:

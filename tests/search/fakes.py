@@ -16,7 +16,7 @@ from cuts.passes.programs import build_programs
 from cuts.search.bench import Timed
 from cuts.search.build import Built, Done, Factory, Job
 from cuts.search.database import Database
-from cuts.search.measure import Verdict
+from cuts.search.measure import Reference, Verdict
 from cuts.search.problem import Problem
 from cuts.search.tuner import Tuner
 
@@ -79,6 +79,9 @@ class FakeBench:
         self.verdict = verdicts or (lambda kernel: Verdict("ok"))
         self.checked: list[str] = []
         self.samples = 0
+
+    def prepare(self, problem: Problem, reference: Reference) -> None:
+        pass
 
     def check(self, problem: Problem, built: Built) -> Verdict:
         assert built.kernel is not None

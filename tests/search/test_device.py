@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.device import Pointer, open_device
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Storage
 from cuts.passes.choose import choose
@@ -17,6 +18,7 @@ from cuts.passes.interpret import interpret
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
+from cuts.search.compare import BLOCK, Comparer
 from cuts.search.database import Database
 from cuts.search.measure import index_ranges
 from cuts.search.oracle import WHOLE, evaluations, expected
@@ -48,11 +50,17 @@ def built(problem: Problem, number: int = 0) -> Built:
     return Built(make_kernel(problem, choose(problem.form, OPENCL, count=number + 1)[number].schedule))
 
 
-def spoiled(made: Built, code: str) -> Built:
-    """The kernel with code in front of its body."""
+def spoiled(made: Built, before: str, after: str = "") -> Built:
+    """The kernel with code before its body, and code that one block runs last."""
     assert made.kernel is not None
     head, body = made.kernel.source.rsplit("const int blk", 1)
-    return Built(evolve(made.kernel, source=f"{head}{code}\n  const int blk{body}"))
+    body = body.rstrip().removesuffix("}")
+    return Built(evolve(made.kernel, source=f"{head}{before}\n  const int blk{body}  {after}\n}}\n"))
+
+
+def last_writes(element: int) -> str:
+    """Code by which the last block writes a wrong number after all its right ones."""
+    return f"barrier(CLK_GLOBAL_MEM_FENCE); if (get_group_id(0) == get_num_groups(0) - 1 && tid == 0) p0[{element}] = 77.0f;"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -100,14 +108,31 @@ def test_large_groups_are_held_against_a_kernel_that_was_sampled(bench: DeviceBe
     assert evaluations(problem.form) > WHOLE
     assert bench.check(problem, built(problem)).outcome == "ok"
     # One element of 36,864 is wrong: the sample most likely misses it, the comparison with the other kernel does not.
-    made = built(problem, 1)
-    assert made.kernel is not None
-    source = made.kernel.source.replace("const int blk", "#define SPOILED 1\n  const int blk", 1)
-    tail = source.rstrip().removesuffix("}")
-    wrong = Built(evolve(made.kernel, source=f"{tail}  barrier(CLK_GLOBAL_MEM_FENCE); if (get_global_id(0) == 0) p0[b0 + 7] = 0.5f;\n}}\n"))
-    if "b0" not in made.kernel.source:
-        wrong = Built(evolve(wrong.kernel, source=wrong.kernel.source.replace("p0[b0 + 7]", "p0[7]")))  # type: ignore[union-attr,arg-type]
-    assert bench.check(problem, wrong).outcome == "wrong"
+    assert bench.check(problem, spoiled(built(problem, 1), "", last_writes(36863))).outcome == "wrong"
+
+
+@needs_opencl
+def test_arrays_are_compared_on_the_device_without_missing_an_element() -> None:
+    device = open_device(OPENCL)
+    comparer = Comparer(device, OPENCL)
+    array = np.random.default_rng(0).standard_normal(2 * BLOCK).astype(np.float32)
+    places = [Pointer(device.allocate(array.nbytes)) for _ in range(2)]
+    device.upload(places[1], array)
+    array[[3, BLOCK, 2 * BLOCK - 1]] += np.float32(1e-2)
+    device.upload(places[0], array)
+    assert comparer.usable
+    assert comparer.differences(places[0], places[1], 2 * BLOCK, 1e-4, 1e-4) == 3
+    assert comparer.differences(places[0], places[1], BLOCK, 1e-4, 1e-4) == 1
+    assert comparer.differences(places[0], places[1], 2 * BLOCK, 1e-4, 1e-1) == 0
+
+
+@needs_opencl
+def test_a_large_output_is_compared_on_the_device_and_its_tail_on_the_host(bench: DeviceBench) -> None:
+    problem = Problem(group_of("relu", ((1100, 1000),)), {}, OPENCL, MACHINE)
+    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, built(problem, 1)).outcome == "ok"
+    for index in (5, 1_099_999):
+        assert bench.check(problem, spoiled(built(problem, 1), "", last_writes(index))).outcome == "wrong"
 
 
 @needs_opencl
