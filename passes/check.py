@@ -177,8 +177,15 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(max((r.stages for r in schedule.reductions if r.staging), default=1)),
         np.int64(max((s.pad for r in schedule.reductions for s in r.staging), default=0)),
         tuple(np.int64(w) for w in schedule.warp),
-        np.int64(any(s.order and s.order[0] == len(s.order) - 1 for r in schedule.reductions for s in r.staging)),
+        np.int64(_order(schedule)),
     )
+
+
+def _order(schedule: SegmentSchedule) -> int:
+    """Return the knob that describes the layouts of staged tiles: none, all, or some turned round."""
+    orders = [s.order for r in schedule.reductions for s in r.staging]
+    turned = [bool(o) and o[0] == len(o) - 1 for o in orders]
+    return 0 if not any(turned) else 1 if all(turned) else 2
 
 
 def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:

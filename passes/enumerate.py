@@ -19,7 +19,7 @@ from .footprint import Count
 from .geometry import Columns, Geometry, geometries
 from .space import Space
 from .structure import Structure, next_power
-from .tiles import coordinate_count
+from .tiles import coordinate_count, own_order
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
 BATCH = 1 << 17
@@ -234,8 +234,8 @@ def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
 
 def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:
     """Return the layout order of a staged tile, nothing for the natural one."""
-    if not geometry.order:
-        return ()
     reduction = segment.reductions[position]
     expr = operands(reduction, [r.name for r in segment.reductions])[operand]
+    if not own_order(expr, reduction, geometry):
+        return ()
     return tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))

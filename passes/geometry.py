@@ -22,7 +22,8 @@ Columns = Mapping[str, Count]
 class Geometry:
     """Sizes of one segment: elements per block and per thread of each dim, threads along it, chunk and trips of each loop.
 
-    `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 0 as they are listed.
+    `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose memory runs along a
+    reduced axis, 0 none.
     """
 
     structure: SegmentStructure

@@ -35,7 +35,7 @@ def segment_knobs(segment: Segment, structure: SegmentStructure, prefix: str, ta
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
         yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
-        yield _single(f"{prefix}order", (0,) if coarse or target.is_cpu else (0, 1))
+        yield _single(f"{prefix}order", (0,) if coarse or target.is_cpu else (0, 1, 2))
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:

@@ -89,7 +89,7 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
             aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
-            return np.where(np.logical_or(tile.halo, geometry.order), 1, np.where(aligned, vector, 1))
+            return np.where(np.logical_or(tile.halo, tile.turned), 1, np.where(aligned, vector, 1))
     return 1
 
 
@@ -109,7 +109,7 @@ def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> tuple[Count, 
     loops = [d for d in loops if used.intersection(d)]
     straight = bool(dims) and axis == dims[-1][-1]
     turned = bool(loops) and axis == loops[0][-1]
-    along = np.where(geometry.order, turned, straight)
+    along = np.where(tile.turned, turned, straight)
     single = 0.25 + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
     cost = np.where(tile.halo, 3.0, np.where(along, 0.25, apart))

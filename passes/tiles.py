@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..ir.expr import Expr, dtype_of, expr_variables, reads
 from ..ir.index import Index, Var, variables
@@ -19,7 +19,7 @@ from .staging import main_read
 class StagedTile:
     """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included.
 
-    `halo` says where it is a box of tensor elements.
+    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first.
     """
 
     reduction: int
@@ -28,6 +28,7 @@ class StagedTile:
     count: Count
     bytes: Count
     halo: Count
+    turned: Count = 0
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
@@ -40,7 +41,8 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
             expr = parts[operand]
             count, padded, halo = tile_size(expr, segment, reduction, geometry, position)
             size = dtype_of(expr, group.tensors).size
-            found.append(StagedTile(position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16, halo))
+            turned = own_order(expr, reduction, geometry)
+            found.append(StagedTile(position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16, halo, turned))
     return found
 
 
@@ -69,9 +71,19 @@ def _shape(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometr
     return _Shape(dims, tuple(gather), tuple(box), halo)
 
 
+def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
+    """Return where an operand's tile is turned round: all are, or, for order 2, those whose memory runs along a reduced axis."""
+    if not np.any(geometry.order):
+        return geometry.order
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    along = bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
+    return np.where(np.equal(geometry.order, 2), int(along), geometry.order)
+
+
 def tile_size(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> tuple[Count, Count, Count]:
     """Return the elements of an operand's tile, without and with the padding of its innermost coordinate, and where it is a box."""
     shape = _shape(expr, segment, reduction, geometry, position)
+    geometry = evolve(geometry, order=own_order(expr, reduction, geometry))
     count, padded = _padded(shape.gather, geometry)
     if shape.halo is False:
         return count, padded, np.bool_(False)
@@ -90,6 +102,7 @@ def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: 
     """Return for each tile dim how far apart in the staged tile its neighbouring elements lie, in elements; 0 where it is not read."""
     shape = _shape(expr, segment, reduction, geometry, position)
     tiles = geometry.structure.dims
+    geometry = evolve(geometry, order=own_order(expr, reduction, geometry))
     steps = _steps(shape.gather, geometry)[len(shape.dims) - len(tiles) :]
     if shape.halo is not False:
         indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
