@@ -134,7 +134,9 @@ def _explain_parser(parser: argparse.ArgumentParser) -> None:
 
 def _device_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="TARGET", help="show what is known of one target")
-    parser.add_argument("--calibrate", action="store_true", help="measure the ceilings of the CUDA device, which bounds are made of, and keep them")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="measure the ceilings of the CUDA device, which bounds are made of, and keep them"
+    )
     _json(parser)
 
 
