@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 from ..ir.errors import CutsError, GraphError, raise_all
-from ..ir.graph import Graph
+from ..ir.graph import Array, Graph
 from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops.inference import default_inference
 from . import (
@@ -55,19 +55,50 @@ def load_onnx(
 ) -> Graph:
     """Return the graph of an ONNX model; `shapes` fixes dynamic input shapes, all unsupported operations are reported at once."""
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
-    constants = initialisers(model)
-    inputs = input_types(model, constants, shapes or {})
     derive = infer or default_inference()
-    outputs = tuple(value.name for value in model.graph.output)
-    importer = Importer(TABLE, derive, model.opset, model.folder, frozenset(outputs), reserved=all_names(model.graph))
+    return _graph(_imported(model, shapes or {}, {}, derive), model, derive)
+
+
+def load_onnx_for(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, arrays: Mapping[str, Array], infer: Infer | None = None
+) -> tuple[Graph, dict[str, Array]]:
+    """Return a model's graph for inputs of these shapes, and the inputs whose values it was made for.
+
+    Inputs that select statically (a shape, axes, a condition), or are empty, become constants; they are no inputs of the graph.
+    """
+    model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
+    derive = infer or default_inference()
+    known = {name: array for name, array in arrays.items() if array.size == 0}
+    while True:
+        shapes = {name: array.shape for name, array in arrays.items() if name not in known}
+        importer = _imported(model, shapes, known, derive)
+        more = {name: arrays[name] for name in importer.wanted if name in arrays and name not in known}
+        if not more:
+            return _graph(importer, model, derive), known
+        known |= more
+
+
+def _imported(model: Model, shapes: Mapping[str, Sequence[int]], known: Mapping[str, Array], infer: Infer) -> Importer:
+    """Walk a model's nodes; `known` gives values of inputs."""
+    constants = {**initialisers(model), **known}
+    inputs = input_types(model, constants, shapes)
+    outputs = frozenset(value.name for value in model.graph.output)
+    importer = Importer(TABLE, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph))
     importer.define_constants(constants)
     for name, type_ in inputs.items():
         importer.define_input(name, type_)
+    importer.inputs = tuple(inputs)
     importer.run(model.graph.node)
+    return importer
+
+
+def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
+    """Return the graph of a finished walk, or raise what went wrong in it."""
     raise_all(_faults(importer, model))
+    outputs = tuple(value.name for value in model.graph.output)
     missing = [name for name in outputs if name not in importer.types]
     raise_all([GraphError(f"{model.name}: output {quote(name)} is a value that nothing defines") for name in missing])
-    return verify_graph(live_graph(importer, model.graph.name, tuple(inputs), outputs), derive)
+    return verify_graph(live_graph(importer, model.graph.name, importer.inputs, outputs), infer)
 
 
 def _faults(importer: Importer, model: Model) -> list[CutsError]:

@@ -31,6 +31,9 @@ class Builder(Protocol):
     def constant(self, value: str) -> Array | None:
         """Return the array of a value, None where it is computed."""
 
+    def want(self, value: str) -> None:
+        """Note that a computed value would have to be a constant."""
+
     def add_constant(self, array: Array, hint: str) -> str:
         """Return the name of a new constant."""
 
@@ -93,6 +96,7 @@ class Call:
             return None
         array = self.builder.constant(value)
         if array is None:
+            self.builder.want(value)
             self.fail(f"operand {position} ({what}) must be a constant, found a computed value", "fix dynamic shapes with --shape")
         return array
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from ..ir.types import DType
 from .onnx_call import Call, Convert
 from .onnx_model import element_type
 
@@ -63,12 +64,15 @@ def _mod(call: Call) -> None:
 
 
 def _dropout(call: Call) -> None:
-    """At inference the input itself; the mask, where it is used, is true everywhere."""
-    call.attribute("ratio", 0.5)
-    call.attribute("seed", 0)
+    """At inference the input itself; the mask, where it is used, is then true everywhere."""
+    seed = call.attribute("seed", 0)
+    ratio = call.number("ratio", 1, 0.5)
     training = call.array(2, "training_mode")
-    if training is not None and training.any():
-        call.fail("dropout in training mode is not supported", "export the model for inference")
+    if training is not None and training.any() and ratio:
+        results = call.emit("dropout_training", call.operand(0), call.constant(seed, DType.U32), outputs=2, ratio=float(ratio))
+        for position, value in enumerate(results[: len(call.outputs)]):
+            call.give(value, position)
+        return
     call.give(call.operand(0))
     if len(call.outputs) > 1 and call.outputs[1] is not None:
         call.give(call.builder.add_constant(np.broadcast_to(np.True_, call.type(0).shape), f"{call.origin}.mask"), 1)

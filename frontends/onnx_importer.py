@@ -41,6 +41,9 @@ class Importer:
     unsupported: dict[str, list[str]] = field(factory=dict)
     reserved: set[str] = field(factory=set)
     unknown: set[str] = field(factory=set)
+    sources: dict[str, frozenset[str]] = field(factory=dict)
+    wanted: set[str] = field(factory=set)
+    inputs: tuple[str, ...] = ()
 
     # ---- what conversions call
 
@@ -51,6 +54,10 @@ class Importer:
     def constant(self, value: str) -> Array | None:
         """Return the array of a value, None where it is computed."""
         return self.constants.get(value)
+
+    def want(self, value: str) -> None:
+        """Note the inputs behind a value that would have to be a constant."""
+        self.wanted |= self.sources.get(value, frozenset())
 
     def add_constant(self, array: Array, hint: str) -> str:
         """Return the name of a new constant."""
@@ -70,6 +77,8 @@ class Importer:
             raise GraphError(f"op '{op}' has {len(types)} results, the node has {len(names)}")
         self.nodes.append(Node(node_name, op, tuple(inputs), names, dict(attributes), origin))
         self.types.update(zip(names, types, strict=True))
+        behind = frozenset().union(*(self.sources.get(v, frozenset()) for v in inputs if v is not None))
+        self.sources.update(dict.fromkeys(names, behind))
         return names
 
     def alias(self, name: str, value: str) -> None:
@@ -146,8 +155,10 @@ class Importer:
 
     def _branch(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         """Import the branch of an `If` whose condition is constant in place of the node."""
-        condition = self.constants.get(self.aliases.get(node.input[0], node.input[0]))
+        name = self.aliases.get(node.input[0], node.input[0])
+        condition = self.constants.get(name)
         if condition is None:
+            self.want(name)
             raise GraphError(f"{where}: the condition must be a constant, found a computed value")
         branch = attributes["then_branch" if bool(condition) else "else_branch"]
         for tensor in branch.initializer:
@@ -200,6 +211,7 @@ class Importer:
     def define_input(self, name: str, type_: TensorType) -> None:
         """Make a graph input known."""
         self.types[name] = type_
+        self.sources[name] = frozenset({name})
 
     def define_constants(self, arrays: Mapping[str, Array]) -> None:
         """Make initialisers known."""

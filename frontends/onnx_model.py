@@ -18,7 +18,7 @@ from ..ir.types import DType, TensorType, dtype_of_numpy
 from ..ir.verify_graph import quote, type_problem
 from .files import map_inside
 
-MIN_OPSET = 7
+MIN_OPSET = 1
 MAX_BYTES = 1 << 31
 _LOG = logging.getLogger("cuts")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..ir.types import DType
 from .onnx_call import Call, Convert
 from .onnx_model import element_type
@@ -45,8 +47,8 @@ def _matmul_integer(call: Call) -> None:
 
 def _conv(call: Call, x: str, w: str, weight: int, bias: str | None = None) -> str:
     call.ints("kernel_shape")
-    given = window_attributes(call, call.type(weight).shape[2:])
-    value: str = call.emit("conv", x, w, bias, groups=call.attribute("group", 1), **given)
+    given: dict[str, Any] = {"groups": call.attribute("group", 1), **window_attributes(call, call.type(weight).shape[2:])}
+    value: str = call.emit("conv", x, w, bias, **given)
     return value
 
 

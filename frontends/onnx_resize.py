@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ..ir.graph import Attribute
+from ..ir.types import DType
 from .onnx_call import Call, Convert
+from .resampling import Rule, axis_table
+
+_KERNELS = {"bilinear": "linear"}
+#: Coordinate rules that our own linear resizing knows.
+_PLAIN = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
 def _upsample(call: Call) -> None:
@@ -20,19 +28,75 @@ def _resize(call: Call) -> None:
     if call.opset == 10:
         _resize_10(call, mode)
         return
-    for name, usual in (("antialias", 0), ("exclude_outside", 0), ("keep_aspect_ratio_policy", "stretch")):
-        if call.attribute(name, usual) != usual:
-            call.fail(f"attribute '{name}': only {usual!r} is supported, found {call.attributes[name]!r}")
-    call.attribute("extrapolation_value", 0.0)
-    call.attribute("cubic_coeff_a", -0.75)
     axes = call.ints("axes")
     scales, sizes = _scales(call, "scales", 2), call.ints("sizes", 3)
-    shape = call.type(0).shape
+    policy, shape = call.attribute("keep_aspect_ratio_policy", "stretch"), call.type(0).shape
+    roi = _roi(call, axes)
     if axes is not None:
         scales = None if not scales else tuple(_spread(axes, scales, (1.0,) * len(shape)))
+    if sizes and policy != "stretch":
+        scales, sizes = _same_ratio(policy, axes or tuple(range(len(shape))), sizes, shape)
+    elif axes is not None:
         sizes = None if not sizes else tuple(int(v) for v in _spread(axes, sizes, shape))
     place = call.attribute("coordinate_transformation_mode", "half_pixel")
-    _resample(call, mode, scales, sizes, place, call.attribute("nearest_mode", "round_prefer_floor"))
+    flags = {"antialias": bool(call.attribute("antialias", 0)), "exclude_outside": bool(call.attribute("exclude_outside", 0))}
+    rule = Rule(_KERNELS.get(mode, mode), place, call.attribute("cubic_coeff_a", -0.75), **flags)
+    extrapolation, nearest = call.attribute("extrapolation_value", 0.0), call.attribute("nearest_mode", "round_prefer_floor")
+    plain = rule.kernel == "linear" and place in _PLAIN and not any(flags.values())
+    if mode == "nearest" or plain:
+        _resample(call, mode, scales, sizes, place, nearest)
+    else:
+        _by_axis(call, rule, scales, sizes, roi, extrapolation)
+
+
+def _roi(call: Call, axes: tuple[int, ...] | None) -> list[tuple[float, float]]:
+    """Return the start and the end of the region of interest along each axis, the whole where none is given."""
+    rank = call.rank()
+    array = call.array(1, "roi")
+    if array is None or array.size == 0:
+        return [(0.0, 1.0)] * rank
+    ends = array.reshape(2, -1)
+    found = dict(zip(axes or range(rank), ends.T.tolist(), strict=True))
+    return [tuple(found.get(axis, found.get(axis - rank, (0.0, 1.0)))) for axis in range(rank)]
+
+
+def _same_ratio(
+    policy: str, axes: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return scales and sizes where all axes are scaled alike, to be no larger, or no smaller, than the sizes given."""
+    ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    scales = tuple(_spread(axes, (scale,) * len(axes), (1.0,) * len(shape)))
+    return scales, tuple(math.floor(scale * extent + 0.5) for scale, extent in zip(scales, shape, strict=True))
+
+
+def _by_axis(
+    call: Call,
+    rule: Rule,
+    scales: tuple[float, ...] | None,
+    sizes: tuple[int, ...] | None,
+    roi: list[tuple[float, float]],
+    extrapolation: float,
+) -> None:
+    """Resample one axis after the other by tables; what lies outside a region takes the extrapolation value."""
+    if rule.kernel not in ("linear", "cubic"):
+        call.fail(f"mode: expected nearest, linear or cubic, found {rule.kernel}")
+    type_ = call.type(0)
+    shape = type_.shape
+    sizes = sizes or _floor(shape, scales or ())
+    scales = scales or tuple(size / extent for size, extent in zip(sizes, shape, strict=True))
+    value, outside = call.operand(0), np.zeros(sizes, np.bool_)
+    crops = rule.place == "tf_crop_and_resize"
+    for axis, size in enumerate(sizes):
+        if size == shape[axis] and scales[axis] == 1 and not (crops and roi[axis] != (0.0, 1.0)):
+            continue
+        places, weights, beyond = axis_table(rule, shape[axis], size, scales[axis], roi[axis])
+        value = call.emit("sample_axis", value, call.constant(places, DType.I64), call.constant(weights, type_.dtype), axis=axis)
+        outside |= beyond.reshape([-1 if n == axis else 1 for n in range(len(sizes))])
+    if crops and outside.any():
+        fill = call.constant(extrapolation, type_.dtype)
+        value = call.emit("where", call.constant(outside, DType.BOOL), fill, value)
+    call.give(value)
 
 
 def _resize_10(call: Call, mode: str) -> None:

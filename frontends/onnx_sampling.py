@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ..ir.types import DType
 from .einsum import einsum_steps
 from .onnx_call import Call, Convert
 from .onnx_model import element_type
@@ -21,7 +22,7 @@ def _grid_sample(call: Call) -> None:
 def _einsum(call: Call) -> None:
     operands = [call.operand(n) for n in range(len(call.inputs))]
     steps = einsum_steps(call.attribute("equation"), [call.builder.type_of(v).shape for v in operands])
-    value = operands[0]
+    value: Any = operands[0]
     for number, step in enumerate(steps, 1):
         other = operands[number] if step.right is not None else None
         make = call.result if number == len(steps) else call.emit

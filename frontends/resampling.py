@@ -1,0 +1,72 @@
+"""Resizing along one axis as a table: for each place of the result, which elements count and how much.
+
+The rules are those of ONNX's `Resize`: where a place of the result lies in the input, the kernel laid around that point, and what
+happens beyond the ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+Table = npt.NDArray[Any]
+
+
+@frozen
+class Rule:
+    """How an axis is resampled: the kernel ("linear" or "cubic"), the coordinate rule, and what its corners are."""
+
+    kernel: str
+    place: str = "half_pixel"
+    cubic_a: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+
+
+def axis_table(rule: Rule, size: int, result: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)) -> tuple[Table, Table, Table]:
+    """Return (places, weights, outside): for each of `result` places its elements and weights, and whether it lies outside the input."""
+    x = _coordinates(rule.place, size, result, scale, roi)
+    squeeze = min(scale, 1.0) if rule.antialias else 1.0
+    radius = (1 if rule.kernel == "linear" else 2) / squeeze
+    first = np.floor(x - radius).astype(np.int64) + 1
+    places = first[:, None] + np.arange(2 * math.ceil(radius) + 1)
+    weights = _kernel(rule, (places - x[:, None]) * squeeze)
+    inside = (places >= 0) & (places < size)
+    if rule.exclude_outside:
+        weights = np.where(inside, weights, 0)
+    if rule.exclude_outside or rule.antialias:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    used = np.abs(weights).max(axis=0) > 0
+    return np.clip(places, 0, size - 1)[:, used], weights[:, used], (x < 0) | (x > size - 1)
+
+
+def _coordinates(place: str, size: int, result: int, scale: float, roi: tuple[float, float]) -> Table:
+    """Return where each place of the result lies in the input; `scale * size` may have a fraction that `result` has not."""
+    y = np.arange(result, dtype=np.float64)
+    full = scale * size
+    if place == "align_corners":
+        return y * (size - 1) / (full - 1) if full != 1 else np.zeros(result)
+    if place == "asymmetric":
+        return np.asarray(y / scale)
+    if place == "tf_crop_and_resize":
+        start, end = roi[0] * (size - 1), roi[1] * (size - 1)
+        return start + y * (end - start) / (full - 1) if full != 1 else np.full(result, (start + end) / 2)
+    if place == "pytorch_half_pixel" and full == 1:
+        return np.full(result, -0.5)
+    centre = size / 2 * (1 - result / full) if place == "half_pixel_symmetric" else 0.0
+    return np.asarray(centre + (y + 0.5) / scale - 0.5)
+
+
+def _kernel(rule: Rule, distance: Table) -> Table:
+    """Return the weight of an element at a distance: a triangle, or the cubic convolution kernel of Keys."""
+    d = np.abs(distance)
+    if rule.kernel == "linear":
+        return np.asarray(np.maximum(1 - d, 0))
+    a = rule.cubic_a
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
