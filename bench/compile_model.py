@@ -1,8 +1,8 @@
 """How long a model takes to compile for a target without tuning, and where the time goes.
 
-Run it with `python bench/compile_model.py [MODEL] [--shape x=1x3x48x192] [--target cuda:h200] [--profile N]`. Everything runs on one core and
-caches are off. Seconds per pass come first, then those of the compiler of kernels (NVRTC or nvcc), and with `--profile` the N functions that
-took most. For the text-direction classifier the aim is 20 s.
+Run it with `python bench/compile_model.py [MODEL] [--shape x=1x3x48x192] [--target cuda:h200] [--profile N]`. Everything runs on one core
+and caches are off. Seconds per pass come first, then those of the compiler of kernels (NVRTC or nvcc), and with `--profile` the N functions
+that took most. For the text-direction classifier the aim is 20 s.
 """
 
 from __future__ import annotations
