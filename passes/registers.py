@@ -1,7 +1,7 @@
 """Registers of a thread, estimated for all points of a structure at once; the constants were fitted to what ptxas reported for 500 kernels.
 
-Three figures: what a thread certainly *holds* (accumulators, rows), the fewest it *needs* to spill nothing, and what a compiler is
-*expected* to use where it may choose: it then loads the next elements while it works on these.
+Three figures: what a thread certainly *holds* (accumulators of a reduction), the fewest it *needs* to spill nothing, and what a compiler
+is *expected* to use where it may choose: it then loads the next elements while it works on these.
 """
 
 from __future__ import annotations
@@ -63,10 +63,8 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
     extra: Count = 0.0
     for tile in tiles:
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
-    row = _row(geometry)
-    held = held + row
-    needed = BASE + held + fragments + extra
-    return Registers(held, needed, needed + fragments)
+    needed = BASE + held + _row(geometry) + fragments + extra
+    return Registers(instances, needed, needed + fragments)
 
 
 def _shared(segment: Segment) -> int:
