@@ -19,6 +19,7 @@ from .runtime.onnx_oracle import has_onnxruntime
 from .runtime.report import html_report
 from .runtime.verify import Comparison
 from .search.selector import MeasuredSelector
+from .search.summary import summary_lines, summary_values
 
 _BUDGET, _INTERRUPTED = 6, 130
 
@@ -52,7 +53,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         _write_report(arguments.report, plan, results, times)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, tuning_values(selector))
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector)
     if selector is not None and selector.tuner.interrupted:
         console.note("cuts: interrupted; the plan is the best found so far")
         return _INTERRUPTED
@@ -121,15 +122,6 @@ def _note_compiler(plan: CompiledPlan) -> None:
         console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
 
 
-def tuning_values(selector: MeasuredSelector | None) -> dict[str, object]:
-    """Return what a search did, for people and for `--json`."""
-    if selector is None:
-        return {}
-    measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
-    total = sum((c.seconds or 0.0) * p.uses for c, p in measured)
-    return {"kernels measured": f"{len(measured)} of {len(selector.choices)}", "sum of kernels": total} | selector.tuner.statistics.record()
-
-
 def _write_report(path: str, plan: CompiledPlan, results: tuple[Comparison, ...], times: tuple[Timing, ...]) -> None:
 
     write_text(Path(path), html_report(plan.plan, results, times, {number: cubin.report for number, cubin in enumerate(plan.cubins)}))
@@ -143,12 +135,12 @@ def _show_compiled(
     results: tuple[Comparison, ...],
     oracle: str,
     times: tuple[Timing, ...],
-    tuning: Mapping[str, object],
+    selector: MeasuredSelector | None,
 ) -> None:
     if arguments.json:
         value: dict[str, object] = {"plan": folder, "seconds": seconds, "complete": plan.complete} | plan_values(plan)
-        if tuning:
-            value["tuning"] = tuning
+        if selector is not None:
+            value["tuning"] = summary_values(selector)
         if results:
             value["verify"] = console.comparison_values(results, oracle)
         if times:
@@ -160,8 +152,8 @@ def _show_compiled(
     if results:
         screen.print(console.comparison_table(results, oracle))
     screen.print(console.totals(plan.plan), markup=False)
-    for key, figure in tuning.items():
-        screen.print(f"{key}: {console.brief(figure, 300)}", markup=False)
+    for line in summary_lines(selector) if selector is not None else ():
+        screen.print(line, markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())
     screen.print(f"plan {folder} written ({took})", markup=False)
     if plan.target.dialect == "cuda" and not plan.cubins:

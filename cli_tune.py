@@ -29,6 +29,7 @@ def tune_command(arguments: Namespace) -> int:
         settings=settings,
         workers=getattr(arguments, "workers", None),
         evaluate=arguments.mode == "mixed",
+        audit=getattr(arguments, "audit", None) or 0,
         quiet=False,
         notice=console.note,
     ) as selector:

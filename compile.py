@@ -79,6 +79,9 @@ def _tune_parser(parser: argparse.ArgumentParser) -> None:
     _compile_options(parser)
     parser.add_argument("--strategy", default="rank", choices=("rank", "random", "genetic"), help="how to search (default rank)")
     parser.add_argument("--trials", type=_positive(int), metavar="N", help="candidates to try of each kernel at most (default 40)")
+    parser.add_argument(
+        "--audit", type=_positive(int), metavar="N", help="time N random points of every kernel too, and say whether pruning lost the winner"
+    )
     parser.add_argument("--workers", type=_positive(int), metavar="N", help="processes that build candidates (default one per core)")
 
 

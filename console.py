@@ -131,6 +131,8 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
             f"{'x'.join(map(str, kernel.grid))} / {'x'.join(map(str, kernel.block))}",
             parameters_text(group.get("parameters", kernel.info.get("parameters", "-"))), seconds(group.get("bound")),
         ]  # fmt: skip
+        if _tuned(plan):
+            row.append(seconds(group.get("measured")))
         if cubins:
             cubin = cubins[step.kernel]
             row.append(f"{cubin.registers}" + (f" (spills {cubin.spill_bytes} B)" if cubin.spill_bytes else ""))
@@ -140,9 +142,14 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
     return rows
 
 
+def _tuned(plan: Plan) -> bool:
+    return any("measured" in group for group in plan.groups)
+
+
 def group_table(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing] = ()) -> Table:
     """Return the table of a plan's groups."""
     columns = ["#", "nodes", "fusion", "kernel", "grid / block", "parameters", "bound"]
+    columns += ["measured"] if _tuned(plan) else []
     columns += ["registers"] if cubins else []
     columns += ["time"] if times else []
     return table(f"{plan.name} for {plan.target.name}", columns, group_rows(plan, cubins, times))

@@ -7,7 +7,7 @@ scaled by what the measured ones say of it, so that both kinds can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 from statistics import median
 
@@ -20,6 +20,7 @@ from ..passes.choose import Candidate
 from ..passes.groups import form_key
 from ..passes.partition import Evaluator
 from ..passes.workload import Workload
+from .audit import Audit, audit_choices
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import QUICK, Choice, Settings
@@ -30,7 +31,9 @@ PARTITION_SHARE = 0.5
 
 
 class MeasuredSelector:
-    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with generated kernels."""
+    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with generated kernels;
+    `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class MeasuredSelector:
         *,
         evaluate: bool = True,
         libraries: Sequence[LibraryCandidate] = (),
-        inspect: Callable[[Sequence[Problem], Sequence[Choice]], None] = lambda problems, choices: None,
+        audit: int = 0,
     ) -> None:
         self.target = target
         self.tuner = tuner
@@ -49,8 +52,9 @@ class MeasuredSelector:
         self.libraries = tuple(libraries)
         self.problems: list[Problem] = []
         self.choices: list[Choice] = []
+        self.audit = audit
+        self.audits: list[Audit] = []
         self._machine = machine_of(target)
-        self._inspect = inspect
         self._modelled: Evaluator | None = None
         self._forms: dict[Hashable, FusedGroup] = {}
         self._costs: dict[Hashable, float] = {}
@@ -90,7 +94,8 @@ class MeasuredSelector:
         """Tune every kernel and return its schedule, with what reports say of the measurement."""
         self.problems = [Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses) for w in workloads.values()]
         self.choices = self.tuner.run(self.problems, self.settings)
-        self._inspect(self.problems, self.choices)
+        if self.audit and self.tuner.complete:
+            self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
         return {key: evolve(c.candidate, measured=_facts(c, p)) for key, c, p in zip(workloads, self.choices, self.problems, strict=True)}
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:

@@ -28,6 +28,7 @@ def tuning_session(
     workers: int | None = None,
     evaluate: bool = True,
     libraries: Sequence[LibraryCandidate] = (),
+    audit: int = 0,
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
@@ -45,7 +46,7 @@ def tuning_session(
         monitor=monitor,
     )
     try:
-        yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries)
+        yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit)
     finally:
         monitor.close()
         tuner.close()

@@ -112,6 +112,34 @@ class Tuner:
                 part.close()
         self._builder = self._bench = None
 
+    # ---- given candidates
+
+    def time_points(self, problem: Problem, entries: Sequence[Entry], settings: Settings) -> None:
+        """Build, check and time given candidates, in their order, as far as the budget reaches."""
+        self._settings, self._until = settings, self.budget
+        task = Task(problem)
+        self.tasks = [task]
+        try:
+            self._refer(task)
+            for number, entry in enumerate(entries):
+                task.entries[entry.text] = entry
+                self._build(task, entry, number)
+            while (task.waiting or task.ready) and not self._over():
+                self._step()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self.statistics.audited += len(entries)
+        if not self.complete:
+            self.close()
+
+    def compare(self, problem: Problem, entries: Sequence[Entry], settings: Settings) -> None:
+        """Time candidates that ran again, in turns."""
+        self._settings = settings
+        for _ in range(settings.rounds):
+            for entry in entries:
+                if entry.outcome == "ok" and not self._over():
+                    self._again(Task(problem), entry)
+
     # ---- the whole search
 
     @property
@@ -186,6 +214,10 @@ class Tuner:
         self.database.register(task.problem)
         task.trials = {t.schedule: t for t in self.database.trials(task.problem)}
         self._submit(task, "rank", None, (-2.0,), self._settings.model, self._settings.first)
+        self._refer(task)
+
+    def _refer(self, task: Task) -> None:
+        """Have computed what the outputs of a large problem must be, and its simple kernel made."""
         if evaluations(task.problem.form) > WHOLE:
             task.untrusted = task.unknown = True
             self._submit(task, "refer", None, (-1.5,))

@@ -1,0 +1,60 @@
+"""What a search did, as JSON values and as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from .selector import MeasuredSelector
+
+
+def summary_values(selector: MeasuredSelector) -> dict[str, object]:
+    """Return the figures of a search as JSON values: kernels, candidates by outcome, time by phase, the audit."""
+    measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
+    shares = [c.candidate.bound / c.seconds for c, _ in measured if c.seconds]
+    values: dict[str, object] = {
+        "kernels": len(selector.choices),
+        "measured": len(measured),
+        "sum of kernels": sum((c.seconds or 0.0) * p.uses for c, p in measured),
+        "median bound / time": round(median(shares), 3) if shares else None,
+        "elapsed": round(selector.tuner.elapsed, 3),
+        "interrupted": selector.tuner.interrupted,
+        "budget used up": selector.tuner.expired,
+    }
+    values |= selector.tuner.statistics.record()
+    if selector.audits:
+        values["audit"] = [a.record() for a in selector.audits]
+    return values
+
+
+def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
+    """Yield the figures of a search in a few lines."""
+    statistics = selector.tuner.statistics
+    measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
+    total = sum((c.seconds or 0.0) * p.uses for c, p in measured)
+    kept = sum(c.origin == "database" for c, _ in measured)
+    counted = f"{len(measured)} of {len(selector.choices)} kernels measured, {kept} of them in earlier sessions"
+    yield f"search: {counted}; together {total * 1e6:.4g} us"
+    if statistics.compiled or statistics.reused:
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(statistics.outcomes.items()))
+        proven = (
+            f"{statistics.slower / statistics.legal:.1%} of the legal ones proven slower than the winners, " if statistics.legal else ""
+        )
+        yield (
+            f"candidates: {statistics.points:.4g} points, {proven}{statistics.compiled} compiled ({outcomes}),"
+            f" {statistics.timed} timed, {statistics.dropped} dropped after a few runs, {statistics.reused} known from earlier sessions"
+        )
+        yield "time: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in statistics.phases.items())
+    if selector.audits:
+        yield from _audit_lines(selector)
+
+
+def _audit_lines(selector: MeasuredSelector) -> Iterator[str]:
+    audits = selector.audits
+    lost, unsound = [a for a in audits if a.lost], sum(a.unsound for a in audits)
+    yield (
+        f"audit: {sum(a.timed for a in audits)} other points of {len(audits)} spaces timed; {len(lost)} of the spaces have a faster one,"
+        f" {unsound} points ran faster than their lower bound; median bound / time {median(a.tightness for a in audits):.2f}"
+    )
+    for each in lost:
+        yield f"  {each.label}: {each.chosen * 1e6:.4g} us chosen, {each.best * 1e6:.4g} us possible"
