@@ -89,10 +89,14 @@ class _Inverter:
     empty: bool = False
 
     def difficulty(self, equation: _Equation) -> tuple[int, int]:
-        """Return a key that puts equations first whose solution leaves nothing free."""
+        """Return a key that puts equations first whose solution leaves nothing free: digits are joined when all of them are known."""
         left = substitute(equation.left, self.values)
-        wild = [a for a, _ in left.terms if not isinstance(a, Var) and variables(atom_index(a)) & self.unknown]
-        return (2 if wild else 0) + len(indirects(left)), sum(v in self.unknown for v in variables(left))
+        count = sum(v in self.unknown for v in variables(left))
+        if indirects(left):
+            return 3, count
+        if all(isinstance(a, Var) or not variables(atom_index(a)) & self.unknown for a, _ in left.terms):
+            return 0, count
+        return (1, count) if len(left.terms) > 1 else (2, -count)
 
     def take(self, equation: _Equation, others: list[_Equation]) -> list[_Equation]:
         """Solve one equation; return those that it leads to."""

@@ -1,0 +1,105 @@
+"""Gradients by central differences in float64, and the derived ones printed, read back and evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Instance, Registry
+from cuts.ops.adjoint import Adjoint, adjoint
+from cuts.ops.declare import declare
+from cuts.ops.reference import evaluate
+
+REGISTRY = Registry.builtin()
+STEP = 1e-6
+
+
+@frozen
+class Use:
+    """One use of an operation: types of its operands, attributes, and how their values are drawn."""
+
+    op: str
+    types: tuple[TensorType | None, ...]
+    attributes: Mapping[str, Any] = {}
+    low: float = -0.9
+    classes: int = 1  # integers are below this
+
+    @property
+    def instance(self) -> Instance:
+        return REGISTRY[self.op].instantiate(self.types, self.attributes)
+
+    def values(self, seed: int = 0) -> dict[str, Any]:
+        rng = np.random.default_rng(seed)
+        return {n: self._value(rng, t) for n, t in zip(self.instance.inputs, self.types, strict=False) if n is not None and t is not None}
+
+    def _value(self, rng: np.random.Generator, type_: TensorType) -> Any:
+        """Floats are spread evenly and in random order, so that no two are so close that a step swaps them."""
+        if not type_.dtype.is_float:
+            return rng.integers(0, max(2 if type_.dtype is DType.BOOL else 1, self.classes), type_.shape).astype(type_.dtype.numpy)
+        high = 0.95 if self.low < 0.9 else self.low + 1
+        places = rng.permutation(type_.size) + rng.uniform(0.2, 0.8, type_.size)
+        return (self.low + places * (high - self.low) / type_.size).reshape(type_.shape)
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
+
+
+def i64(*shape: int) -> TensorType:
+    return TensorType(DType.I64, shape)
+
+
+def derive(instance: Instance) -> Adjoint:
+    """Return the gradients of all float operands, given those of all float results."""
+    program = instance.program
+    results = [n for n in instance.outputs if program.tensors[n].dtype.is_float]
+    return adjoint(program, [n for n in instance.inputs if n and program.tensors[n].dtype.is_float], results)
+
+
+def read_back(found: Adjoint) -> Instance:
+    """Print the derived program as a declaration, read it and instantiate it."""
+    text = declare("gradient", "gradient", found.program)
+    operands = [found.program.tensors[name] for name in found.program.inputs]
+    return Registry().extend(Source("gradient.cuts", text))["gradient"].instantiate(operands)
+
+
+def check(use: Use) -> None:
+    """Compare every derived gradient of a use with central differences."""
+    instance, values = use.instance, use.values()
+    outputs = evaluate(instance.program, values)
+    rng = np.random.default_rng(1)
+    seeds = {n: rng.standard_normal(outputs[n].shape) for n in instance.outputs if outputs[n].dtype.kind == "f"}
+    found = derive(instance)
+    again = read_back(found)
+    operands = [seeds[found.given[n]] if n in found.given else values.get(n, outputs.get(n)) for n in found.program.inputs]
+    gradients = evaluate(again.program, dict(zip(again.inputs, operands, strict=True)))
+    for position, operand in enumerate(found.found.values()):
+        expected = differences(lambda v: evaluate(instance.program, v), values, operand, seeds)
+        name = again.outputs[position]
+        np.testing.assert_allclose(gradients[name], expected, rtol=1e-5, atol=1e-6, err_msg=f"{use.op}: gradient of {operand}")
+
+
+def differences(
+    run: Callable[[Mapping[str, Any]], Mapping[str, Any]], values: Mapping[str, Any], operand: str, seeds: Mapping[str, Any]
+) -> Any:
+    """Return the gradient of `sum(result * seed)` by central differences."""
+    result = np.zeros_like(values[operand])
+    for place in np.ndindex(result.shape):
+        sides: list[float] = []
+        for step in (STEP, -STEP):
+            moved = values[operand].copy()
+            moved[place] += step
+            outputs = run({**values, operand: moved})
+            sides.append(sum(float((outputs[n] * seed).sum()) for n, seed in seeds.items()))
+        result[place] = (sides[0] - sides[1]) / (2 * STEP)
+    return result
+
+
+def uses(op: str, *shapes: Sequence[int] | TensorType | None, low: float = -0.9, classes: int = 1, **attributes: Any) -> Use:
+    """Return a use; operands are fp32 where only a shape is given."""
+    types = tuple(s if s is None or isinstance(s, TensorType) else f32(*s) for s in shapes)
+    return Use(op, types, attributes, low, classes)

@@ -1,0 +1,110 @@
+"""Derived gradients are what an expert would write: textbook operation counts, no detours, declarations that print and come back."""
+
+from __future__ import annotations
+
+import pytest
+from cuts.ir.source import Source
+from cuts.ir.types import TensorType
+from cuts.ops import Registry
+from cuts.ops.adjoint import Adjoint, adjoint
+from cuts.ops.costs import program_costs
+from cuts.ops.declare import declare
+from cuts.ops.parser import parse
+from cuts.ops.printer import print_declaration
+
+from .finite import Use, derive, f32, read_back, uses
+
+N, C, K, H = 2, 4, 6, 8
+
+
+def gradient(use: Use, operand: str) -> Adjoint:
+    return adjoint(use.instance.program, [operand], use.instance.outputs)
+
+
+def flops(found: Adjoint) -> int:
+    return program_costs(read_back(found).program).flops
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "attributes", "groups"),
+    [
+        (H, 3, {"pads": (1, 1, 1, 1)}, 1),
+        (H, 1, {}, 1),
+        (H, 3, {"pads": (1, 1, 1, 1), "strides": (2, 2)}, 1),
+        (H, 1, {"strides": (2, 2)}, 1),
+        (H, 2, {"strides": (2, 2)}, 1),
+        (H, 4, {"strides": (4, 4)}, 1),
+        (H, 3, {"pads": (2, 2, 2, 2), "dilations": (2, 2)}, 1),
+        (H, 3, {"pads": (1, 1, 1, 1)}, 2),
+        (H, 3, {"pads": (1, 1, 1, 1), "strides": (2, 2)}, 2),
+    ],
+)
+def test_convolution_backward_has_the_textbook_count(size: int, kernel: int, attributes: dict[str, tuple[int, ...]], groups: int) -> None:
+    use = uses("conv", (N, C, size, size), (K, C // groups, kernel, kernel), groups=groups, **attributes)
+    _, _, p, q = use.instance.output_types[0].shape
+    textbook = 2 * N * K * (C // groups) * p * q * kernel * kernel
+    assert flops(gradient(use, "x")) == textbook
+    assert flops(gradient(use, "w")) == textbook
+
+
+def test_filter_gradient_is_one_statement_in_the_order_of_the_forward_product() -> None:
+    found = gradient(uses("conv", (N, C, H, H), (K, C, 3, 3), pads=(1, 1, 1, 1)), "w")
+    (line,) = [line for line in declare("g", "", found.program).splitlines() if " = " in line]
+    assert line.strip() == (
+        "d_w[i0, i1, i2, i3] = sum[r0 < 2, r1 < 8, r2 < 8] "
+        "(d_y[r0, i0, r1, r2] * x[r0, i1, i2 + r1 - 1, i3 + r2 - 1] outside 0)"
+    )  # fmt: skip
+
+
+def test_matrix_product_backward_has_the_textbook_count() -> None:
+    use = uses("matmul", (3, 4, 5), (5, 6))
+    assert flops(gradient(use, "a")) == flops(gradient(use, "b")) == 2 * 3 * 4 * 5 * 6
+
+
+@pytest.mark.parametrize(("op", "most"), [("softmax", 9), ("log_softmax", 9)])
+def test_rows_have_no_gradient_through_their_maximum(op: str, most: int) -> None:
+    rows, n = 16, 64
+    found = gradient(uses(op, (rows, n)), "x")
+    assert not any(s.combine in ("argmax", "prod") for s in found.program.statements)
+    assert flops(found) <= most * rows * n + 4 * rows
+
+
+def test_broadcasts_become_sums_and_sums_broadcasts() -> None:
+    bias = gradient(uses("conv", (N, C, H, H), (K, C, 3, 3), (K,)), "b").program
+    assert [(s.combine, len(s.reduce)) for s in bias.statements] == [("sum", 3)]
+    total = gradient(uses("reduce_sum", (3, 4), axes=(1,)), "x").program
+    assert [(s.combine, flops(gradient(uses("reduce_sum", (3, 4), axes=(1,)), "x"))) for s in total.statements] == [(None, 0)]
+
+
+@pytest.mark.parametrize(("shape", "other"), [((4, 6), (3, 8)), ((2, 3, 4), (4, 6)), ((6, 5), (5, 3, 2)), ((30,), (2, 3, 5))])
+def test_a_reshape_is_undone_without_a_sum(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    program = gradient(uses("reshape", shape, shape=other), "x").program
+    assert [(s.combine, s.body.__class__.__name__) for s in program.statements] == [(None, "Read")]
+
+
+PRINTED = [
+    uses("conv", (1, 2, 5), (2, 2, 3), strides=(2,)),
+    uses("layer_norm", (2, 3), (3,)),
+    uses("lstm", (2, 1, 2), (1, 8, 2), (1, 8, 2)),
+]
+
+
+@pytest.mark.parametrize("use", PRINTED, ids=lambda use: use.op)
+def test_a_derived_declaration_prints_and_comes_back(use: Use) -> None:
+    text = declare("gradient", "a gradient", derive(use.instance).program)
+    (declaration,) = parse(Source("g", text))
+    printed = print_declaration(declaration)
+    assert parse(Source("g", printed)) == (declaration,)
+    again = (
+        Registry()
+        .extend(Source("g", printed))["gradient"]
+        .instantiate([derive(use.instance).program.tensors[n] for n in derive(use.instance).program.inputs])
+    )
+    first = declare("gradient", "a gradient", again.program)
+    second = Registry().extend(Source("g", first))["gradient"].instantiate([again.program.tensors[n] for n in again.program.inputs])
+    assert declare("gradient", "a gradient", second.program) == first
+
+
+def test_types_other_than_f32_keep_their_own() -> None:
+    use = Use("softmax", (TensorType(f32().dtype.__class__.F16, (2, 3)),))
+    assert {str(t.dtype) for t in derive(use.instance).program.tensors.values()} == {"f16"}
