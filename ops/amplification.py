@@ -48,7 +48,7 @@ def _factor(node: Node, types: Sequence[TensorType | None], algorithm: str, inst
         results = evaluate(variances(made.program), operands)
         known.update(zip(step.outputs, made.output_types, strict=True))
         values.update({v: results[f] for f, v in zip(made.outputs, step.outputs, strict=True)})
-    ratios = [float(np.max(values[o])) / max(float(np.mean(direct[o])), 1e-300) for o in instance.outputs if values[o].size]
+    ratios = [float(np.max(values[o])) / max(float(np.mean(np.asarray(direct[o], dtype=np.float64))), 1e-300) for o in instance.outputs if values[o].size]
     return math.sqrt(max([1.0, *ratios]))
 
 

@@ -10,10 +10,9 @@ this finds the butterflies of the FFT, from those of Winograd's transforms their
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import field, frozen
@@ -162,14 +161,15 @@ class Combiner:
             dtype, own = node.dtype, self.signs.get(number, 1.0)
             sums[number] = {n: own * coefficient * self.signs.get(n, 1.0) for n, coefficient in node.terms}
         pairs: dict[int, dict[int, float]] = {}
-        while (pair := _most_common(sums)) is not None:
+        table = _Pairs(sums)
+        while (pair := table.most_common()) is not None:
             fresh = len(self.nodes) + len(pairs)
-            holders = [terms for terms in sums.values() if _holds(terms, pair)]
-            sign = 1.0 if 2 * sum(terms[pair[0]] > 0 for terms in holders) >= len(holders) else -1.0
-            pairs[fresh] = {pair[0]: sign, pair[1]: sign * pair[2]}
-            for terms in holders:
-                terms[fresh] = sign * terms.pop(pair[0])
-                del terms[pair[1]]
+            holders = table.holders(pair)
+            sign = 1.0 if 2 * sum(sums[n][pair[0]] > 0 for n in holders) >= len(holders) else -1.0
+            exact = sums[holders[0]][pair[1]] / sums[holders[0]][pair[0]]
+            pairs[fresh] = {pair[0]: sign, pair[1]: sign * exact}
+            for number in holders:
+                table.replace(number, pair, fresh, sign)
         parts = dict(made)
         for number, terms in pairs.items():
             parts[number] = self._sum(terms, parts, dtype)
@@ -214,16 +214,54 @@ def _constant_factor(expr: Expr) -> tuple[float, Expr | None]:
     return one * other, expr if one == other == 1 else Call("mul", (left, right))
 
 
-def _holds(terms: Mapping[int, float], pair: Pair) -> bool:
-    first, second, ratio = pair
-    return first in terms and second in terms and round(terms[second] / terms[first], _DIGITS) == ratio
+class _Pairs:
+    """Which pairs of atoms occur in which sums in which ratio, kept up to date while pairs are replaced by single atoms."""
+
+    def __init__(self, sums: dict[int, dict[int, float]]) -> None:
+        self.sums = sums
+        self.found: dict[Pair, dict[int, None]] = {}
+        self.queue: list[tuple[int, bool, Pair]] = []
+        for number, terms in sums.items():
+            for pair in _pairs_of(terms, terms):
+                self._add(number, pair)
+
+    def most_common(self) -> Pair | None:
+        """Return the pair of most sums, None where no two sums share any; plain sums come before scaled ones, earlier atoms first."""
+        while self.queue:
+            count, _, pair = self.queue[0]
+            if len(self.found[pair]) == -count:
+                return pair
+            heapq.heappop(self.queue)
+        return None
+
+    def holders(self, pair: Pair) -> list[int]:
+        """Return the sums that hold a pair."""
+        return sorted(self.found[pair])
+
+    def replace(self, number: int, pair: Pair, fresh: int, sign: float) -> None:
+        """Let one atom stand for a pair in a sum."""
+        terms = self.sums[number]
+        for gone in dict.fromkeys(_pairs_of(terms, pair[:2])):
+            del self.found[gone][number]
+            self._push(gone)
+        terms[fresh] = sign * terms.pop(pair[0])
+        del terms[pair[1]]
+        for new in _pairs_of(terms, (fresh,)):
+            self._add(number, new)
+
+    def _add(self, number: int, pair: Pair) -> None:
+        self.found.setdefault(pair, {})[number] = None
+        self._push(pair)
+
+    def _push(self, pair: Pair) -> None:
+        if len(self.found[pair]) > 1:
+            heapq.heappush(self.queue, (-len(self.found[pair]), abs(pair[2]) != 1, pair))
 
 
-def _most_common(sums: Mapping[int, Mapping[int, float]]) -> Pair | None:
-    """Return the pair of atoms that most sums have in one ratio, None where no two sums share any; plain sums before scaled ones."""
-    found: Counter[Pair] = Counter()
-    for terms in sums.values():
-        for (first, one), (second, other) in combinations(sorted(terms.items()), 2):
-            found[first, second, round(other / one, _DIGITS)] += 1
-    best = min(found.items(), key=lambda item: (-item[1], abs(item[0][2]) != 1, item[0]), default=None)
-    return best[0] if best is not None and best[1] > 1 else None
+def _pairs_of(terms: Mapping[int, float], touching: Iterable[int]) -> Iterator[Pair]:
+    """Yield the pairs of a sum that one of the given atoms belongs to, those of two of them twice."""
+    for one in touching:
+        for other in terms:
+            if one != other:
+                first, second = min(one, other), max(one, other)
+                yield first, second, round(terms[second] / terms[first], _DIGITS)

@@ -20,13 +20,14 @@ from math import lcm, prod
 
 from attrs import evolve
 
-from ..ir.expr import Call, Const, Expr, Guard, Read, reads, rebuild, substitute_expr, substitute_guards
+from ..ir.expr import Call, Cast, Const, Expr, Guard, InRange, Read, reads, substitute_expr, substitute_guards
 from ..ir.index import FloorDiv, Index, IndexLike, Mod, Var, as_index, linearise, substitute, variables
 from ..ir.segment import FusedGroup, Output, Segment
 from ..ir.statement import Program, Statement
+from ..ir.types import DType
 from ..ops.fold import Folder
 from ..ops.linear import Combiner
-from .inline import tree_size
+from .inline import constant, tree_size
 
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers spill.
 MAX_TERMS, MAX_OUTPUTS = 64, 64
@@ -107,20 +108,36 @@ def _output(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard
 
 
 def _scalar(expr: Expr, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
-    """Replace elements of tables by numbers; other reads get the guards of the element computed, so that none is out of range."""
+    """Replace elements of tables by numbers and choose cases that are decided.
 
-    def leaf(node: Expr) -> Expr:
-        if not isinstance(node, Read):
-            return node
-        if node.tensor in group.constants and all(i.is_const for i in node.indices) and not node.guards:
-            type_ = group.tensors[node.tensor]
-            value = group.constants[node.tensor][linearise(node.indices, type_.strides).const]
-            return Const(float(value) if type_.dtype.is_float else int(value), type_.dtype)
-        if not inside or all(_within(i, extent) for i, extent in zip(node.indices, group.tensors[node.tensor].shape, strict=True)):
-            return node
-        return evolve(node, guards=tuple(dict.fromkeys((*node.guards, *inside))))
+    Other reads get the guards of the element that is computed, so that none is out of range.
+    """
+    if isinstance(expr, Call):
+        args = tuple(_scalar(a, inside, group) for a in expr.args)
+        if expr.fn == "select" and isinstance(args[0], Const):
+            return args[1] if args[0].value else args[2]
+        return Call(expr.fn, args)
+    if isinstance(expr, Cast):
+        return Cast(expr.dtype, _scalar(expr.arg, inside, group))
+    if isinstance(expr, InRange) and any(_never(g) for g in expr.guards):
+        return Const(False, DType.BOOL)
+    return _element(expr, inside, group) if isinstance(expr, Read) else expr
 
-    return rebuild(expr, leaf)
+
+def _element(read: Read, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
+    type_ = group.tensors[read.tensor]
+    if any(_never(g) for g in read.guards):
+        return constant(read.fill, type_.dtype)
+    if read.tensor in group.constants and all(i.is_const for i in read.indices) and not read.guards:
+        return constant(group.constants[read.tensor][linearise(read.indices, type_.strides).const], type_.dtype)
+    if not inside or all(_within(i, extent) for i, extent in zip(read.indices, type_.shape, strict=True)):
+        return read
+    return evolve(read, guards=tuple(dict.fromkeys((*read.guards, *inside))))
+
+
+def _never(guard: Guard) -> bool:
+    low, high = guard.index.bounds()
+    return high < guard.low or low >= guard.high
 
 
 def _within(index: Index, extent: int) -> bool:
@@ -129,12 +146,13 @@ def _within(index: Index, extent: int) -> bool:
 
 
 def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
-    """Return for each axis that indexes a table how many values of it a thread computes, None where nothing is to be expanded."""
+    """Return for each axis that indexes a table how many values of it a thread computes, None where these are too many."""
     found: dict[Var, int] = {}
     for output in segment.outputs:
         for read in reads(output.body):
             if read.tensor in group.constants:
-                for axis, period in (pair for i in read.indices for pair in _index_periods(i)):
+                indices = (*read.indices, *(g.index for g in read.guards))
+                for axis, period in (pair for i in indices for pair in _index_periods(i)):
                     found[axis] = lcm(found.get(axis, 1), period)
     periods = {a: min(d, a.extent) for a, d in found.items()}
     if not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:

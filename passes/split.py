@@ -152,7 +152,7 @@ def _seconds(group: FusedGroup, parts: int, evaluator: Evaluator) -> float:
     return inf if halves is None else evaluator.cost(halves[0]) + evaluator.cost(halves[1])
 
 
-def split_groups(groups: Sequence[Group], views: Views, splitting: Splitting) -> tuple[list[Group], Views]:
+def split_groups(groups: Sequence[Group], views: Views, splitting: Splitting) -> tuple[Sequence[Group], Views]:
     """Return the groups with those that gain from it split in two, and views that know the workspaces."""
     types: dict[str, TensorType] = {}
     result: list[Group] = []
