@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from . import console
 from .backends.targets import find_target
@@ -30,6 +31,7 @@ def tune_command(arguments: Namespace) -> int:
         workers=getattr(arguments, "workers", None),
         evaluate=arguments.mode == "mixed",
         audit=getattr(arguments, "audit", None) or 0,
+        replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
         quiet=False,
         notice=console.note,
     ) as selector:

@@ -80,8 +80,9 @@ def _tune_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", default="rank", choices=("rank", "random", "genetic"), help="how to search (default rank)")
     parser.add_argument("--trials", type=_positive(int), metavar="N", help="candidates to try of each kernel at most (default 40)")
     parser.add_argument(
-        "--audit", type=_positive(int), metavar="N", help="time N random points of every kernel too, and say whether pruning lost the winner"
+        "--audit", type=_positive(int), metavar="N", help="time N random points of every kernel too: did pruning lose the winner?"
     )
+    parser.add_argument("--replay", metavar="FILE", help="search in the results of a tuning database instead of on a device")
     parser.add_argument("--workers", type=_positive(int), metavar="N", help="processes that build candidates (default one per core)")
 
 
@@ -150,7 +151,8 @@ def _cache_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _ops_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="show one operation's declaration")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show one operation: signature, formula, cost, gradient, algorithms")
+    parser.add_argument("--markdown", action="store_true", help="print the manual of all operations")
     _spec(parser)
     _json(parser)
 

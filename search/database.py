@@ -25,6 +25,7 @@ FILE = "tuning.sqlite3"
 #: What may become of a trial.
 OUTCOMES = ("ok", "spilled", "wrong", "failed", "timeout")
 _VERSION = 1
+_TRIAL = "schedule, outcome, trials.seconds, trials.spread, registers, trials.source, message, bound, score"
 _SCHEMA = """
 create table if not exists problems (
   key text primary key, description text not null, work text not null, label text not null,
@@ -163,12 +164,14 @@ class Database:
     def trials(self, problem: Problem) -> list[Trial]:
         """Return all results of a problem, in the order of its points."""
         with self._errors() as db:
-            rows = db.execute(
-                "select schedule, outcome, seconds, spread, registers, source, message, bound, score from trials"
-                " where problem = ? order by score, schedule",
-                (problem.key,),
-            ).fetchall()
+            rows = db.execute(f"select {_TRIAL} from trials where problem = ? order by score, schedule", (problem.key,)).fetchall()
         return [Trial(*row) for row in rows]
+
+    def recorded(self, work: str) -> list[Trial]:
+        """Return all results for the same work, on whatever machine, the oldest first."""
+        query = f"select {_TRIAL} from trials join problems on problems.key = trials.problem where work = ? order by trials.at"
+        with self._errors() as db:
+            return [Trial(*row) for row in db.execute(query, (work,)).fetchall()]
 
     def record(self, problem: Problem, trials: Sequence[Trial]) -> None:
         """Keep results; a later one of the same schedule replaces the earlier."""

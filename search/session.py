@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from ..backends.cuda_compile import find_toolchain
+from ..ir.errors import UsageError
 from ..ir.target import Target
 from .bench import DeviceBench
 from .build import Workers
-from .database import open_database
+from .database import Database, open_database
 from .library import LibraryCandidate
 from .progress import make_monitor
+from .replay import ReplayBench
 from .selector import MeasuredSelector
 from .settings import Settings
 from .tuner import Tuner
@@ -29,18 +32,22 @@ def tuning_session(
     evaluate: bool = True,
     libraries: Sequence[LibraryCandidate] = (),
     audit: int = 0,
+    replay: Path | None = None,
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
-    """Yield a selector for one compilation; everything it started ends with the block."""
-    if target.dialect == "cuda":
+    """Yield a selector for one compilation; everything it started ends with the block.
+
+    With `replay`, a recorded database takes the device's place, and nothing of this search is kept.
+    """
+    if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
     monitor = make_monitor(quiet)
-    database = open_database(notice)
+    database = open_database(notice) if replay is None else Database(None)
     tuner = Tuner(
         database,
-        lambda: Workers(workers or _workers(target)),
-        lambda: DeviceBench(target),
+        lambda: Workers(workers or _workers(target), *(("cuts.search.replay:Printer",) if replay else ())),
+        lambda: DeviceBench(target) if replay is None else ReplayBench(_recording(replay)),
         budget=budget,
         frozen=frozen,
         monitor=monitor,
@@ -51,6 +58,13 @@ def tuning_session(
         monitor.close()
         tuner.close()
         database.close()
+
+
+def _recording(path: Path) -> Database:
+    """Open a recorded database, which must be there."""
+    if not path.is_file():
+        raise UsageError(f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is")
+    return Database(path)
 
 
 def _workers(target: Target) -> int:

@@ -13,6 +13,7 @@ from cuts.search.build import Built
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
+from cuts.search.replay import ReplayBench
 from cuts.search.settings import Choice, Settings
 from cuts.search.strategies import STRATEGIES
 
@@ -243,6 +244,16 @@ def test_results_of_another_machine_are_tried_first_and_never_an_error() -> None
     (choice,) = tuner_of(FakeBench(by_threads), builder, database).run([here], Settings(first=1, batch=0, most=2, prove=False))
     assert choice.candidate.schedule == known.candidate.schedule
     assert builder.built == 2
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_recorded_search_is_replayed_without_a_device(strategy: str) -> None:
+    recorded, here = Database(None), problem_of(machine={"device": "another"})
+    for name in ("rank", "random"):
+        tuned(FakeBench(by_threads), Settings(strategy=name, first=40, batch=40, most=200, patience=9, final=False), database=recorded)
+    bench = ReplayBench(recorded)
+    (choice,) = tuner_of(bench).run([here], evolve(SHORT, strategy=strategy))  # type: ignore[arg-type]
+    assert choice.seconds in {t.seconds for t in recorded.trials(problem_of())}
 
 
 def test_the_rest_of_the_space_is_proven_slower_where_the_bound_says_so() -> None:
