@@ -14,6 +14,7 @@ from .backends.device import open_device
 from .backends.targets import find_target, known_targets
 from .driver import load_spec
 from .ir.errors import BackendError
+from .ops.manual import entry, manual
 
 
 def device_command(arguments: Namespace) -> int:
@@ -66,6 +67,9 @@ def cache_command(arguments: Namespace) -> int:
 def ops_command(arguments: Namespace) -> int:
     """List the operations of the vocabulary, or show one declaration."""
     registry = load_spec(arguments.spec).registry
+    if arguments.markdown:
+        print(manual(registry), end="")
+        return 0
     if arguments.name:
         decl = registry[arguments.name]
         text = decl.text
@@ -73,7 +77,7 @@ def ops_command(arguments: Namespace) -> int:
         if arguments.json:
             console.print_json(values)
         else:
-            print(f"{decl.name}: {decl.summary} ({decl.span.position})\n\n{text}")
+            print(f"{decl.name} ({decl.span.position})\n\n{entry(decl)}")
         return 0
     if arguments.json:
         console.print_json({"ops": [{"name": d.name, "family": d.family, "summary": d.summary} for d in registry.values()]})

@@ -139,12 +139,13 @@ def test_device_lists_targets_and_compilers(cuts: Cuts) -> None:
     assert "NUM_SM: 132" in cuts("device", "--target", "cuda:h200").out
 
 
-def test_ops_shows_a_declaration(cuts: Cuts) -> None:
+def test_ops_shows_an_entry_of_the_manual(cuts: Cuts) -> None:
     names = [op["name"] for op in cuts("ops", "--json").json["ops"]]
     assert {"relu", "matmul"} <= set(names)
     shown = cuts("ops", "matmul").out
-    assert "op matmul" in shown
-    assert shown.endswith("}\n")
+    assert "in a: T[...s], b: T[...t]" in shown
+    assert "Cost: 2 * K per element of `y`." in shown
+    assert cuts("ops", "--markdown").out.startswith("# Operations\n")
 
 
 def test_cache_shows_and_clears(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,133 @@
+"""The manual of the vocabulary, written from the declarations: signature, constraints, formula, cost, gradient, algorithms.
+
+The cost is that of one element of a result, as a sum over the statement that defines it: what depends on no tensor costs nothing, and a
+reduction repeats its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..ir.functions import FUNCTIONS
+from . import syntax as s
+from .builtins import BUILTINS
+from .check_expressions import children
+from .declaration import OpDecl
+from .printer import print_expression, print_item
+from .registry import Registry
+
+_HEAD = """# Operations
+
+Written by `docs/make_ops.py` from the declarations in `spec/`; `cuts ops NAME` prints one entry. The language is explained in
+[spec/README.md](../spec/README.md). Costs are operations per element of a tensor, in terms of the declaration's sizes.
+"""
+
+
+def manual(registry: Registry) -> str:
+    """Return the whole manual, by file of the vocabulary."""
+    files: dict[str, list[OpDecl]] = {}
+    for decl in registry.values():
+        files.setdefault(decl.span.source.name, []).append(decl)
+    parts = [_HEAD]
+    for name, decls in files.items():
+        title = name.rpartition("/")[2].removesuffix(".cuts")
+        parts.append(f"## {title[:1].upper()}{title[1:]}\n")
+        parts.extend(f"### {decl.name}\n\n{entry(decl)}" for decl in sorted(decls, key=lambda d: d.name))
+    return "\n".join(parts)
+
+
+def entry(decl: OpDecl) -> str:
+    """Return one operation's entry, in Markdown."""
+    lines = [f"{decl.summary[:1].upper()}{decl.summary[1:]}.", "", "```", _signature(decl), "```", ""]
+    constraints = [item for item in decl.items if isinstance(item, s.Require)]
+    if constraints:
+        lines += ["It requires", "", *(f"* `{print_expression(item.condition)}`" for item in constraints), ""]
+    lines += ["```", *(line for item in _formula(decl) for line in print_item(item).split("\n")), "```", ""]
+    costs = list(_costs(decl))
+    if costs:
+        lines += ["Cost: " + "; ".join(costs) + ".", ""]
+    lines += [_gradient(decl), ""]
+    lines += [f"Algorithm `{a.name}`" + (f", when `{print_expression(a.guard)}`" if a.guard else "") + "." for a in decl.algorithms]
+    lines += [""] if decl.algorithms else []
+    return "\n".join(lines)
+
+
+def _signature(decl: OpDecl) -> str:
+    kinds = (s.TypeItem, s.InItem, s.AttrItem, s.OutItem)
+    items = [item for kind in kinds for item in decl.items if isinstance(item, kind)]
+    narrowed = {item.name: item for item in items if isinstance(item, s.TypeItem)}
+    shown = [item for item in items if not isinstance(item, s.TypeItem) or narrowed[item.name] is item]
+    return "\n".join(map(print_item, shown))
+
+
+def _formula(decl: OpDecl) -> Iterator[s.Item]:
+    """Yield the lines that say what is computed: definitions, intermediates, tables and statements."""
+    kinds = (s.LetItem, s.TempItem, s.TableItem, s.Assignment, s.Repetition)
+    return (item for item in decl.items if isinstance(item, kinds))
+
+
+def _gradient(decl: OpDecl) -> str:
+    if decl.gradient is not None:
+        return "Gradient: " + "; ".join(f"`{step}`" for step in print_item(decl.gradient).split("\n")[1:-1]) + "."
+    types = decl.element_types
+    real = any(set(types.get(r.dtype, (r.dtype,))) & {"float", "number", "any", "f16", "f32", "f64"} for r in decl.results)
+    return "Gradient: derived." if real else "Gradient: none, the results are not real numbers."
+
+
+# ---- costs
+
+
+def _costs(decl: OpDecl) -> Iterator[str]:
+    """Yield the cost of an element of every tensor that a statement computes with any operation."""
+    tensors = {o.name for o in decl.operands} | {r.name for r in decl.results}
+    tensors |= {t.name for item in decl.items if isinstance(item, s.TempItem) for t in item.temporaries}
+    for assignment in _assignments(decl.items):
+        terms = {factor: count for factor, count in _operations(assignment.value, tensors, "").items() if count}
+        if terms:
+            total = " + ".join(_term(count, factor) for factor, count in terms.items())
+            yield f"{total} per element of `{assignment.target.name}`"
+
+
+def _term(count: int, factor: str) -> str:
+    return str(count) if not factor else factor if count == 1 else f"{count} * {factor}"
+
+
+def _assignments(items: tuple[s.Item, ...]) -> Iterator[s.Assignment]:
+    for item in items:
+        if isinstance(item, s.Assignment):
+            yield item
+        elif isinstance(item, s.Repetition):
+            yield from _assignments(item.items)
+
+
+def _operations(node: s.Expression, tensors: set[str], factor: str) -> Mapping[str, int]:
+    """Return how many operations an expression takes, by the product of the sizes of the reductions around them."""
+    if isinstance(node, s.Subscript) or not _mentions(node, tensors):
+        return {}
+    if isinstance(node, s.Reduction):
+        sizes = [f"prod({print_expression(b.bound)})" if b.spread else print_expression(b.bound) for b in node.binders]
+        inner = " * ".join([factor, *sizes] if factor else sizes)
+        return _added(_operations(node.body, tensors, inner), {inner: 1})
+    if isinstance(node, s.Conditional):
+        then, other = (_operations(part, tensors, factor) for part in (node.then, node.other))
+        longer = max(then, other, key=lambda found: (len(found), sum(found.values())))
+        return longer if not _mentions(node.test, tensors) else _added(longer, {factor: 1})
+    total: Mapping[str, int] = {}
+    for child in children(node):
+        total = _added(total, _operations(child, tensors, factor))
+    computes = isinstance(node, (s.Binary, s.Unary)) or (isinstance(node, s.Call) and node.fn in FUNCTIONS)
+    computes = computes or (isinstance(node, s.Call) and node.fn in ("clamp", "sum", "prod", "all"))
+    return _added(total, {factor: 1}) if computes else total
+
+
+def _mentions(node: s.Expression, tensors: set[str]) -> bool:
+    """Whether the value of an expression depends on an element of a tensor."""
+    if isinstance(node, s.Name):
+        return node.id in tensors
+    if isinstance(node, s.Call) and node.fn in ("present", "rank", "count") and node.fn in BUILTINS:
+        return False
+    return any(_mentions(child, tensors) for child in children(node))
+
+
+def _added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
+    return {factor: first.get(factor, 0) + second.get(factor, 0) for factor in (*first, *(f for f in second if f not in first))}
