@@ -48,8 +48,9 @@ class Features:
     memory lines that direct loads and stores of warps touch (a CPU loads lane by lane: none), `copies` the instructions of all threads that
     fetch staged tiles. Of a thread's registers, `held` are certain, `needed` the fewest that spill nothing, `registers` what a compiler is
     expected to use of the `limit` it has. `outer` counts blocks along the outermost dim; `rows` is the part of `bytes` that depends on it
-    only, `columns` the part that does not depend on it. `instances` counts a thread's independent results, `decoding` the instructions of
-    all threads for guards and flattened indices of direct loads, `scatter` the cycles in which fetches store tiles turned round.
+    only, `columns` the part that does not depend on it; `again` are bytes that a later statement of the block reads
+    once more. `instances` counts a thread's independent results, `decoding` the instructions of all threads for guards and flattened
+    indices of direct loads, `scatter` the cycles in which fetches store tiles turned round.
     """
 
     grid: Count
@@ -77,6 +78,7 @@ class Features:
     bytes: Count
     rows: Count
     columns: Count
+    again: Count
     fetched: Count
     stores: Count
     stored: Count

@@ -4,7 +4,8 @@ Nothing is discarded by it. On a GPU it is the longer of computing and moving da
 
 * computing: instructions of a warp, those of the loop, of barriers and of fetches included; cycles of shared memory, at two per 16-byte
   load even where lanes share addresses, times bank conflicts; both slower where warps and independent results are too few to hide latency.
-* moving: distinct bytes through DRAM, again for each wave of blocks that does not find them in L2; bytes through L2 for the fullest SM.
+* moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2; bytes through L2 for
+  the fullest SM.
 * exposed: in each round of a loop, latency of memory beyond the time that the buffers ahead, or other warps, have work for.
 """
 
@@ -25,6 +26,8 @@ BLOCK = 40.0
 PARALLEL = 32.0
 #: Shares of the rates of DRAM and L2 that a good kernel sustains.
 DRAM_SHARE, L2_SHARE = 0.9, 0.45
+#: Part of what is read again that DRAM serves where the L2 cache cannot hold it.
+REREAD = 0.5
 #: Share of DRAM latency that a round waits for, on average of what caches hold.
 ROUND_LATENCY = 0.5
 
@@ -81,6 +84,9 @@ def _moving(features: Features, found: Bound, target: Target) -> Count:
     dram = features.unique_bytes / target.BW_global
     if features.unique_bytes > target.l2_bytes / 2:
         dram = np.maximum(dram, _waved(features, found, target) / target.BW_global)
+    together = np.minimum(features.grid, target.NUM_SM * found.occupancy)
+    lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # part that L2 no longer holds
+    dram = dram + REREAD * lost * features.grid * features.again / target.BW_global
     blocks = np.ceil(features.grid / target.NUM_SM)
     through = 0.5 * features.bytes + 0.5 * np.maximum(features.bytes, features.fetched) + features.stored
     return np.maximum(dram / DRAM_SHARE, blocks * through * target.NUM_SM / (L2_SHARE * target.l2_bandwidth))

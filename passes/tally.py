@@ -27,7 +27,7 @@ class Totals:
         self.sums: dict[str, Count] = dict.fromkeys(
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
              "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows",
-             "columns", "decoding", "scatter"), 0)  # fmt: skip
+             "columns", "decoding", "scatter", "again"), 0)  # fmt: skip
         self.traffic: dict[Read, Count] = {}
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
@@ -107,6 +107,7 @@ class Totals:
         self.traffic[read] = np.maximum(before, moved)
         more = self.traffic[read] - before
         self.add("bytes", more)
+        self.add("again", np.minimum(before, moved) * self.repeat)
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
         if not outer:
