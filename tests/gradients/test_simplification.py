@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from cuts.ir.source import Source
 from cuts.ir.types import TensorType
@@ -9,10 +10,12 @@ from cuts.ops import Registry
 from cuts.ops.adjoint import Adjoint, adjoint
 from cuts.ops.costs import program_costs
 from cuts.ops.declare import declare
+from cuts.ops.gradients import Gradients
 from cuts.ops.parser import parse
 from cuts.ops.printer import print_declaration
+from cuts.ops.reference import evaluate
 
-from .finite import Use, derive, f32, read_back, uses
+from .finite import REGISTRY, Use, derive, f32, read_back, uses
 
 N, C, K, H = 2, 4, 6, 8
 
@@ -108,3 +111,27 @@ def test_a_derived_declaration_prints_and_comes_back(use: Use) -> None:
 def test_types_other_than_f32_keep_their_own() -> None:
     use = Use("softmax", (TensorType(f32().dtype.__class__.F16, (2, 3)),))
     assert {str(t.dtype) for t in derive(use.instance).program.tensors.values()} == {"f16"}
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_a_stated_gradient_wins_and_equals_the_derived_one(op: str) -> None:
+    use = uses(op, (3, 5), axis=0)
+    (step,) = Gradients(REGISTRY).steps(use.instance, ["x"], ["y"])
+    assert (step.op, step.inputs, step.outputs, step.attributes) == (f"{op}_grad", ("y", "dy"), ("dx",), {"axis": 0})
+    values = use.values()
+    seed = np.random.default_rng(1).standard_normal((3, 5))
+    result = evaluate(use.instance.program, values)["y"]
+    stated = REGISTRY[step.op].instantiate((*use.types, *use.types), step.attributes)
+    derived = gradient(use, "x").program
+    given = {"x": values["x"], "y": result, "d_y": seed}
+    expected = evaluate(derived, {name: given[name] for name in derived.inputs})["d_x"]
+    np.testing.assert_allclose(evaluate(stated.program, {"y": result, "dy": seed})["dx"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_operands_that_share_work_share_a_declaration() -> None:
+    gradients = Gradients(REGISTRY)
+    use = uses("layer_norm", (3, 4), (4,), (4,))
+    (step,) = gradients.steps(use.instance, ["x", "scale", "bias"], ["y"])
+    assert step.outputs == ("dx", "dscale", "dbias")
+    assert gradients.steps(uses("layer_norm", (3, 4), (4,), (4,)).instance, ["x", "scale", "bias"], ["y"]) == (step,)
+    assert list(gradients.texts) == [step.op]
