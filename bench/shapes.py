@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from math import prod
+from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 from cuts.ir.graph import Attribute, Graph, Node
@@ -110,11 +111,15 @@ def convolutions(network: str) -> dict[Convolution, int]:
     return dict(read_convolution(text.strip()) for text in " ".join(CONVOLUTIONS[network].split()).split(", "))
 
 
+#: An operation of a case: its name, its operands, its result, its attributes.
+Step: TypeAlias = tuple[str, tuple[str, ...], str, Mapping[str, Attribute]]
+
+
 @frozen
 class Case:
     """One row of the benchmark: a small graph of operations on tensors of given shapes.
 
-    `nodes` are (operation, operands, result, attributes); the last result is the output. `weights` are the inputs that are known when the
+    The last result of `nodes` is the output. `weights` are the inputs that are known when the
     case is compiled; `uses` names the networks that contain it, and how often.
     """
 
@@ -122,7 +127,7 @@ class Case:
     name: str
     batch: int
     inputs: Mapping[str, tuple[int, ...]]
-    nodes: tuple[tuple[str, tuple[str, ...], str, Mapping[str, Attribute]], ...]
+    nodes: tuple[Step, ...]
     uses: Mapping[str, int] = field(factory=dict)
     weights: tuple[str, ...] = ()
 
@@ -165,7 +170,7 @@ def convolution_case(shape: Convolution, batch: int, uses: Mapping[str, int] | N
     """Return the case of a convolution."""
     image = (batch, shape.channels, shape.size, shape.size)
     weight = (shape.filters, 1 if shape.depthwise else shape.channels, *shape.kernel)
-    attributes = {
+    attributes: dict[str, Attribute] = {
         "strides": (shape.stride, shape.stride),
         "pads": (*shape.pads, *shape.pads),
         "groups": shape.channels if shape.depthwise else 1,
@@ -223,7 +228,12 @@ def _elementwise(size: int, label: str) -> Iterator[Case]:
     shape = (size // 1024, 1024)
     yield single("memory", f"relu {label}", 1, "relu", (shape,), {})
     yield single("memory", f"add {label}", 1, "add", (shape, shape), {})
-    nodes = (("mul", ("a", "b"), "t0", {}), ("add", ("t0", "c"), "t1", {}), ("sigmoid", ("t1",), "t2", {}), ("mul", ("t1", "t2"), "y", {}))
+    nodes: tuple[Step, ...] = (
+        ("mul", ("a", "b"), "t0", {}),
+        ("add", ("t0", "c"), "t1", {}),
+        ("sigmoid", ("t1",), "t2", {}),
+        ("mul", ("t1", "t2"), "y", {}),
+    )
     yield Case("memory", f"chain {label}", 1, {"a": shape, "b": shape, "c": (1024,)}, nodes)
     yield single("memory", f"transpose {label}", 1, "transpose", (shape,), {"perm": (1, 0)})
 

@@ -1,0 +1,122 @@
+"""Ceilings of a device: what the microbenchmarks make of known times, what is kept, and what it does to a target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from cuts.backends.calibrate import FMAS, HEADROOM, KERNELS, calibrated, load_ceilings, measure_ceilings, save_ceilings
+from cuts.backends.cuda_compile import compile_kernel
+from cuts.backends.opencl import OpenCLDevice
+from cuts.backends.targets import find_target
+from cuts.ir.errors import BackendError
+from cuts.ir.launch import KernelFunction
+from cuts.tests.backends.hosts import HostDevice
+from cuts.tests.needs import needs_opencl, needs_toolchain
+
+H200 = find_target("cuda:h200")
+CLOCK = 1.9e9
+CHASE = 600e-9
+LARGE = 1 << 30
+
+
+def number(text: str, before: str) -> int:
+    """Return the number that follows some text in a source."""
+    tail = text.split(before, 1)[1]
+    return int("".join(c for c in tail[:12].split("U")[0].split("L")[0].split(";")[0] if c.isdigit()))
+
+
+def seconds(kernel: KernelFunction) -> float:
+    """What each microbenchmark takes on a device of known rates."""
+    source, blocks = kernel.source, kernel.grid[0]
+    if kernel.name == "copy_global":
+        return 2 * LARGE / 4.2e12
+    if kernel.name == "read_global":
+        return LARGE / 4.5e12
+    if kernel.name == "read_l2":
+        return 32 * 16 * number(source, "i < ") / 8e12
+    if kernel.name == "read_shared":
+        return blocks * 1024 * 16 * 4096 / (H200.NUM_SM * CLOCK * 120.0)
+    if kernel.name == "multiply_add":
+        return blocks * 256 * 2 * FMAS * number(source, "int i = 0; i < ") / 60e12
+    if kernel.name == "barriers":
+        return number(source, "int i = 0; i < ") * 25 / CLOCK + 3e-6
+    if kernel.name == "chase":
+        return number(source, "int i = 0; i < ") * CHASE + 5e-6
+    return {"empty": 1.1e-6, "count_clocks": 2e-3}[kernel.name]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def device() -> HostDevice:
+    return HostDevice(seconds, counts=(int(CLOCK * 2e-3), 2_000_000))
+
+
+def test_rates_come_out_as_they_went_in() -> None:
+    found = measure_ceilings(device())
+    assert found.clock == pytest.approx(CLOCK)
+    assert found.copy_bandwidth == pytest.approx(4.2e12, rel=1e-3)
+    assert found.read_bandwidth == pytest.approx(4.5e12, rel=1e-3)
+    assert found.l2_bandwidth == pytest.approx(8e12, rel=1e-3)
+    assert found.shared_bandwidth == pytest.approx(120.0, rel=1e-3)
+    assert found.fma_rate == pytest.approx(60e12, rel=1e-3)
+    assert found.launch_time == pytest.approx(1.1e-6, rel=1e-3)
+    assert found.barrier_clocks == pytest.approx(25.0, rel=1e-3)
+    assert found.dram_latency == pytest.approx(CHASE, rel=1e-3)
+
+
+def test_a_calibrated_target_leaves_head_room() -> None:
+    target = calibrated(H200, measure_ceilings(device()))
+    assert pytest.approx(HEADROOM * 4.5e12, rel=1e-3) == target.BW_global
+    assert pytest.approx(HEADROOM * 60e12, rel=1e-3) == target.PERF_peak
+    assert target.launch_time < 1.1e-6
+    assert target.dram_latency < CHASE
+    assert target.clock == H200.clock
+    assert calibrated(H200, None) is H200
+
+
+def test_what_is_kept_is_found_again_for_the_same_device_only() -> None:
+    ceilings = measure_ceilings(device())
+    assert load_ceilings(ceilings.device) is None
+    save_ceilings(ceilings)
+    assert load_ceilings(ceilings.device) == ceilings
+    assert load_ceilings("another device") is None
+
+
+@pytest.mark.parametrize("damage", [{"clock": -1.0}, {"format": 0}, {"fma_rate": "fast"}, {"device": "another"}])
+def test_what_is_damaged_or_of_another_version_is_not_used(damage: dict[str, object]) -> None:
+    ceilings = measure_ceilings(device())
+    path = save_ceilings(ceilings)
+    assert path is not None
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    assert load_ceilings(ceilings.device) is None
+    path.write_text("{")
+    assert load_ceilings(ceilings.device) is None
+
+
+def test_nothing_is_kept_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_NO_CACHE", "1")
+    assert save_ceilings(measure_ceilings(device())) is None
+
+
+@needs_opencl
+def test_only_cuda_devices_are_calibrated() -> None:
+    with pytest.raises(BackendError, match="cannot be calibrated"):
+        measure_ceilings(OpenCLDevice(find_target("opencl")))
+
+
+@needs_toolchain
+@pytest.mark.parametrize("make", KERNELS, ids=lambda make: make().name)
+def test_every_kernel_compiles_without_spills(make: object) -> None:
+    kernel = make()  # type: ignore[operator]
+    cubin = compile_kernel(evolve(kernel), "sm_90")
+    assert cubin.spill_bytes == 0
+    assert cubin.warnings == ()

@@ -1,0 +1,111 @@
+"""Cases of the benchmark: the graph of each is right, PyTorch computes the same, and tuned parts bind to memory of their own."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.device import Launch
+from cuts.backends.emit import emit
+from cuts.backends.opencl import OpenCLDevice
+from cuts.backends.reference import run_reference
+from cuts.backends.targets import find_target
+from cuts.bench.ops import Suite, arguments
+from cuts.bench.peers import function_of
+from cuts.bench.records import Baselines, circumstances, read_rows
+from cuts.bench.shapes import Case, memory_cases, single
+from cuts.bench.timing import Contender, in_turns, sets_for
+from cuts.bench.tuned import Memory, bind, fill, floor, tune
+from cuts.ops import Registry
+from cuts.tests.backends.hosts import HostDevice
+from cuts.tests.needs import needs_opencl
+
+SMALL = [
+    single("conv", "c", 2, "conv", ((2, 4, 9, 9), (6, 4, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1), "groups": 1}, 1),
+    single("gemm", "m", 1, "matmul", ((5, 7), (7, 6)), {}, 1),
+    single("gemv", "d", 1, "gemm", ((2, 7), (6, 7)), {"trans_b": True}, 1),
+]
+
+
+def small(case: Case) -> Case:
+    """Return a case with every large dim cut down."""
+    return evolve(case, inputs={t: tuple(min(n, 8 if len(s) > 2 else 24) if n != 64 else 64 for n in s) for t, s in case.inputs.items()})
+
+
+OPERATIONS = list({c.nodes[0][0] + str(len(c.nodes)): small(c) for c in memory_cases()}.values())
+
+
+@pytest.mark.parametrize("case", [*SMALL, *OPERATIONS], ids=lambda case: case.name)
+def test_pytorch_computes_the_same(case: Case) -> None:
+    torch = pytest.importorskip("torch")
+    registry = Registry.builtin()
+    generator = np.random.default_rng(0)
+    arrays = {t: np.abs(generator.standard_normal(s)).astype(np.float32) for t, s in case.inputs.items()}
+    (wanted,) = run_reference(case.graph(registry), registry, arrays).values()
+    found = function_of(case, torch)(*(torch.from_numpy(a) for a in arrays.values()))
+    np.testing.assert_allclose(found.numpy().reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_floor_counts_what_must_move_and_be_computed() -> None:
+    target = find_target("cuda:h200")
+    work, moved, seconds = floor(single("gemm", "m", 1, "matmul", ((64, 32), (32, 16)), {}), target)
+    assert work == 2 * 64 * 32 * 16
+    assert moved == 4 * (64 * 32 + 32 * 16 + 64 * 16)
+    assert seconds == max(work / target.PERF_peak, moved / target.BW_global)
+
+
+def test_sets_of_tensors_are_larger_than_the_cache() -> None:
+    assert sets_for(1 << 20, 60 << 20) == 120
+    assert sets_for(1 << 30, 60 << 20) == 1
+    assert sets_for(16, 60 << 20) == 128
+
+
+def test_contenders_take_turns() -> None:
+    device, order = HostDevice(), []
+
+    def contender(name: str, seconds: float) -> Contender:
+        def run() -> None:
+            order.append(name)
+            device._took += seconds
+
+        return Contender(name, run, 4)
+
+    timings = in_turns(device, [contender("a", 4e-3), contender("b", 8e-3)], rounds=3)
+    assert timings["a"].median == pytest.approx(1e-3)
+    assert timings["b"].median == pytest.approx(2e-3)
+    assert order[-4:] == ["a", "b", "a", "b"]
+
+
+@needs_opencl
+def test_cases_compiled_together_compute_what_each_is() -> None:
+    device = OpenCLDevice(find_target("opencl"))
+    cases = [*SMALL, *[c for c in OPERATIONS if c.nodes[0][0] in ("layer_norm", "batch_norm")]]
+    for tuned in tune(cases, device.target, emit, None):
+        memory = fill(tuned, device)
+        second = Memory(tuned, device)
+        second.copy(memory)
+        launches: list[Launch] = bind(tuned, device, [memory, second])
+        launches[1]()
+        registry = Registry.builtin()
+        arrays = {}
+        for name, shape in tuned.case.inputs.items():
+            arrays[name] = np.empty(shape, np.float32)
+            device.download(arrays[name], memory.place(tuned.name(name)))
+        (wanted,) = run_reference(tuned.case.graph(registry), registry, arrays).values()
+        found = np.empty(wanted.shape, np.float32)
+        device.download(found, second.place(tuned.name(tuned.case.nodes[-1][2])))
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@needs_opencl
+def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
+    device = OpenCLDevice(find_target("opencl"))
+    options: Namespace = arguments(["--no-peers", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"])
+    suite = Suite(options, device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc"))
+    suite.run(SMALL)
+    rows = read_rows(tmp_path / "ops.json")
+    assert [row["name"] for row in rows] == ["c", "m", "d"]
+    assert all(row["cuts_ms"] > 0 and row["bound_ms"] > 0 for row in rows)

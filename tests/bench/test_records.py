@@ -1,0 +1,114 @@
+"""Rows of the benchmark: their files, what is measured again, and the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cuts.bench import ops
+from cuts.bench.records import (
+    FIELDS,
+    GOALS,
+    Baselines,
+    Row,
+    circumstances,
+    figure,
+    key_of,
+    merged,
+    read_rows,
+    row_line,
+    summary,
+    write_rows,
+)
+from cuts.bench.shapes import CLASSES, CONVOLUTIONS, all_cases, convolutions
+
+
+def row(kind: str = "conv", name: str = "c", batch: int = 1, cuts: float | None = 1.0, peer: float = 2.0, **more: object) -> Row:
+    facts = {"suite": "ops", "class": kind, "name": name, "batch": batch, "precision": "fp32", "cuts_ms": cuts, "peers": {"torch": peer},
+             "bound_ms": 0.5, "roofline_ms": 0.4, "flops": 1e9, "bytes": 1 << 20, "copy_bandwidth": 4e12}  # fmt: skip
+    return facts | circumstances("a GPU", "abc") | more
+
+
+def test_a_row_has_every_field() -> None:
+    assert set(FIELDS) <= set(row())
+
+
+def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
+    rows = [row(), row(batch=16)]
+    write_rows(tmp_path / "new" / "ops.json", rows)
+    assert read_rows(tmp_path / "new" / "ops.json") == rows
+    assert read_rows(tmp_path / "none.json") == []
+
+
+def test_a_new_row_takes_the_place_of_the_old_one() -> None:
+    rows = merged([row(cuts=1.0), row(batch=16)], row(cuts=0.5))
+    assert [(r["batch"], r["cuts_ms"]) for r in rows] == [(16, 1.0), (1, 0.5)]
+
+
+def test_the_figure_is_the_best_peer_over_our_time() -> None:
+    assert figure(row(cuts=2.0, peer=3.0) | {"peers": {"torch": 3.0, "cudnn": 2.5, "compile": None}}, "speed") == pytest.approx(1.25)
+    assert figure(row(cuts=None), "speed") is None
+    assert figure(row(bytes=4e9, cuts=1.25), "share") == pytest.approx(0.8)
+
+
+def test_the_table_says_what_reaches_its_target() -> None:
+    rows = [row(name="fast", cuts=0.5), row(name="slow", cuts=1.0, peer=0.5), row(name="lost", cuts=None, failure="no kernel")]
+    rows += [row("gemm", "square", 1, 1.0, 1.2, flops=2 * 4096**3)]
+    lines = summary(rows).splitlines()
+    (convolutions_line,) = [line for line in lines if line.startswith("convolutions b1")]
+    assert "1.414!" in convolutions_line  # the geometric mean of 4 and 0.5 misses 2.2
+    assert "slow b1 0.50" in convolutions_line
+    assert "1.200+" in next(line for line in lines if line.startswith("GEMM >="))
+    assert lines[-1] == "no result: lost b1: no kernel"
+
+
+def test_every_class_has_a_goal() -> None:
+    assert {goal.kind for goal in GOALS} == set(CLASSES)
+    assert row_line(row(cuts=None)).count("failed") == 1
+
+
+def test_baselines_are_kept_per_gpu(tmp_path: Path) -> None:
+    Baselines.open("NVIDIA H200", tmp_path).keep("conv/c/b1", {"torch": 1.0, "compile": None}, {"gpu": "NVIDIA H200"})
+    again = Baselines.open("NVIDIA H200", tmp_path)
+    again.keep("conv/c/b1", {"cudnn": 0.5}, {"gpu": "NVIDIA H200"})
+    assert json.loads((tmp_path / "baselines-nvidia-h200.json").read_text())["peers"] == {"conv/c/b1": {"torch": 1.0, "cudnn": 0.5}}
+    assert Baselines.open("another", tmp_path).peers == {}
+
+
+# ---- what a call measures
+
+
+def test_rows_that_have_results_are_not_measured_again() -> None:
+    options = ops.arguments(["--class", "conv", "--batch", "1", "--only", "resnet50"])
+    every = ops.select(options, [])
+    assert len(every) == 23
+    first, second = every[:2]
+    known = [row("conv", first.name, 1), row("conv", second.name, 1, cuts=None)]
+    assert [c.key for c in ops.select(options, known)] == [c.key for c in every if c is not first]
+    assert len(ops.select(ops.arguments(["--class", "conv", "--batch", "1", "--only", "resnet50", "--again"]), known)) == 23
+
+
+def test_cases_are_tuned_together_by_class_and_batch() -> None:
+    cases = all_cases()
+    found = list(ops.parts(cases, 24))
+    assert [c for part in found for c in part] == cases
+    assert all(len({(c.kind, c.batch) for c in part}) == 1 and len(part) <= 24 for part in found)
+
+
+def test_keys_tell_cases_apart() -> None:
+    cases = all_cases()
+    assert len({c.key for c in cases}) == len(cases)
+    assert all(c.key == key_of(row(c.kind, c.name, c.batch)) for c in cases)
+
+
+@pytest.mark.parametrize(
+    ("network", "distinct", "count", "billions"),
+    [("resnet50", 23, 53, 4.09), ("inception_v3", 43, 94, 5.71), ("densenet121", 66, 120, 2.83), ("mobilenet_v2", 30, 52, 0.299)],
+)
+def test_the_lists_add_up_to_the_published_networks(network: str, distinct: int, count: int, billions: float) -> None:
+    found = convolutions(network)
+    assert len(found) == distinct
+    assert sum(found.values()) == count
+    assert sum(shape.multiplications * n for shape, n in found.items()) / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert set(CONVOLUTIONS) >= {network}
