@@ -9,6 +9,7 @@ from typing import Any
 from . import console
 from .backends.cache import cache_info, clear_cache
 from .ir.errors import UsageError
+from .plan_cache import clear_plans, plans_info
 from .search.database import database_path, open_database, remove_database
 
 
@@ -18,7 +19,10 @@ def cache_command(arguments: Namespace) -> int:
         return _explain(arguments)
     if arguments.key:
         raise UsageError(f"'cuts cache {arguments.action}' takes no key, found '{arguments.key}'")
-    values = cache_info() | {"tuning": _tuning()} if arguments.action == "info" else {"removed": clear_cache(), "trials": remove_database()}
+    if arguments.action == "info":
+        values: dict[str, object] = cache_info() | {"plans": plans_info(), "tuning": _tuning()}
+    else:
+        values = {"removed": clear_cache(), "trials": remove_database(), "plans": clear_plans()}
     if arguments.json:
         console.print_json(values)
     else:

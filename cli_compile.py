@@ -91,6 +91,10 @@ def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target, sel
             console.note(f"; after {name}\n{text}")
 
     options = CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
+    if selector is not None and not arguments.stop_after:
+        from .plan_cache import tuned_plan
+
+        return tuned_plan(graph, spec, target, options, selector)
     compiled = compile_model(graph, spec, target, options, selector)
     return None if arguments.stop_after else plan_of(compiled, graph, spec, target)
 

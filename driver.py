@@ -120,7 +120,7 @@ def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOpti
     return compile_graph(graph, spec.registry, target, options, emit, selector)
 
 
-def compile_binaries(compiled: CompiledGraph, target: Target) -> tuple[Cubin, ...]:
+def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cubin, ...]:
     """Compile CUDA kernels to cubins where this machine has a compiler; nothing for other targets or without one."""
     if target.dialect != "cuda" or not toolchains():
         return ()
@@ -235,10 +235,11 @@ def build(
     chosen = options or CompileOptions(mode=mode, budget=budget)
     if not (tune or frozen) or machine.dialect == "reference":
         return build_graph(graph, vocabulary, machine, chosen)
+    from .plan_cache import tuned_plan
     from .search.session import tuning_session
 
     with tuning_session(machine, budget=budget, frozen=frozen) as selector:
-        return build_graph(graph, vocabulary, machine, chosen, selector)
+        return tuned_plan(graph, vocabulary, machine, chosen, selector)
 
 
 def build_graph(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None) -> CompiledPlan:

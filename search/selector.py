@@ -32,7 +32,8 @@ PARTITION_SHARE = 0.5
 
 class MeasuredSelector:
     """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with generated kernels;
-    `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
+    `audit` points of every kernel are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and
+    nothing was searched.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class MeasuredSelector:
         self.problems: list[Problem] = []
         self.choices: list[Choice] = []
         self.audit = audit
+        self.cached = False
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
         self._modelled: Evaluator | None = None
@@ -105,7 +107,8 @@ class MeasuredSelector:
             name = digest(f"{self.target}\n{print_ir(group)}")
             kept = self.tuner.database.cost(name)
             self._costs[key] = self._modelled.cost(group) if kept is None else kept
-            if kept is None and self._costs[key] < inf:
+            # Behind its share of the budget the model answers with less than its best, which is not worth keeping.
+            if kept is None and self._costs[key] < inf and self.tuner.elapsed < PARTITION_SHARE * self.tuner.budget:
                 self.tuner.database.keep_cost(name, self._costs[key])
         return self._costs[key]
 

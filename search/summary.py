@@ -13,6 +13,7 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
     measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
     shares = [c.candidate.bound / c.seconds for c, _ in measured if c.seconds]
     values: dict[str, object] = {
+        "cached": selector.cached,
         "kernels": len(selector.choices),
         "measured": len(measured),
         "sum of kernels": sum((c.seconds or 0.0) * p.uses for c, p in measured),
@@ -29,6 +30,9 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
 
 def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
     """Yield the figures of a search in a few lines."""
+    if selector.cached:
+        yield "search: nothing to do, this model was tuned before ('cuts cache clear' forgets it)"
+        return
     statistics = selector.tuner.statistics
     measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
     total = sum((c.seconds or 0.0) * p.uses for c, p in measured)

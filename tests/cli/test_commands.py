@@ -153,7 +153,7 @@ def test_cache_shows_and_clears(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.
     assert cuts("cache", "info", "--json").json["entries"] == 0
     (tmp_path / "cache" / "cubin").mkdir()
     (tmp_path / "cache" / "cubin" / "k").write_bytes(b"x")
-    assert cuts("cache", "clear", "--json").json == {"removed": 1, "trials": 0}
+    assert cuts("cache", "clear", "--json").json == {"removed": 1, "trials": 0, "plans": 0}
 
 
 def test_the_module_is_the_compile_command() -> None:

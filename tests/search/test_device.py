@@ -244,6 +244,8 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
     assert (again.json["tuning"]["compiled"], frozen.json["tuning"]["timed"]) == (0, 0)
     group = again.json["groups"][0]
     assert (group["origin"], group["measured"]) == ("database", first.json["groups"][0]["measured"])
+    third = cuts("tune", *arguments)
+    assert (third.json["tuning"]["cached"], third.json["groups"]) == (True, again.json["groups"])
     assert cuts("verify", "p").code == 0
     explained = cuts("cache", "explain", group["tuning"][:16])
     assert "the key is the SHA-256 of" in explained.out
