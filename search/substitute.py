@@ -1,0 +1,106 @@
+"""Library routines in the place of generated kernels, where they are faster: checked and timed on the same bench, on the same data.
+
+A routine is a step like any other (`backends.vendor`), so the tuner's bench checks it against the same reference and times it with a cold
+cache. What is replaced is one kernel by one routine; groups stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from statistics import median
+
+from attrs import evolve, frozen
+
+from ..backends.vendor import library_kernels
+from ..ir.compiled import CompiledGraph, Step
+from ..ir.launch import KernelFunction, Storage
+from ..ir.segment import FusedGroup
+from .bench import Bench
+from .build import Built
+from .problem import Problem
+from .selector import MeasuredSelector
+from .settings import Choice
+
+#: Returns the routines that compute a group.
+Offers = Callable[[FusedGroup, Mapping[str, Storage]], Sequence[KernelFunction]]
+#: A routine must be this much faster than the generated kernel.
+GAIN = 1.02
+_RUNS = 10
+
+
+@frozen
+class Routine:
+    """A library step that computes a problem, and its seconds."""
+
+    kernel: KernelFunction
+    seconds: float
+
+
+def fastest_routine(bench: Bench, problem: Problem, offers: Offers = library_kernels) -> Routine | None:
+    """Return the fastest routine that computes a problem rightly, nothing where there is none."""
+    found = []
+    for kernel in offers(problem.form, problem.storages):
+        built = Built(kernel)
+        if bench.check(problem, built).outcome != "ok":
+            continue
+        timed = bench.sample(problem, built, _RUNS)
+        if timed.verdict.outcome == "ok" and timed.samples:
+            found.append(Routine(kernel, median(timed.samples)))
+    return min(found, key=lambda routine: routine.seconds, default=None)
+
+
+def faster_routines(
+    bench: Bench, problems: Sequence[Problem], choices: Sequence[Choice], offers: Offers = library_kernels
+) -> dict[int, Routine]:
+    """Return the routines that beat the chosen schedules, by the number of the problem."""
+    found = {}
+    for number, (problem, choice) in enumerate(zip(problems, choices, strict=True)):
+        routine = fastest_routine(bench, problem, offers)
+        if routine is not None and GAIN * routine.seconds < (inf if choice.seconds is None else choice.seconds):
+            found[number] = routine
+    return found
+
+
+def substitute(compiled: CompiledGraph, routines: Mapping[int, Routine]) -> CompiledGraph:
+    """Return a compiled graph that launches routines in the place of the kernels with these numbers."""
+    if not routines:
+        return compiled
+    kernels = tuple(routines[n].kernel if n in routines else kernel for n, kernel in enumerate(compiled.kernels))
+    steps = tuple(_rebound(step, compiled.kernels, routines) for step in compiled.steps)
+    records = [
+        {**record, **_facts(routines[step.kernel], record)} if step.kernel in routines else record
+        for step, record in zip(compiled.steps, compiled.groups, strict=True)
+    ]
+    return evolve(compiled, kernels=kernels, steps=steps, groups=tuple(records))
+
+
+def with_libraries(compiled: CompiledGraph, selector: MeasuredSelector, offers: Offers = library_kernels) -> CompiledGraph:
+    """Return what a tuned compilation gives when libraries compete with the generated kernels of the selector's problems.
+
+    Kernels and problems are in the same order: the pipeline makes one of each per distinct group.
+    """
+    if not selector.complete or len(selector.problems) != len(compiled.kernels):
+        return compiled
+    return substitute(compiled, faster_routines(selector.tuner.bench, selector.problems, selector.choices, offers))
+
+
+def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, Routine]) -> Step:
+    """Bind the tensors of a step to the arguments of a routine, which has the same ones in an order of its own and no tables."""
+    if step.kernel not in routines:
+        return step
+    bound = {a.tensor: t for a, t in zip(kernels[step.kernel].arguments, step.tensors, strict=True) if not a.table}
+    return Step(step.kernel, tuple(bound[a.tensor] for a in routines[step.kernel].kernel.arguments))
+
+
+def _facts(routine: Routine, record: Mapping[str, object]) -> dict[str, object]:
+    """Return what a report says of a routine; its parameters are the library's own business."""
+    library = routine.kernel.info.get("library", routine.kernel.name)
+    before = record.get("measured")
+    compared = f", the fastest generated kernel took {float(str(before)) * 1e6:.2f} us" if before is not None else ""
+    return {
+        "library": library,
+        "measured": routine.seconds,
+        "parameters": {},
+        "why": f"{library} took {routine.seconds * 1e6:.2f} us{compared}",
+    }

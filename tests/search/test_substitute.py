@@ -1,0 +1,63 @@
+"""Libraries against generated kernels: the faster one runs, a wrong one never does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from cuts.ir.compiled import CompiledGraph, Step
+from cuts.ir.graph import Graph
+from cuts.ir.launch import Argument, KernelFunction, Storage
+from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType
+from cuts.passes.choose import choose
+from cuts.search.measure import Verdict
+from cuts.search.settings import Choice
+from cuts.search.substitute import faster_routines, substitute
+
+from .fakes import OPENCL, FakeBench, problem_of
+
+
+def routine(name: str) -> KernelFunction:
+    arguments = (Argument("x0", DType.F32, False), Argument("x1", DType.F32, False), Argument("y", DType.F32, True))
+    return KernelFunction(name, "library", "{}", (1, 1, 1), (1, 1, 1), arguments, info={"library": f"{name} 1.0"})
+
+
+def offers(group: FusedGroup, storages: Mapping[str, Storage]) -> Sequence[KernelFunction]:
+    return [routine("slow"), routine("fast"), routine("wrong")]
+
+
+TIMES = {"slow": 3e-3, "fast": 2e-3, "wrong": 1e-3}
+
+
+def bench() -> FakeBench:
+    return FakeBench(lambda kernel: TIMES[kernel.name], lambda kernel: Verdict("wrong" if kernel.name == "wrong" else "ok"))
+
+
+def chosen(seconds: float | None) -> Choice:
+    (candidate,) = choose(problem_of().form, OPENCL)
+    return Choice(candidate, seconds)
+
+
+@pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (None, True), (2.01e-3, False), (1.5e-3, False)])
+def test_a_routine_wins_where_it_is_faster_and_right(ours: float | None, taken: bool) -> None:
+    found = faster_routines(bench(), [problem_of()], [chosen(ours)], offers)
+    assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
+
+
+def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
+    order = (Argument("y", DType.F32, True), Argument("offsets", DType.I32, False, table=True), Argument("x1", DType.F32, False),
+             Argument("x0", DType.F32, False))  # fmt: skip
+    kernels = tuple(KernelFunction(name, "cuda", "", (1, 1, 1), (1, 1, 1), order) for name in ("k0", "k1"))
+    tensors = ("result", "offsets", "weights", "image")
+    graph = Graph("g", (), (), {}, ())
+    records = ({"measured": 4e-3, "why": "old", "parameters": {"a": 1}}, {"why": "kept"})
+    compiled = CompiledGraph(graph, kernels, (Step(0, tensors), Step(1, tensors)), {}, records)
+    found = faster_routines(bench(), [problem_of()], [chosen(4e-3)], offers)
+    changed = substitute(compiled, found)
+    assert [k.name for k in changed.kernels] == ["fast", "k1"]
+    assert changed.steps == (Step(0, ("image", "weights", "result")), Step(1, tensors))
+    assert changed.groups[0]["library"] == "fast 1.0"
+    assert changed.groups[0]["why"] == "fast 1.0 took 2000.00 us, the fastest generated kernel took 4000.00 us"
+    assert changed.groups[1] == records[1]
+    assert substitute(compiled, {}) is compiled
