@@ -20,7 +20,7 @@ from math import prod
 
 from attrs import define, evolve, field, frozen
 
-from ..ir.expr import Call, Const, Expr, Guard, IndexValue, InRange, Read, expr_variables, rebuild, substitute_expr, walk
+from ..ir.expr import Call, Const, Expr, Guard, IndexValue, InRange, Read, dtype_of, expr_variables, rebuild, substitute_expr, walk
 from ..ir.index import Index, Indirect, Var, as_index, indirects, linearise, substitute
 from ..ir.statement import Program, Statement
 from ..ir.types import DType, TensorType, row_major
@@ -50,7 +50,7 @@ class Adjoint:
 
 def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -> Adjoint:
     """Return the gradients of operands, given those of some results; operands that no result depends on are left out."""
-    return _Adjoint(program, tuple(operands), tuple(results)).run()
+    return _Adjoint(_name_factors(program), tuple(operands), tuple(results)).run()
 
 
 @frozen
@@ -169,8 +169,6 @@ class _Adjoint:
         return found
 
     def _dtype(self, expr: Expr) -> DType:
-        from ..ir.expr import dtype_of
-
         return dtype_of(expr, self.tensors)
 
     def _is_dense(self, term: _Term) -> bool:
@@ -329,6 +327,37 @@ class _Adjoint:
         made = {s.target for s in kept}
         tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
         return Adjoint(Program(tensors, inputs, tuple(found), tuple(kept), tables), {n: r for n, r in given.items() if n in inputs}, found)
+
+
+def _name_factors(program: Program) -> Program:
+    """Give a factor of a contraction that is itself computed from several elements a tensor of its own.
+
+    Its gradient, another contraction, is then computed once and not for each of them: `sum(e / t * v)` is `p = e / t; sum(p * v)`.
+    """
+    tensors = dict(program.tensors)
+    statements: list[Statement] = []
+    for statement in program.statements:
+        body = statement.body
+        if statement.combine == "sum" and isinstance(body, Call) and body.fn == "mul":
+            factors = [_named(f, statement, tensors, statements) for f in body.args]
+            statement = evolve(statement, body=Call("mul", tuple(factors)))
+        statements.append(statement)
+    return evolve(program, tensors=tensors, statements=tuple(statements))
+
+
+def _named(factor: Expr, statement: Statement, tensors: dict[str, TensorType], statements: list[Statement]) -> Expr:
+    used = expr_variables(factor)
+    everything = expr_variables(statement.body)
+    elements = {n for n in walk(factor) if isinstance(n, Read) and tensors[n.tensor].dtype.is_float}
+    if not isinstance(factor, Call) or len(elements) < 2 or used == everything:
+        return factor
+    axes = tuple(v for v in (*statement.axes, *statement.reduce) if v in used)
+    name = f"{statement.target}_factor"
+    while name in tensors:
+        name += "_"
+    tensors[name] = TensorType(dtype_of(factor, tensors), tuple(a.extent for a in axes))
+    statements.append(Statement(name, axes, tuple(map(as_index, axes)), factor))
+    return Read(name, tuple(map(as_index, axes)))
 
 
 def _possible(guard: Guard) -> bool:

@@ -48,8 +48,8 @@ def _cancels(program: Program, extremum: Statement, results: Sequence[str]) -> b
             growth[statement.target] = axes, _Growth("add", 1, element)
             seen = True
         elif seen and any(r.tensor in growth for r in statement.reads):
-            back = dict(zip(statement.axes, (w for w in element), strict=False))
-            if not _plain(statement, element) or (found := _of_statement(statement, growth, back)) is None:
+            found = _of_statement(statement, growth, element)
+            if found is None or growth.get(statement.target, (axes, found))[1] != found:
                 return False
             growth[statement.target] = axes, found
     return all(growth[r][1].times == 0 for r in results if r in growth)
@@ -61,16 +61,15 @@ def _plain(statement: Statement, element: Sequence[Index]) -> bool:
     return kept == [as_index(a) for a in statement.axes]
 
 
-def _of_statement(statement: Statement, tensors: _Tensors, _: object) -> _Growth | None:
+def _of_statement(statement: Statement, tensors: _Tensors, element: Sequence[Index]) -> _Growth | None:
     found = _of(statement.body, tensors)
     if found is None or found.times == 0:
         return found
-    if found.row is None or any(variables(i) & set(statement.reduce) for i in found.row):
+    if not _plain(statement, element) or found.row is None or any(variables(i) & set(statement.reduce) for i in found.row):
         return None
     if statement.combine not in (None, "sum", "max", "min") or (statement.combine == "sum" and found.kind == "add"):
         return None
-    shape = [Var(f".{n}", a.extent) for n, a in enumerate(_dims(statement))]
-    places = {axis: as_index(var) for axis, var in zip(_dims(statement), shape, strict=True)}
+    places = {axis: as_index(Var(f".{n}", axis.extent)) for n, axis in enumerate(_dims(statement))}
     return _Growth(found.kind, found.times, tuple(substitute(i, places) for i in found.row))
 
 

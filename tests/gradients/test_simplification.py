@@ -72,6 +72,13 @@ def test_rows_have_no_gradient_through_their_maximum(op: str, most: int) -> None
     assert flops(found) <= most * rows * n + 4 * rows
 
 
+def test_attention_backward_is_five_matrix_products() -> None:
+    heads, m, n, e, f = 2, 16, 24, 8, 12
+    use = uses("attention", (1, heads, m, e), (1, heads, n, e), (1, heads, n, f))
+    products = 2 * heads * m * n * (3 * e + 2 * f)  # scores again, dq, dk, and d(weights), dv
+    assert products <= flops(derive(use.instance)) <= products + 16 * heads * m * n + 8 * heads * (m * e + n * e + n * f)
+
+
 def test_broadcasts_become_sums_and_sums_broadcasts() -> None:
     bias = gradient(uses("conv", (N, C, H, H), (K, C, 3, 3), (K,)), "b").program
     assert [(s.combine, len(s.reduce)) for s in bias.statements] == [("sum", 3)]
