@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends import vendor
 from cuts.backends.contraction import Matrix, find_convolution
+from cuts.backends.cuda_compile import compile_kernels
 from cuts.backends.device import Pointer
+from cuts.backends.targets import find_target
 from cuts.backends.vendor_cublas import CuBLAS, layout
 from cuts.backends.vendor_cudnn import CuDNN
 from cuts.bench.shapes import single
 from cuts.bench.tuned import group_of
+from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.errors import BackendError
+from cuts.ir.graph import Graph
 from cuts.ir.launch import Storage
 from cuts.ir.segment import FusedGroup
+from cuts.runtime.executor import Session
+from cuts.runtime.plan import make_plan
+from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.tests.backends import hosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,3 +148,18 @@ def test_a_convolution_of_one_dim_gets_a_second_one() -> None:
 def test_vectors_fit_any_layout() -> None:
     assert layout(1, 7, Matrix("x", 0, 0, 0, 3)) is not None
     assert layout(4, 7, Matrix("x", 0, 0, 2, 9)) is None
+
+
+# ---- plans
+
+
+def test_a_plan_with_a_library_step_is_saved_loaded_and_run(tmp_path: Path) -> None:
+    group = matmul((6, 7), (7, 5))
+    (kernel,) = vendor.library_kernels(group, {})
+    graph = Graph("product", ("x0", "x1"), ("y",), {t: group.tensors[t] for t in ("x0", "x1", "y")}, ())
+    compiled = CompiledGraph(graph, (kernel,), (Step(0, tuple(a.tensor for a in kernel.arguments)),), {}, ({"why": "fastest"},))
+    (cubin,) = compile_kernels([kernel], "sm_90")
+    save_plan(make_plan(compiled, find_target("cuda:h200"), binaries=(cubin.code,)), tmp_path / "plan")
+    session = Session(load_plan(tmp_path / "plan"), hosts.HostDevice())
+    a, b = (np.random.default_rng(n).standard_normal(s).astype(np.float32) for n, s in enumerate(((6, 7), (7, 5))))
+    np.testing.assert_allclose(session.run({"x0": a, "x1": b})["y"], a @ b, rtol=1e-5, atol=1e-5)
