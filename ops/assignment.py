@@ -10,7 +10,7 @@ from ..ir.index import Index, Var, as_index, indirects, is_affine, variables
 from ..ir.statement import Statement
 from . import syntax as s
 from .evaluator import Evaluator, located
-from .values import TensorRef, describe, to_expr
+from .values import TensorRef, Value, describe, to_expr
 
 if TYPE_CHECKING:
     from .declaration import OpDecl
@@ -45,6 +45,9 @@ def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
     axes = _axes(write)
     _check_injective(target, write, [v for v in evaluator.variables if v.extent != 1], item)
     evaluator.variables = list(axes)
+    if target.type.size and any(v.extent == 0 for v in axes):
+        _leave(evaluator, outer)  # a piece of no elements
+        return
     first = len(evaluator.statements)
     with located(item.value.span):
         body = to_expr(evaluator.element(item.value), target.type.dtype)
@@ -53,6 +56,11 @@ def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
         raise SpecError(f"'{target.name}' has element type {target.type.dtype}, the value {found}", item.value.span, "convert it")
     evaluator.statements.append(Statement(target.name, axes, write, body))
     _merge(evaluator, first)
+    _leave(evaluator, outer)
+
+
+def _leave(evaluator: Evaluator, outer: dict[str, Value]) -> None:
+    """Forget the names of an assignment."""
     evaluator.scope.clear()
     evaluator.scope.update(outer)
 
@@ -88,9 +96,10 @@ def _write(
         raise SpecError(
             f"{target.type} tensor '{target.name}' needs {len(target.type.shape)} subscripts, found {len(write)}", item.target.span
         )
+    nothing = any(v.extent == 0 for v in evaluator.variables)
     for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
         low, high = index.bounds()
-        if indirects(index) or (extent and not 0 <= low <= high < extent):
+        if indirects(index) or (extent and not nothing and not 0 <= low <= high < extent):
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)

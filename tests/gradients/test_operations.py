@@ -76,6 +76,7 @@ CASES = [
     uses("attention", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), causal=True, offset=1, softcap=2.0),
     uses("attention", (1, 2, 3, 2), (1, 2, 4, 2), (1, 2, 4, 3), (3, 4)),
     uses("rotary", (1, 2, 3, 6), (3, 2), (3, 2), interleaved=True),
+    uses("rotary", (1, 2, 3, 4), (3, 2), (3, 2)),
     uses("octave_conv", (1, 2, 4, 4), (1, 1, 2, 2), (2, 2, 3, 3), (2, 1, 3, 3), (1, 2, 3, 3), (1, 1, 3, 3)),
     uses("einsum", (3, 4), (4, 5), left=(0, 2), right=(2, 1), sizes=(3, 5, 4), results=2),
     *(uses(op, (4, 3), i64(*places), updates, classes=4, reduction=r)
