@@ -1,0 +1,111 @@
+"""PyTorch models: exported, read, and computing what PyTorch does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.driver import build  # noqa: E402  # torch is optional
+from cuts.frontends.torch import load_torch  # noqa: E402
+from cuts.ir.errors import CutsError  # noqa: E402
+from cuts.ops import Registry  # noqa: E402
+from cuts.ops.reference import evaluate_graph  # noqa: E402
+from cuts.tests.needs import needs_opencl  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+nn = torch.nn
+
+
+class First(nn.Module):
+    """A recurrent layer's output alone."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)[0]
+
+
+class Mixed(nn.Module):
+    """Operations of many kinds on one tensor."""
+
+    def forward(self, x: Any) -> Any:
+        values, places = torch.topk(x, 3, dim=-1)
+        y = torch.cat([values, x[..., 1:3] // 0.5, torch.cumsum(x, -1)[:, ::2]], dim=-1)
+        return torch.where(y > 0, y.clamp(max=2), torch.expm1(y)), places + 1, x.amax(0), x.var(1), x.argmin(), (x > 0).any(1)
+
+
+def normalised(module: Any) -> Any:
+    """Give batch norms statistics that differ from 0 and 1."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.uniform_(part.running_mean, -0.1, 0.1)
+            nn.init.uniform_(part.running_var, 0.8, 1.2)
+    return module
+
+
+MODELS: dict[str, Any] = {
+    "perceptron": lambda: (nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1)), torch.randn(3, 8)),
+    "convolutions": lambda: (
+        normalised(
+            nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=8),
+                nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5),
+            )
+        ),
+        torch.randn(2, 3, 16, 16),
+    ),
+    "transformer": lambda: (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), torch.randn(2, 7, 16)),
+    "lstm": lambda: (First(nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True)), torch.randn(2, 5, 8)),
+    "gru": lambda: (First(nn.GRU(8, 16)), torch.randn(5, 2, 8)),
+    "rnn": lambda: (First(nn.RNN(8, 16, nonlinearity="relu", bias=False)), torch.randn(5, 2, 8)),
+    "embedding": lambda: (nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 3)), torch.randint(0, 10, (2, 4))),
+    "upsampling": lambda: (
+        nn.Sequential(
+            nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"), nn.PixelShuffle(2), nn.ELU()
+        ),
+        torch.randn(1, 3, 5, 5),
+    ),
+    "mixed": lambda: (Mixed(), torch.randn(4, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_reference_computes_what_pytorch_does(name: str) -> None:
+    torch.manual_seed(0)
+    module, example = MODELS[name]()
+    graph = load_torch(module.eval(), (example,))
+    found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: example.numpy()})
+    expected = module(example)
+    for output, value in zip(graph.outputs, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert graph.types[output].shape == tuple(value.shape)
+        assert np.allclose(found[output], value.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_recurrent_layers_and_attention_stay_whole() -> None:
+    for name, op in (("lstm", "lstm"), ("gru", "gru"), ("rnn", "rnn"), ("transformer", "attention")):
+        module, example = MODELS[name]()
+        assert op in {node.op for node in load_torch(module.eval(), (example,)).nodes}
+
+
+@needs_opencl
+def test_a_plan_computes_what_pytorch_does() -> None:
+    torch.manual_seed(0)
+    module, example = MODELS["convolutions"]()
+    graph = load_torch(module.eval(), (example,))
+    found = build(graph, target="opencl").run({graph.inputs[0]: example.numpy()})
+    assert np.allclose(found[graph.outputs[0]], module(example).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_all_unsupported_operations_are_reported_at_once() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.det(x), torch.nonzero_static(x, size=3)
+
+    with pytest.raises(CutsError, match=r"2 operations are not supported: aten\.\S*det\S* .*; aten\.nonzero_static"):
+        load_torch(Odd(), (torch.randn(3, 3),))
