@@ -93,15 +93,15 @@ def prefix(number: int) -> str:
 def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
     """Compile cases together, so that workers and device are busy all the time; without a selector the model chooses."""
     registry = Registry.builtin()
-    compiled = compile_graph(union(cases, registry), registry, target, CompileOptions(mode="fusion"), emit, selector)
+    compiled = compile_graph(union(cases, registry), registry, target, CompileOptions(mode="mixed"), emit, selector)
     return [_part(compiled, case, prefix(number)) for number, case in enumerate(cases)]
 
 
 def _part(compiled: CompiledGraph, case: Case, mark: str) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
-        arguments = compiled.kernels[step.kernel].arguments
-        if any(t.startswith(mark) for a, t in zip(arguments, step.tensors, strict=True) if a.written):
+        # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.
+        if any(t.startswith(mark) and t not in compiled.graph.constants for t in step.tensors):
             chosen.append((step, record))
     steps, records = tuple(s for s, _ in chosen), tuple(r for _, r in chosen)
     kernels = tuple(compiled.kernels[s.kernel] for s in steps)
