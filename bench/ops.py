@@ -24,7 +24,7 @@ from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
 from cuts.backends.vendor import require_library
 from cuts.bench.peers import View, function_of, load_torch
-from cuts.bench.records import RESULTS, Baselines, Row, circumstances, key_of, merged, read_rows, row_line, summary, write_rows
+from cuts.bench.records import RESULTS, Baselines, Row, circumstances, key_of, markdown, merged, read_rows, row_line, summary, write_rows
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, group_of, tune
@@ -60,6 +60,8 @@ class Suite:
 
     def run(self, cases: Sequence[Case]) -> None:
         """Measure cases, a class and batch size at a time, until none is left or time is over."""
+        if not cases:
+            return
         self.copy_bandwidth = copy_bandwidth(self.device)
         print(f"{self.device.name}: copies {self.copy_bandwidth / 1e12:.2f} TB/s, {len(cases)} rows to measure", file=sys.stderr)
         for part in parts(cases, self.options.together):
@@ -85,7 +87,7 @@ class Suite:
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
         if not self.options.budget:
             return nullcontext(None)
-        return tuning_session(self.target, budget=budget, evaluate=False)
+        return tuning_session(self.target, budget=budget)
 
     def _keep(self, row: Row) -> None:
         self.rows = merged(self.rows, row)
@@ -161,7 +163,7 @@ def _all(launches: Sequence[Launch]) -> Launch:
 
 def describe(record: Any) -> dict[str, object]:
     """Return what a row says of a kernel: its parameters and what limits it."""
-    return {key: record[key] for key in ("parameters", "limit", "bound") if key in record}
+    return {key: record[key] for key in ("ops", "algorithms", "parameters", "limit", "bound", "why") if key in record}
 
 
 @define
@@ -300,6 +302,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", default="cuda:device")
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
     parser.add_argument("--table", action="store_true", help="only print the table of the file")
+    parser.add_argument("--markdown", action="store_true", help="print tables of all rows for the documentation")
     return parser.parse_args(argv)
 
 
@@ -315,7 +318,8 @@ def main() -> None:
         suite = Suite(options, target, device, torch, rows, Baselines.open(device.name), facts)
         suite.run(select(options, rows))
         rows = suite.rows
-    print(summary([row for row in rows if row["suite"] == "ops"]))
+    found = [row for row in rows if row["suite"] == "ops"]
+    print(markdown(found) if options.markdown else summary(found))
 
 
 if __name__ == "__main__":

@@ -109,6 +109,27 @@ def row_line(row: Mapping[str, Any]) -> str:
     return f"{row['class']:<10}{row['name']:<34}b{row['batch']:<5}cuts {ours:>9}  {peers}  bound {row['bound_ms']:.4f}"
 
 
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return tables for the documentation: the goals, then every row by class and batch size, times in microseconds."""
+    lines = ["| class | rows | figure | mean | at least | aim |", "|---|---|---|---|---|---|"]
+    for goal in GOALS:
+        values = [value for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
+        if values:
+            lines.append(f"| {goal.title} | {len(values)} | {goal.figure} | {geomean(values):.3f} | {goal.least:.2f} | {goal.aim:.2f} |")
+    measured = [row for row in rows if row.get("cuts_ms") is not None]
+    for kind, batch in dict.fromkeys((row["class"], row["batch"]) for row in measured):
+        part = [row for row in measured if (row["class"], row["batch"]) == (kind, batch)]
+        names = list(dict.fromkeys(name for row in part for name in row["peers"]))
+        lines += ["", f"### {kind}, batch {batch}", "", f"| {' | '.join(['operation', 'cuts', *names, 'bound', 'roofline'])} |"]
+        lines.append("|---" * (4 + len(names)) + "|")
+        for row in part:
+            times = [row["cuts_ms"], *(row["peers"].get(name) for name in names), row["bound_ms"], row["roofline_ms"]]
+            lines.append(f"| {row['name']} | {' | '.join('-' if t is None else f'{t * 1e3:.1f}' for t in times)} |")
+    facts = {(row["gpu"], row["date"][:10], row["commit"], json.dumps(row["versions"], sort_keys=True)) for row in measured}
+    lines += ["", *(f"{gpu}, {date}, {commit}: {found}" for gpu, date, commit, found in sorted(facts))]
+    return "\n".join(lines)
+
+
 # ---- files
 
 
