@@ -65,7 +65,7 @@ class Factory:
         space = make_space(problem.form, problem.target)
         return [Scored(p, candidate_of(space, p)) for p in best_points(problem.form, problem.target, model, count)]
 
-    def refer(self, problem: Problem) -> Reference:
+    def refer(self, problem: Problem) -> Reference | None:
         """Return what the outputs must be, evaluated in float64."""
         return make_reference(problem)
 

@@ -88,7 +88,7 @@ class Tuner:
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
         if missing:
-            found |= self._search([Task(p) for p in missing])
+            found |= self._search([Task(p, trials={t.schedule: t for t in self.database.trials(p)}) for p in missing])
         return [found[p.key] for p in problems]
 
     def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = 1.0) -> list[float | None]:
@@ -159,7 +159,7 @@ class Tuner:
     def _search(self, tasks: list[Task]) -> dict[str, Choice]:
         self.tasks = tasks
         try:
-            for task in tasks:
+            for task in tasks if not self._over() else ():
                 self._begin(task)
             while any(t.choice is None for t in tasks) and not self._over():
                 self._step()
@@ -212,7 +212,6 @@ class Tuner:
 
     def _begin(self, task: Task) -> None:
         self.database.register(task.problem)
-        task.trials = {t.schedule: t for t in self.database.trials(task.problem)}
         self._submit(task, "rank", None, (-2.0,), self._settings.model, self._settings.first)
         self._refer(task)
 
@@ -408,14 +407,29 @@ class Tuner:
             self.database.finish(task.problem, _winner(task, winner))
 
     def _so_far(self, task: Task) -> Choice:
-        """Return the best that is known: what was measured, else the model's first choice."""
+        """Return the best that is known: what was measured now or in an earlier session, else the model's first choice."""
         winner = task.winner(self._settings)
         if winner is not None:
             return Choice(winner.scored.candidate, winner.seconds, winner.spread, "measured", len(task.entries), task.start, task.proof)
+        if (known := self._recorded(task)) is not None:
+            return known
         if task.first:
             return Choice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
         (candidate,) = choose(task.problem.form, task.problem.target)
         return Choice(candidate, None, origin="model")
+
+    @staticmethod
+    def _recorded(task: Task) -> Choice | None:
+        """Return the fastest point that an unfinished search measured, if it is still a point of this version's space."""
+        form, target = task.problem.form, task.problem.target
+        for trial in sorted((t for t in task.trials.values() if t.ok), key=lambda t: (t.seconds or 0.0, t.score, t.schedule)):
+            try:
+                schedule = read_schedule(trial.schedule)
+            except (CutsError, AssertionError):
+                continue
+            if not check_schedule(form, schedule, target):
+                return Choice(assess(form, schedule, target), trial.seconds, trial.spread, "database", len(task.trials))
+        return None
 
 
 def _trial(entry: Entry, message: str = "") -> Trial:

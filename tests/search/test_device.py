@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,4 +265,19 @@ def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(cuts: Cuts
     result = cuts("tune", "graph.json", "-o", "p", "--budget", "0.01")
     assert result.code == 6
     assert "the budget of 0.01 s ended the search" in result.err
+    assert cuts("verify", "p").code == 0
+
+
+@needs_opencl
+def test_ctrl_c_keeps_the_best_found_so_far(cuts: Cuts, tmp_path: Path) -> None:  # noqa: F811
+    environment = os.environ | {"CUTS_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "cuts.compile", "tune", "graph.json", "-o", "p", "--trials", "400"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    database = tmp_path / "cache" / "tuning.sqlite3"
+    start = time.monotonic()
+    while time.monotonic() < start + 60 and not (database.exists() and int(str(Database(database).info()["trials"])) > 0):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert "the plan is the best found so far" in process.communicate(timeout=60)[1]
+    assert process.returncode == 130
     assert cuts("verify", "p").code == 0

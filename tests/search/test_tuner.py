@@ -174,6 +174,15 @@ def test_an_interrupt_keeps_what_was_found() -> None:
     assert choice.seconds is not None
 
 
+def test_without_time_the_best_of_an_unfinished_search_is_taken() -> None:
+    database = Database(None)
+    (known,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], evolve(SHORT, final=False))
+    builder = Inline()
+    (choice,) = tuner_of(FakeBench(by_threads), builder, database, budget=1e-9).run([problem_of()], SHORT)
+    assert (choice.origin, choice.seconds) == ("database", known.seconds)
+    assert builder.built == 0
+
+
 def test_equal_problems_are_tuned_once() -> None:
     builder = Inline()
     choices = tuner_of(FakeBench(by_threads), builder).run([problem_of(), problem_of()], SHORT)
