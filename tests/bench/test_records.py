@@ -15,6 +15,7 @@ from cuts.bench.records import (
     circumstances,
     figure,
     key_of,
+    markdown,
     merged,
     read_rows,
     row_line,
