@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce as fold
 from math import prod
 
 from attrs import define, evolve, field, frozen
 
-from ..ir.expr import Call, Const, Expr, Guard, IndexValue, InRange, Read, dtype_of, expr_variables, rebuild, substitute_expr, walk
+from ..ir.expr import Call, Const, Expr, Guard, IndexValue, InRange, Read, expr_variables, rebuild, substitute_expr, walk
 from ..ir.index import Index, Indirect, Var, as_index, indirects, linearise, substitute
 from ..ir.statement import Program, Statement
 from ..ir.types import DType, TensorType, row_major
-from .canonical import canonicalise
-from .classify import AxisClass, classify_axes, is_complex
-from .conditions import attach, bounded, hoist, split
-from .derivatives import add, differentiate, literal, multiply
+from .conditions import attach, bounded, split
+from .derivatives import differentiate, literal, multiply
+from .factors import name_factors
 from .invariance import irrelevant
 from .invert import Inverse, invert
+from .sums import Sums, Term
 
 #: More residue classes than this are computed by one statement that tests the residue.
 _MOST_PHASES = 16
@@ -50,36 +49,23 @@ class Adjoint:
 
 def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -> Adjoint:
     """Return the gradients of operands, given those of some results; operands that no result depends on are left out."""
-    return _Adjoint(_name_factors(program), tuple(operands), tuple(results)).run()
-
-
-@frozen
-class _Term:
-    """A part of a gradient: at `element`, for all `axes`, the sum of `body` over `free`."""
-
-    axes: tuple[Var, ...]
-    element: tuple[Index, ...]
-    body: Expr
-    free: tuple[Var, ...] = ()
+    return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
 
 
 @define
-class _Adjoint:
-    program: Program
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-    tensors: dict[str, TensorType] = field(factory=dict)
-    statements: list[Statement] = field(factory=list)
+class _Adjoint(Sums):
+    operands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
     seeds: dict[str, tuple[tuple[Var, ...], Expr]] = field(factory=dict)  # the gradient of a tensor at an element
 
     def run(self) -> Adjoint:
         self.tensors.update(self.program.tensors)
-        gradients = {self._fresh(f"d_{result}"): result for result in self.results}
+        gradients = {self.fresh(f"d_{result}"): result for result in self.results}
         for name, result in gradients.items():
             self.tensors[name] = self.tensors[result]
         varying = self._varying()
         skipped = irrelevant(self.program, self.results)
-        parts: dict[str, list[_Term]] = {r: [self._given(n, r)] for n, r in gradients.items() if r in varying}
+        parts: dict[str, list[Term]] = {r: [self._given(n, r)] for n, r in gradients.items() if r in varying}
         writers = {s.target: n for n, s in enumerate(self.program.statements)}
         for number, statement in reversed(list(enumerate(self.program.statements))):
             if statement.target not in varying or statement.target in skipped:
@@ -92,8 +78,8 @@ class _Adjoint:
         found: dict[str, str] = {}
         for operand in self.operands:
             if parts.get(operand):
-                found[self._fresh(f"d_{operand}")] = operand
-                self._define(next(reversed(found)), operand, parts[operand])
+                found[self.fresh(f"d_{operand}")] = operand
+                self.define(next(reversed(found)), operand, parts[operand])
         return self._finish(gradients, found)
 
     def _varying(self) -> set[str]:
@@ -104,105 +90,26 @@ class _Adjoint:
                 found.add(statement.target)
         return found
 
-    # ---- the gradient of one tensor
-
-    def _axes(self, tensor: str) -> tuple[Var, ...]:
-        """Return variables for the dims of a tensor, with names that no declaration can give."""
-        return tuple(Var(f".{n}", extent) for n, extent in enumerate(self.tensors[tensor].shape))
-
-    def _given(self, name: str, result: str) -> _Term:
-        axes = self._axes(result)
+    def _given(self, name: str, result: str) -> Term:
+        axes = self.axes_of(result)
         element = tuple(map(as_index, axes))
-        return _Term(axes, element, Read(name, element))
+        return Term(axes, element, Read(name, element))
 
-    def _settle(self, tensor: str, parts: Mapping[str, list[_Term]]) -> bool:
+    def _settle(self, tensor: str, parts: Mapping[str, list[Term]]) -> bool:
         """Make the gradient of a tensor available where all its readers have been seen; say whether there is one."""
         terms = parts.get(tensor, [])
         if not terms:
             return False
-        whole = self._is_whole(tensor, terms[0])
+        whole = self.is_whole(tensor, terms[0])
         if len(terms) == 1 and whole and not terms[0].free and _is_light(terms[0].body):
             self.seeds[tensor] = terms[0].axes, terms[0].body
         else:
-            name = self._fresh(f"d_{tensor}")
-            self._define(name, tensor, terms)
-            self.seeds[tensor] = self._axes(tensor), Read(name, tuple(map(as_index, self._axes(tensor))))
+            name = self.fresh(f"d_{tensor}")
+            self.define(name, tensor, terms)
+            self.seeds[tensor] = self.axes_of(tensor), Read(name, tuple(map(as_index, self.axes_of(tensor))))
         return True
 
-    def _is_whole(self, tensor: str, term: _Term) -> bool:
-        return term.element == tuple(map(as_index, self._axes(tensor)))
-
-    def _define(self, name: str, tensor: str, terms: Sequence[_Term]) -> None:
-        """Emit statements that add terms up."""
-        axes = self._axes(tensor)
-        element = tuple(map(as_index, axes))
-        self.tensors[name] = self.tensors[tensor]
-        pieces = [t for t in terms if not self._is_whole(tensor, t)]
-        whole = self._joined([t for t in terms if self._is_whole(tensor, t)])
-        if not whole:
-            self._emit_pieces(name, pieces)
-            return
-        values = [self._value(name, term, alone=not pieces and len(whole) == 1) for term in whole]
-        if pieces:
-            part = self._temporary(f"{name}_part", self.tensors[tensor])
-            self._emit_pieces(part, pieces)
-            values.append(Read(part, element))
-        if len(whole) == 1 and not pieces and whole[0].free and values[0] is whole[0].body:
-            self._emit(name, axes, element, whole[0].body, whole[0].free)
-            return
-        dtype = self.tensors[tensor].dtype
-        self._emit(name, axes, element, fold(lambda a, b: add(a, b, dtype), values))
-
-    def _joined(self, terms: Sequence[_Term]) -> list[_Term]:
-        """Add up terms that are summed over equal ranges, unless one is a contraction, which stands best alone."""
-        found: list[_Term] = []
-        for term in terms:
-            for number, other in enumerate(found):
-                alike = [v.extent for v in other.free] == [v.extent for v in term.free]
-                if alike and not self._contracts(term) and not self._contracts(other):
-                    renamed = substitute_expr(term.body, dict(zip(term.free, other.free, strict=True)))
-                    dtype = self._dtype(term.body)
-                    found[number] = evolve(other, body=add(other.body, renamed, dtype))
-                    break
-            else:
-                found.append(term)
-        return found
-
-    def _dtype(self, expr: Expr) -> DType:
-        return dtype_of(expr, self.tensors)
-
-    def _is_dense(self, term: _Term) -> bool:
-        """Whether a term is a matrix product, so that work outgrows data in both directions."""
-        statement = canonicalise(Statement("", term.axes, term.element, term.body, term.free, "sum"))
-        return self._contracts(term) and {AxisClass.M, AxisClass.N} <= set(classify_axes(statement, self.program.constants).values())
-
-    def _contracts(self, term: _Term) -> bool:
-        return bool(term.free) and is_complex(Statement("", term.axes, term.element, term.body, term.free, "sum"), self.program.constants)
-
-    def _value(self, name: str, term: _Term, alone: bool) -> Expr:
-        """Return a term as an expression; a sum becomes a temporary over the axes it depends on; fixed factors stay outside."""
-        if not term.free:
-            return term.body
-        moving, fixed = hoist(term.body, frozenset(term.free))
-        used = tuple(a for a in term.axes if a in expr_variables(moving) and a.extent > 1)
-        if alone and fixed is None and len(used) == sum(a.extent > 1 for a in term.axes):
-            return term.body
-        element = tuple(map(as_index, used))
-        part = self._temporary(f"{name}_sum", TensorType(self._dtype(moving), tuple(a.extent for a in used)))
-        self._emit(part, used, element, moving, term.free)
-        return Read(part, element) if fixed is None else fixed(Read(part, element))
-
-    def _emit_pieces(self, name: str, pieces: Sequence[_Term]) -> None:
-        for piece in pieces:
-            self._emit(name, piece.axes, piece.element, piece.body, piece.free)
-
-    def _emit(self, name: str, axes: tuple[Var, ...], element: tuple[Index, ...], body: Expr, free: tuple[Var, ...] = ()) -> None:
-        axes = tuple(a for a in axes if a.extent > 1)
-        self.statements.append(Statement(name, axes, element, body, free, "sum" if free else None))
-
-    # ---- one statement
-
-    def _pull(self, statement: Statement, varying: set[str]) -> dict[str, list[_Term]]:
+    def _pull(self, statement: Statement, varying: set[str]) -> dict[str, list[Term]]:
         """Return what each tensor that a statement reads gets from it."""
         axes, seed = self.seeds[statement.target]
         seed = substitute_expr(seed, dict(zip(axes, statement.write, strict=True)))
@@ -211,7 +118,7 @@ class _Adjoint:
             seed = self._first_only(statement, seed)
         elif statement.combine == "prod":
             seed = self._times_others(statement, seed)
-        found: dict[str, list[_Term]] = {}
+        found: dict[str, list[Term]] = {}
         for read, gradient in differentiate(statement.body, seed, self.tensors, value).items():
             if read.tensor in varying:
                 found.setdefault(read.tensor, []).extend(self._scatter(statement, read, gradient))
@@ -219,12 +126,12 @@ class _Adjoint:
 
     def _first_only(self, statement: Statement, seed: Expr) -> Expr:
         """Let the gradient of an extremum reach the first position where it is attained."""
-        place = self._temporary(f"{statement.target}_place", TensorType(DType.I64, tuple(a.extent for a in statement.axes)))
+        place = self.temporary(f"{statement.target}_place", TensorType(DType.I64, tuple(a.extent for a in statement.axes)))
         element = tuple(map(as_index, statement.axes))
         self.statements.append(Statement(place, statement.axes, element, statement.body, statement.reduce, f"arg{statement.combine}"))
         position = linearise([as_index(r) for r in statement.reduce], row_major(tuple(r.extent for r in statement.reduce)))
         here = Call("eq", (Read(place, element), IndexValue(position, DType.I64)))
-        return Call("select", (here, seed, literal(0, self._dtype(seed))))
+        return Call("select", (here, seed, literal(0, self.dtype(seed))))
 
     def _times_others(self, statement: Statement, seed: Expr) -> Expr:
         """Multiply by the product of all other factors, computed without dividing by this one."""
@@ -234,21 +141,21 @@ class _Adjoint:
         pairs = zip(others, statement.reduce, strict=True)
         same = InRange(tuple(Guard(as_index(o) - r, 0, 1) for o, r in pairs))
         axes = (*statement.axes, *statement.reduce)
-        name = self._temporary(f"{statement.target}_others", TensorType(dtype, tuple(a.extent for a in axes)))
+        name = self.temporary(f"{statement.target}_others", TensorType(dtype, tuple(a.extent for a in axes)))
         element = tuple(map(as_index, axes))
         self.statements.append(Statement(name, axes, element, Call("select", (same, literal(1, dtype), renamed)), others, "prod"))
         return multiply(seed, Read(name, element))
 
-    def _scatter(self, statement: Statement, read: Read, gradient: Expr) -> list[_Term]:
+    def _scatter(self, statement: Statement, read: Read, gradient: Expr) -> list[Term]:
         """Return the gradient of one read as terms over the elements of its tensor."""
-        axes = self._axes(read.tensor)
+        axes = self.axes_of(read.tensor)
         domain = (*statement.axes, *statement.reduce)
         inverse = invert(read.indices, tuple(map(as_index, axes)), domain)
         whole = self._term(read, gradient, axes, tuple(map(as_index, axes)), inverse)
         counts = [inverse.phases.get(n, 1) for n in range(len(axes))]
-        if whole is None or prod(counts) == 1 or prod(counts) > _MOST_PHASES or not self._is_dense(whole):
+        if whole is None or prod(counts) == 1 or prod(counts) > _MOST_PHASES or not self.is_dense(whole):
             return [] if whole is None else [whole]
-        terms: list[_Term] = []
+        terms: list[Term] = []
         for residues in itertools.product(*map(range, counts)):
             turns = tuple(
                 a if c == 1 else Var(f"{a.name}_t", -(-(a.extent - b) // c)) for a, b, c in zip(axes, residues, counts, strict=True)
@@ -257,10 +164,10 @@ class _Adjoint:
                 continue
             element = tuple(as_index(t) * c + b for t, b, c in zip(turns, residues, counts, strict=True))
             term = self._term(read, gradient, turns, element, invert(read.indices, element, domain))
-            terms.append(term or _Term(turns, element, literal(0, self.tensors[read.tensor].dtype)))
+            terms.append(term or Term(turns, element, literal(0, self.tensors[read.tensor].dtype)))
         return terms
 
-    def _term(self, read: Read, gradient: Expr, axes: tuple[Var, ...], element: tuple[Index, ...], inverse: Inverse) -> _Term | None:
+    def _term(self, read: Read, gradient: Expr, axes: tuple[Var, ...], element: tuple[Index, ...], inverse: Inverse) -> Term | None:
         """Return the gradient of a read at the iterations found for an element; None where there are none."""
         here = Read(read.tensor, element)
         body = substitute_expr(rebuild(gradient, lambda node: here if node == read else node), inverse.values)
@@ -273,8 +180,8 @@ class _Adjoint:
         tests: list[Expr] = [self._match(i, v, inverse.values) for i, v in inverse.matches]
         tests += [c for c in conditions if not isinstance(c, InRange)]
         core, *tests = (bounded(substitute_expr(e, pinned), self.tensors) for e in (core, *tests))
-        body = attach(tests, [g for g in guards if not g.always], core, self._dtype(core))
-        return self._counted(_Term(axes, element, body, tuple(v for v in inverse.free if v not in pinned)))
+        body = attach(tests, [g for g in guards if not g.always], core, self.dtype(core))
+        return self._counted(Term(axes, element, body, tuple(v for v in inverse.free if v not in pinned)))
 
     def _beyond_bounds(self, read: Read, inverse: Inverse) -> list[Guard]:
         """Return the guards of a read that ask for more than an element of the tensor, which there is."""
@@ -282,13 +189,13 @@ class _Adjoint:
         own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
         return [Guard(substitute(g.index, inverse.values), g.low, g.high) for g in read.guards if g not in own]
 
-    def _counted(self, term: _Term) -> _Term:
+    def _counted(self, term: Term) -> Term:
         """Replace the sum over variables that the body does not depend on by a factor."""
         used = expr_variables(term.body)
         times = prod(v.extent for v in term.free if v not in used)
         if times == 1:
             return term
-        body = multiply(literal(times, self._dtype(term.body)), term.body)
+        body = multiply(literal(times, self.dtype(term.body)), term.body)
         return evolve(term, body=body, free=tuple(v for v in term.free if v in used))
 
     def _match(self, indirect: Indirect, value: Index, values: Mapping[Var, Index]) -> Expr:
@@ -299,18 +206,6 @@ class _Adjoint:
         if not indirect.wraps:
             return place
         return Call("or", (place, Call("eq", (element, IndexValue(substitute(value, values) - indirect.extent, dtype)))))
-
-    # ---- names and the result
-
-    def _fresh(self, name: str) -> str:
-        while name in self.tensors:
-            name += "_"
-        return name
-
-    def _temporary(self, name: str, type_: TensorType) -> str:
-        name = self._fresh(name)
-        self.tensors[name] = type_
-        return name
 
     def _finish(self, given: Mapping[str, str], found: Mapping[str, str]) -> Adjoint:
         """Keep what the gradients need, with statements of the original program for what lies inside it."""
@@ -327,37 +222,6 @@ class _Adjoint:
         made = {s.target for s in kept}
         tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
         return Adjoint(Program(tensors, inputs, tuple(found), tuple(kept), tables), {n: r for n, r in given.items() if n in inputs}, found)
-
-
-def _name_factors(program: Program) -> Program:
-    """Give a factor of a contraction that is itself computed from several elements a tensor of its own.
-
-    Its gradient, another contraction, is then computed once and not for each of them: `sum(e / t * v)` is `p = e / t; sum(p * v)`.
-    """
-    tensors = dict(program.tensors)
-    statements: list[Statement] = []
-    for statement in program.statements:
-        body = statement.body
-        if statement.combine == "sum" and isinstance(body, Call) and body.fn == "mul":
-            factors = [_named(f, statement, tensors, statements) for f in body.args]
-            statement = evolve(statement, body=Call("mul", tuple(factors)))
-        statements.append(statement)
-    return evolve(program, tensors=tensors, statements=tuple(statements))
-
-
-def _named(factor: Expr, statement: Statement, tensors: dict[str, TensorType], statements: list[Statement]) -> Expr:
-    used = expr_variables(factor)
-    everything = expr_variables(statement.body)
-    elements = {n for n in walk(factor) if isinstance(n, Read) and tensors[n.tensor].dtype.is_float}
-    if not isinstance(factor, Call) or len(elements) < 2 or used == everything:
-        return factor
-    axes = tuple(v for v in (*statement.axes, *statement.reduce) if v in used)
-    name = f"{statement.target}_factor"
-    while name in tensors:
-        name += "_"
-    tensors[name] = TensorType(dtype_of(factor, tensors), tuple(a.extent for a in axes))
-    statements.append(Statement(name, axes, tuple(map(as_index, axes)), factor))
-    return Read(name, tuple(map(as_index, axes)))
 
 
 def _possible(guard: Guard) -> bool:

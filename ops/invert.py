@@ -17,7 +17,7 @@ Where the residue of `j` decides which values a variable takes, `phases` says so
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import gcd, prod
+from math import gcd
 
 from attrs import define, field, frozen
 
@@ -38,6 +38,7 @@ from ..ir.index import (
     substitute,
     variables,
 )
+from .digits import Digit, digit_of, digits_of, left_over
 
 
 @frozen
@@ -119,7 +120,7 @@ class _Inverter:
             return []
         if len(left.terms) == 1 and abs(wild[0][1]) == 1:
             return self._atom(wild[0][0], right * wild[0][1], equation.axis, others)
-        digits = _digits(left, right)
+        digits = digits_of(left, right)
         if digits is None and len(wild) == 1 and abs(wild[0][1]) == 1:
             return self._atom(wild[0][0], (right - Index(0, tuple(plain))) * wild[0][1], equation.axis, others)
         if digits is not None:
@@ -134,7 +135,7 @@ class _Inverter:
     def _atom(self, atom: Atom, value: Index, axis: int, others: list[_Equation]) -> list[_Equation]:
         assert not isinstance(atom, Var)
         if isinstance(atom, (FloorDiv, Mod)):
-            base, digit = _digit(atom, value)
+            base, digit = digit_of(atom, value)
             return [_Equation(base, self._join(base, [digit, *self._siblings(base, others)]), axis)]
         if isinstance(atom, Clamp):
             low, last = atom.arg.bounds()
@@ -145,20 +146,20 @@ class _Inverter:
         self.matches.append((atom, value))
         return []
 
-    def _siblings(self, base: Index, others: list[_Equation]) -> list[_Digit]:
+    def _siblings(self, base: Index, others: list[_Equation]) -> list[Digit]:
         """Return the digits that other equations give to a base, and strike those equations."""
-        found: list[_Digit] = []
+        found: list[Digit] = []
         for other in tuple(others):
             left = substitute(other.left, self.values)
             atom = left.terms[0][0] if len(left.terms) == 1 and left.const == 0 and left.terms[0][1] == 1 else None
             if isinstance(atom, (FloorDiv, Mod)):
-                known, digit = _digit(atom, substitute(other.right, self.values))
+                known, digit = digit_of(atom, substitute(other.right, self.values))
                 if known == base:
                     others.remove(other)
                     found.append(digit)
         return found
 
-    def _join(self, base: Index, digits: list[_Digit]) -> Index:
+    def _join(self, base: Index, digits: list[Digit]) -> Index:
         """Return the value of a base from its digits; where none is given, any will do."""
         total, position = as_index(0), 1
         for digit in sorted(digits, key=lambda d: d.weight):
@@ -189,7 +190,7 @@ class _Inverter:
 
     def _affine(self, terms: dict[Atom, int], right: Index, axis: int) -> None:
         """Solve a sum of unknown variables: digit by digit where that is unique, else for the longest of them."""
-        found = _digits(Index(0, tuple(sorted(terms.items(), key=lambda t: t[0].text))), right)
+        found = digits_of(Index(0, tuple(sorted(terms.items(), key=lambda t: t[0].text))), right)
         if found is not None:
             parts, guards = found
             for guard in guards:
@@ -200,7 +201,7 @@ class _Inverter:
                 assert isinstance(atom, Var)
                 self.set(atom, value)
             return
-        self._eliminate(min((v for v in terms if isinstance(v, Var)), key=lambda v: _left_over(v, terms)), terms, right, axis)
+        self._eliminate(min((v for v in terms if isinstance(v, Var)), key=lambda v: left_over(v, terms)), terms, right, axis)
 
     def _eliminate(self, var: Var, terms: dict[Atom, int], right: Index, axis: int) -> None:
         factor = terms[var]
@@ -277,60 +278,3 @@ class _Inverter:
         free = tuple(v for v in (*domain, *self.fresh) if v not in values and v.extent > 1)
         kept = tuple(dict.fromkeys(g for g in guards if not g.always))
         return Inverse(values, free, kept, tuple(self.matches), self.phases, self.empty)
-
-
-@frozen
-class _Digit:
-    """`(base // weight) % size` has a value; without a size, all that is left of the base."""
-
-    weight: int
-    size: int
-    value: Index
-
-    def of(self, base: Index) -> Index:
-        """Return the digit of a base."""
-        quotient = floordiv(base, self.weight)
-        return modulo(quotient, self.size) if self.size else quotient
-
-
-def _digit(atom: FloorDiv | Mod, value: Index) -> tuple[Index, _Digit]:
-    """Return the base that an atom is a digit of, and the digit."""
-    if isinstance(atom, FloorDiv):
-        return atom.num, _Digit(atom.den, 0, value)
-    inner = atom.num
-    if len(inner.terms) == 1 and inner.const == 0 and inner.terms[0][1] == 1 and isinstance(inner.terms[0][0], FloorDiv):
-        quotient = inner.terms[0][0]
-        return quotient.num, _Digit(quotient.den, atom.den, value)
-    return inner, _Digit(1, atom.den, value)
-
-
-def _left_over(var: Var, terms: Mapping[Atom, int]) -> tuple[int, int, str]:
-    """Return how many values of the other variables remain where a sum is solved for one of them; then, how short it is."""
-    others = [(v, f) for v, f in terms.items() if v != var and isinstance(v, Var)]
-    step = max((abs(terms[var]) // gcd(terms[var], f) for _, f in others), default=1)
-    return -(-prod(v.extent for v, _ in others) // step), -var.extent, var.name
-
-
-def _digits(left: Index, right: Index) -> tuple[list[tuple[Atom, Index]], list[Guard]] | None:
-    """Solve a mixed-radix sum, whose atoms are told from its value one by one; None for any other sum."""
-    rest = right - left.const
-    terms: list[tuple[Atom, int, int, bool]] = []
-    for atom, factor in left.terms:
-        low, high = atom.bounds()
-        if low != 0:
-            return None
-        rest = rest + (-factor * high if factor < 0 else 0)
-        terms.append((atom, abs(factor), high + 1, factor < 0))
-    terms.sort(key=lambda term: -term[1])
-    spans = [1]
-    for _, factor, size, _ in reversed(terms):
-        if factor < spans[0]:
-            return None
-        spans.insert(0, spans[0] + factor * (size - 1))
-    guards = [Guard(rest, 0, spans[0])]
-    parts: list[tuple[Atom, Index]] = []
-    for (atom, factor, size, backwards), span in zip(terms, spans[1:], strict=True):
-        digit, rest = floordiv(rest, factor), modulo(rest, factor)
-        guards.append(Guard(rest, 0, span))
-        parts.append((atom, (as_index(size - 1) - digit) if backwards else digit))
-    return parts, guards
