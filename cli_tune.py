@@ -22,6 +22,7 @@ def tune_command(arguments: Namespace) -> int:
         strategy=getattr(arguments, "strategy", "rank"),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
+        libraries=getattr(arguments, "libraries", False),
     )
     with tuning_session(
         target,

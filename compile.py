@@ -82,6 +82,7 @@ def _tune_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--audit", type=_positive(int), metavar="N", help="time N random points of every kernel too: did pruning lose the winner?"
     )
+    parser.add_argument("--libraries", action="store_true", help="let cuBLAS and cuDNN take the place of kernels that they beat")
     parser.add_argument("--replay", metavar="FILE", help="search in the results of a tuning database instead of on a device")
     parser.add_argument("--workers", type=_positive(int), metavar="N", help="processes that build candidates (default one per core)")
 

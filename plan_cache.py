@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .backends.cache import cache_key, cache_root, private_folder
-from .driver import CompiledPlan, Spec, build_graph, compile_binaries
+from .driver import CompiledPlan, Spec, compile_binaries, compile_model, plan_of
 from .ir.compiled import CompileOptions
 from .ir.errors import CutsError
 from .ir.graph import Graph
@@ -24,6 +24,7 @@ from .ir.target import Target
 from .runtime.plan_file import load_plan, save_plan
 from .search.problem import machine_of
 from .search.selector import MeasuredSelector
+from .search.substitute import with_libraries
 
 #: Bytes of all kept plans together.
 LIMIT = 4 << 30
@@ -40,7 +41,7 @@ def tuned_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions
         or options.stop_after
         or options.dump
     ):
-        return build_graph(graph, spec, target, options, selector)
+        return _made(graph, spec, target, options, selector)
     place = folder / plan_key(graph, spec, target, options, selector)
     if place.exists():
         try:
@@ -50,11 +51,16 @@ def tuned_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions
             return CompiledPlan(plan, compile_binaries(plan, target))
         except CutsError:
             shutil.rmtree(place, ignore_errors=True)  # damaged, or of another version
-    made = build_graph(graph, spec, target, options, selector)
+    made = _made(graph, spec, target, options, selector)
     if made.complete:
         save_plan(made.plan, place)
         _trim(folder)
     return made
+
+
+def _made(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector) -> CompiledPlan:
+    compiled = compile_model(graph, spec, target, options, selector)
+    return plan_of(with_libraries(compiled, selector), graph, spec, target)
 
 
 def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector) -> str:

@@ -20,6 +20,7 @@ class Settings:
     `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to improve by `tie`. What is
     `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds` turns. Only a `final` search
     is remembered as finished. `prove` asks at the end how much of the space is proven slower than the winner.
+    `libraries` lets the routines of vendors' libraries take the place of kernels that they beat.
     """
 
     strategy: str = "rank"
@@ -35,6 +36,7 @@ class Settings:
     tie: float = 0.01
     final: bool = True
     prove: bool = True
+    libraries: bool = False
     seed: int = 0
 
 

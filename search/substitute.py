@@ -80,7 +80,8 @@ def with_libraries(compiled: CompiledGraph, selector: MeasuredSelector, offers: 
 
     Kernels and problems are in the same order: the pipeline makes one of each per distinct group.
     """
-    if not selector.complete or len(selector.problems) != len(compiled.kernels):
+    comparable = selector.target.dialect == "cuda" and selector.complete and len(selector.problems) == len(compiled.kernels)
+    if not selector.settings.libraries or not comparable:
         return compiled
     return substitute(compiled, faster_routines(selector.tuner.bench, selector.problems, selector.choices, offers))
 
