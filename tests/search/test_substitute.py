@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from cuts.backends.targets import find_target
 from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.graph import Graph
 from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
 from cuts.ir.types import DType
 from cuts.passes.choose import choose
 from cuts.search.measure import Verdict
-from cuts.search.settings import Choice
-from cuts.search.substitute import faster_routines, substitute
+from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Choice, Settings
+from cuts.search.substitute import faster_routines, substitute, with_libraries
 
-from .fakes import OPENCL, FakeBench, problem_of
+from .fakes import OPENCL, FakeBench, problem_of, tuner_of
 
 
 def routine(name: str) -> KernelFunction:
@@ -61,3 +64,18 @@ def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
     assert changed.groups[0]["why"] == "fast 1.0 took 2000.00 us, the fastest generated kernel took 4000.00 us"
     assert changed.groups[1] == records[1]
     assert substitute(compiled, {}) is compiled
+
+
+def test_libraries_compete_only_where_asked_for_on_a_device_of_theirs() -> None:
+    kernel = KernelFunction("k", "cuda", "", (1, 1, 1), (1, 1, 1), routine("r").arguments)
+    compiled = CompiledGraph(Graph("g", (), (), {}, ()), (kernel,), (Step(0, ("a", "b", "c")),), {}, ({},))
+
+    def selector(target: Target, libraries: bool) -> MeasuredSelector:
+        made = MeasuredSelector(target, tuner_of(bench()), Settings(libraries=libraries))
+        made.problems, made.choices = [problem_of()], [chosen(4e-3)]
+        return made
+
+    cuda = find_target("cuda:h200")
+    assert with_libraries(compiled, selector(cuda, True), offers).kernels[0].name == "fast"
+    assert with_libraries(compiled, selector(cuda, False), offers) is compiled
+    assert with_libraries(compiled, selector(OPENCL, True), offers) is compiled
