@@ -111,5 +111,5 @@ def _faults(importer: Importer, model: Model) -> list[CutsError]:
             parts.append(f"{op} (node{'s' * (len(names) > 1)} {shown})")
         count = len(parts)
         message = f"{model.name}: {count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}"
-        faults.append(GraphError(message, hint="declare them in a .cuts file or change the export"))
+        faults.append(GraphError(message, hint="declare them in a .cuts file, or compile around them with cuts.build_split"))
     return faults + [GraphError(f"{model.name}: {error.message}", hint=error.hint) for error in importer.errors]

@@ -25,12 +25,13 @@ _LOG = logging.getLogger("cuts")
 
 @frozen
 class Model:
-    """A decoded model: its main graph, operator set version and where its external data lies."""
+    """A decoded model: its main graph, operator set version (`opsets` has those of other domains too) and where its external data lies."""
 
     name: str
     graph: onnx.GraphProto
     opset: int
     folder: Path | None
+    opsets: Mapping[str, int] = {}
 
 
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
@@ -49,7 +50,8 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
         raise GraphError(f"{name}: not an ONNX model (or a damaged one): a name is not UTF-8")
     if model.functions:
         model = inliner.inline_local_functions(model)
-    return Model(name, model.graph, _opset(model, name), folder)
+    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
+    return Model(name, model.graph, _opset(model, name), folder, opsets)
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[object]:

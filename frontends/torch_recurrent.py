@@ -60,7 +60,8 @@ def _joined(reader: Reader, y: Value) -> Value:
     """Return the results of all directions side by side: [S, D, N, H] as [S, N, D * H]."""
     steps, directions, batch, hidden = reader.shape(y)
     turned = reader.emit("transpose", y, perm=(0, 2, 1, 3))
-    return reader.emit("reshape", turned, shape=(steps, batch, directions * hidden))
+    joined: Value = reader.emit("reshape", turned, shape=(steps, batch, directions * hidden))
+    return joined
 
 
 TABLE: dict[str, Convert] = {

@@ -50,7 +50,10 @@ def normalised(module: Any) -> Any:
 
 
 MODELS: dict[str, Any] = {
-    "perceptron": lambda: (nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1)), torch.randn(3, 8)),
+    "perceptron": lambda: (
+        nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1)),
+        torch.randn(3, 8),
+    ),
     "convolutions": lambda: (
         normalised(
             nn.Sequential(
@@ -67,7 +70,8 @@ MODELS: dict[str, Any] = {
     "embedding": lambda: (nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 3)), torch.randint(0, 10, (2, 4))),
     "upsampling": lambda: (
         nn.Sequential(
-            nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"), nn.PixelShuffle(2), nn.ELU()
+            nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"), nn.PixelShuffle(2),
+            nn.ELU(),
         ),
         torch.randn(1, 3, 5, 5),
     ),
