@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from .ir.errors import CutsError
     from .ir.graph import Graph, Node
     from .ops import Registry
-    from .training import SGD, Adam, Training, grad
+    from .split import build_split
+    from .optimisers import SGD, Adam
+    from .passes.attach_loss import with_loss
+    from .training import Training, grad
 
 __all__ = [
-    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "grad",
-    "graph_from_json", "load", "load_graph", "save_graph",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "build_split", "grad",
+    "graph_from_json", "load", "load_graph", "save_graph", "with_loss",
 ]  # fmt: skip
 
 _HOMES = {
     "CompiledPlan": ".driver", "build": ".driver", "load": ".driver", "CutsError": ".ir.errors",
-    "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops", "graph_from_json": ".frontends.graph_json",
-    "Adam": ".training", "SGD": ".training", "Training": ".training", "grad": ".training",
+    "build_split": ".split", "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops", "graph_from_json": ".frontends.graph_json",
+    "Adam": ".optimisers", "SGD": ".optimisers", "Training": ".training", "grad": ".training", "with_loss": ".passes.attach_loss",
     "load_graph": ".frontends.graph_json", "save_graph": ".frontends.graph_json",
 }  # fmt: skip
 

@@ -54,14 +54,16 @@ class _Backward:
     parts: dict[str, list[str]] = field(factory=dict)  # the gradients that a value gets from its readers
     whole: dict[str, str] = field(factory=dict)
     taken: set[str] = field(factory=set)  # names of nodes
+    values: set[str] = field(factory=set)  # names of values
     blocked: dict[str, str] = field(factory=dict)  # node -> why nothing flows through it
 
     def run(self) -> Differentiated:
         graph = self.graph
         self._check()
         self.types.update(graph.types)
+        self.values.update(graph.types)
         self.taken.update(node.name for node in graph.nodes)
-        seed = fresh_name(self.types, f"{self.loss}.grad")
+        seed = self._fresh(f"{self.loss}.grad")
         self.types[seed] = graph.types[self.loss]
         array = np.ones(graph.types[self.loss].shape, graph.types[self.loss].dtype.numpy)
         self.parts[self.loss] = [seed]
@@ -126,7 +128,7 @@ class _Backward:
         known = dict(names)
         own = {f"d{formal}": f"{value}.grad" for formal, value in wanted.items()}
         for step in steps:
-            outputs = tuple(fresh_name(self.types, own.get(o, f"{node.name}.{o}")) for o in step.outputs)
+            outputs = tuple(self._fresh(own.get(o, f"{node.name}.{o}")) for o in step.outputs)
             inputs = tuple(None if v is None else known[v] for v in step.inputs)
             self._add(fresh_name(self.taken, f"{node.name}.grad"), step.op, inputs, outputs, step.attributes)
             known |= dict(zip(step.outputs, outputs, strict=True))
@@ -142,9 +144,14 @@ class _Backward:
             parts = self.parts[value]
             self.whole[value] = parts[0]
             if len(parts) > 1:
-                self.whole[value] = fresh_name(self.types, f"{value}.grad.sum")
+                self.whole[value] = self._fresh(f"{value}.grad.sum")
                 self._add(fresh_name(self.taken, f"{value}.grad"), "sum", tuple(parts), (self.whole[value],), {})
         return self.whole[value]
+
+    def _fresh(self, hint: str) -> str:
+        name = fresh_name(self.values, hint)
+        self.values.add(name)
+        return name
 
     def _add(self, name: str, op: str, inputs: tuple[str | None, ...], outputs: tuple[str, ...], attributes: Mapping[str, object]) -> None:
         node = Node(name, op, inputs, outputs, dict(attributes))  # type: ignore[arg-type]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import cuts
 import numpy as np
 import pytest
+from cuts.driver import load_model, load_spec
+from cuts.ops.reference import evaluate_graph
 
 from .networks import Network, lstm_classifier, resnet, torch_lstm, torch_resnet, torch_transformer, transformer
 
@@ -92,3 +95,55 @@ def test_three_steps_equal_pytorch(name: str, kind: str) -> None:
         if parameter in state:
             np.testing.assert_allclose(state[parameter], value, rtol=1e-4, atol=1e-6, err_msg=parameter)
     assert not math.isclose(losses[0], losses[-1])
+
+
+def linear(classes: int = 3) -> Network:
+    net = Network("linear")
+    net.input("x", 4, 5)
+    net.weight("w", 5, classes)
+    net.op("matmul", "x", "w", out="logits")
+    return net
+
+
+@pytest.mark.parametrize(("op", "type_"), [("cross_entropy", "i64[4]"), ("mse_loss", "f32[4, 3]"), ("bce_with_logits", "f32[4, 3]")])
+def test_a_loss_is_appended_with_the_type_of_target_that_it_declares(op: str, type_: str) -> None:
+    graph = cuts.with_loss(linear().graph("logits"), op)
+    assert (graph.inputs, graph.outputs, str(graph.types["target"])) == (("x", "target"), ("loss", "logits"), type_)
+
+
+def test_learning_makes_the_loss_smaller_and_the_rate_is_an_input() -> None:
+    training = cuts.grad(cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.Adam(rate=0.1))
+    batch = {"x": np.random.default_rng(0).standard_normal((4, 5)), "target": np.array([0, 1, 2, 1])}
+    losses, _ = train(training, training.reference, [batch] * 20)
+    assert losses[-1] < losses[0] / 4
+    assert training.graph.types["learning_rate"].shape == ()
+    frozen, _ = train(training, training.reference, [{**batch, "learning_rate": np.float32(0)}] * 2)
+    assert frozen[0] == frozen[1]
+
+
+def test_without_an_optimiser_the_gradients_are_outputs() -> None:
+    training = cuts.grad(cuts.with_loss(linear().graph("logits"), "mse_loss"), loss="loss")
+    assert training.graph.outputs == ("loss", "logits", training.gradients["w"])
+    assert training.carried == {}
+
+
+def test_a_value_with_several_readers_gets_the_sum() -> None:
+    net = Network("square")
+    net.input("x", 3)
+    net.op("mul", "x", "x", out="y")
+    net.op("add", "y", "x", out="z")
+    net.op("reduce_sum", "z", out="loss", keepdims=False)
+    training = cuts.grad(net.graph("loss"), wrt=["x"])
+    x = np.array([1.0, -2.0, 0.5])
+    np.testing.assert_allclose(training.reference({"x": x})[training.gradients["x"]], 2 * x + 1)
+
+
+def test_a_training_graph_is_saved_with_its_declarations(tmp_path: Path) -> None:
+    training = cuts.grad(cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.SGD(momentum=0.9))
+    training.save(tmp_path / "training.json")
+    spec = load_spec([tmp_path / "training.cuts"])
+    graph = load_model(str(tmp_path / "training.json"), spec)
+    batch = {**training.initial, "x": np.ones((4, 5)), "target": np.array([0, 1, 2, 1])}
+    expected = training.reference(batch)
+    found = evaluate_graph(graph, spec.registry, {name: batch[name] for name in graph.inputs})
+    assert {name: value.tolist() for name, value in found.items()} == {name: value.tolist() for name, value in expected.items()}
