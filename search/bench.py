@@ -66,7 +66,12 @@ class DeviceBench:
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Run a candidate once and compare what it writes."""
         assert built.kernel is not None, "only what was built is checked"
-        self._renew(problem)
+        try:
+            self._renew(problem)
+        except BackendError as error:
+            if not self._starts:  # nothing ever worked: there is no device, and its error says why
+                raise
+            return Verdict("failed", error.message.splitlines()[0])
         verdict = self._check(problem, built)
         if verdict.outcome == "ok":
             self._trusted.setdefault(problem.key, built)

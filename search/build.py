@@ -92,6 +92,13 @@ class Factory:
         return Built(kernel, cubin.code, cubin.registers)
 
 
+class Worker(Factory):
+    """A factory in a process of its own, which gives way to the process that times."""
+
+    def __init__(self) -> None:
+        os.nice(5)
+
+
 def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
     """Return the kernel of a schedule."""
     return emit(extract(lower(problem.form, schedule, problem.storages, problem.target)), problem.target.dialect, {})
@@ -150,7 +157,7 @@ class _Slot:
 class Workers:
     """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced, and costs that job only."""
 
-    def __init__(self, count: int | None = None, service: str = "cuts.search.build:Factory") -> None:
+    def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
         self._slots = [_Slot(Child(service)) for _ in range(max(1, count or os.cpu_count() or 1))]
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
         self._numbers = count_up()

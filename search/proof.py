@@ -9,8 +9,8 @@ from ..ir.schedule import Schedule
 from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from ..passes.enumerate import Batch, batches, sampled, to_schedule
-from ..passes.prune import proven_slower
-from ..passes.space import make_space
+from ..passes.prune import proven_slower, score
+from ..passes.space import Space, make_space
 from .problem import Problem
 
 #: Spaces of at most this many points are looked at whole.
@@ -19,6 +19,8 @@ EXACT = 300_000
 SAMPLE = 4096
 #: Threads of a block that a simple schedule has where it can.
 _THREADS = (64, 256)
+#: Unrolled operations of a thread that a simple schedule has at most, where it can.
+_BODY = 64
 
 
 @frozen
@@ -53,24 +55,26 @@ def prove(problem: Problem, best: float) -> Proof:
 
 
 def simple_schedule(form: FusedGroup, target: Target) -> Schedule | None:
-    """Return a legal point that stages nothing if there is one, unrolls little and has a few warps a block."""
+    """Return the best of those legal points that stage nothing, unroll little and have a few warps a block, as far as there are such."""
     space = make_space(form, target, coarse=True)
     best: tuple[tuple[float, ...], int] | None = None
     for batch in sampled(space, 1024):
         staged = float(any(s.stages_any for s in batch.structure.segments))
-        found = _simplest(batch)
+        found = _simplest(batch, space)
         if found is not None and (best is None or (staged, *found[0]) < best[0]):
             best = ((staged, *found[0]), found[1])
     return None if best is None else to_schedule(space, best[1])
 
 
-def _simplest(batch: Batch) -> tuple[tuple[float, ...], int] | None:
+def _simplest(batch: Batch, space: Space) -> tuple[tuple[float, ...], int] | None:
     legal = np.flatnonzero(batch.legal)
     if not legal.size:
         return None
     threads, body = batch.flat(batch.features.threads)[legal], batch.flat(batch.features.body)[legal]
     awkward = np.logical_or(threads < _THREADS[0], threads > _THREADS[1])
-    order = np.lexsort((legal, body, awkward))
-    chosen = order[0]
+    long = body > _BODY
+    scores = score(batch, space, "bound")[legal]
+    chosen = np.lexsort((legal, scores, long, awkward))[0]
     assert batch.points is not None, "samples name their points"
-    return (float(awkward[chosen]), float(body[chosen])), int(batch.points[legal[chosen]]) + batch.start
+    key = (float(awkward[chosen]), float(long[chosen]), float(scores[chosen]))
+    return key, int(batch.points[legal[chosen]]) + batch.start

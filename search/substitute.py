@@ -6,7 +6,7 @@ cache. What is replaced is one kernel by one routine; groups stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from statistics import median
 
@@ -22,8 +22,8 @@ from .problem import Problem
 from .selector import MeasuredSelector
 from .settings import Choice
 
-#: Returns the routines that compute a group.
-Offers = Callable[[FusedGroup, Mapping[str, Storage]], Sequence[KernelFunction]]
+#: Returns the routines that compute a group, given where its tensors live and which of them are constants.
+Offers = Callable[[FusedGroup, Mapping[str, Storage], Collection[str]], Sequence[KernelFunction]]
 #: A routine must be this much faster than the generated kernel.
 GAIN = 1.02
 _RUNS = 10
@@ -37,10 +37,10 @@ class Routine:
     seconds: float
 
 
-def fastest_routine(bench: Bench, problem: Problem, offers: Offers = library_kernels) -> Routine | None:
+def fastest_routine(bench: Bench, problem: Problem, constants: Collection[str] = (), offers: Offers = library_kernels) -> Routine | None:
     """Return the fastest routine that computes a problem rightly, nothing where there is none."""
     found = []
-    for kernel in offers(problem.form, problem.storages):
+    for kernel in offers(problem.form, problem.storages, constants):
         built = Built(kernel)
         if bench.check(problem, built).outcome != "ok":
             continue
@@ -51,12 +51,16 @@ def fastest_routine(bench: Bench, problem: Problem, offers: Offers = library_ker
 
 
 def faster_routines(
-    bench: Bench, problems: Sequence[Problem], choices: Sequence[Choice], offers: Offers = library_kernels
+    bench: Bench,
+    problems: Sequence[Problem],
+    choices: Sequence[Choice],
+    constants: Sequence[Collection[str]],
+    offers: Offers = library_kernels,
 ) -> dict[int, Routine]:
     """Return the routines that beat the chosen schedules, by the number of the problem."""
     found = {}
-    for number, (problem, choice) in enumerate(zip(problems, choices, strict=True)):
-        routine = fastest_routine(bench, problem, offers)
+    for number, (problem, choice, known) in enumerate(zip(problems, choices, constants, strict=True)):
+        routine = fastest_routine(bench, problem, known, offers)
         if routine is not None and GAIN * routine.seconds < (inf if choice.seconds is None else choice.seconds):
             found[number] = routine
     return found
@@ -83,7 +87,21 @@ def with_libraries(compiled: CompiledGraph, selector: MeasuredSelector, offers: 
     comparable = selector.target.dialect == "cuda" and selector.complete and len(selector.problems) == len(compiled.kernels)
     if not selector.settings.libraries or not comparable:
         return compiled
-    return substitute(compiled, faster_routines(selector.tuner.bench, selector.problems, selector.choices, offers))
+    constants = [constant_arguments(compiled, number) for number in range(len(compiled.kernels))]
+    return substitute(compiled, faster_routines(selector.tuner.bench, selector.problems, selector.choices, constants, offers))
+
+
+def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
+    """Return the arguments of a kernel that are bound to constants wherever it is launched."""
+    arguments = compiled.kernels[number].arguments
+    varying = {
+        a.tensor
+        for step in compiled.steps
+        if step.kernel == number
+        for a, tensor in zip(arguments, step.tensors, strict=True)
+        if tensor not in compiled.graph.constants
+    }
+    return frozenset(a.tensor for a in arguments) - varying
 
 
 def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, Routine]) -> Step:

@@ -22,5 +22,5 @@ class Slow:
 class Broken:
     """Cannot be made."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: object = None) -> None:
         raise BackendError("no device of this kind")

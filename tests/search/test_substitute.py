@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pytest
 from cuts.backends.targets import find_target
 from cuts.ir.compiled import CompiledGraph, Step
@@ -16,7 +17,7 @@ from cuts.passes.choose import choose
 from cuts.search.measure import Verdict
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Choice, Settings
-from cuts.search.substitute import faster_routines, substitute, with_libraries
+from cuts.search.substitute import constant_arguments, faster_routines, substitute, with_libraries
 
 from .fakes import OPENCL, FakeBench, problem_of, tuner_of
 
@@ -26,7 +27,7 @@ def routine(name: str) -> KernelFunction:
     return KernelFunction(name, "library", "{}", (1, 1, 1), (1, 1, 1), arguments, info={"library": f"{name} 1.0"})
 
 
-def offers(group: FusedGroup, storages: Mapping[str, Storage]) -> Sequence[KernelFunction]:
+def offers(group: FusedGroup, storages: Mapping[str, Storage], constants: Collection[str]) -> Sequence[KernelFunction]:
     return [routine("slow"), routine("fast"), routine("wrong")]
 
 
@@ -44,7 +45,7 @@ def chosen(seconds: float | None) -> Choice:
 
 @pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (None, True), (2.01e-3, False), (1.5e-3, False)])
 def test_a_routine_wins_where_it_is_faster_and_right(ours: float | None, taken: bool) -> None:
-    found = faster_routines(bench(), [problem_of()], [chosen(ours)], offers)
+    found = faster_routines(bench(), [problem_of()], [chosen(ours)], [()], offers)
     assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
 
 
@@ -56,7 +57,7 @@ def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
     graph = Graph("g", (), (), {}, ())
     records = ({"measured": 4e-3, "why": "old", "parameters": {"a": 1}}, {"why": "kept"})
     compiled = CompiledGraph(graph, kernels, (Step(0, tensors), Step(1, tensors)), {}, records)
-    found = faster_routines(bench(), [problem_of()], [chosen(4e-3)], offers)
+    found = faster_routines(bench(), [problem_of()], [chosen(4e-3)], [()], offers)
     changed = substitute(compiled, found)
     assert [k.name for k in changed.kernels] == ["fast", "k1"]
     assert changed.steps == (Step(0, ("image", "weights", "result")), Step(1, tensors))
@@ -79,3 +80,10 @@ def test_libraries_compete_only_where_asked_for_on_a_device_of_theirs() -> None:
     assert with_libraries(compiled, selector(cuda, True), offers).kernels[0].name == "fast"
     assert with_libraries(compiled, selector(cuda, False), offers) is compiled
     assert with_libraries(compiled, selector(OPENCL, True), offers) is compiled
+
+
+def test_arguments_that_are_always_constants_are_known() -> None:
+    graph = Graph("g", (), (), {}, (), {"w0": np.zeros(1), "w1": np.zeros(1)})
+    kernel = KernelFunction("k", "cuda", "", (1, 1, 1), (1, 1, 1), routine("r").arguments)
+    steps = (Step(0, ("a", "w0", "c")), Step(0, ("w0", "w1", "c")))
+    assert constant_arguments(CompiledGraph(graph, (kernel,), steps), 0) == {"x1"}
