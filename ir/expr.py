@@ -117,14 +117,24 @@ def reads(expr: Expr) -> tuple[Read, ...]:
 
 
 def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """Rebuild bottom-up, applying `leaf` to every node without operands."""
-    if isinstance(expr, Call):
-        args = tuple(rebuild(a, leaf) for a in expr.args)
-        return expr if args == expr.args else Call(expr.fn, args)
-    if isinstance(expr, Cast):
-        arg = rebuild(expr.arg, leaf)
-        return expr if arg == expr.arg else Cast(expr.dtype, arg)
-    return leaf(expr)
+    """Rebuild bottom-up, applying `leaf` to every node without operands; what is one object before is one object afterwards."""
+    done: dict[int, Expr] = {}
+
+    def visit(node: Expr) -> Expr:
+        if id(node) not in done:
+            done[id(node)] = build(node)
+        return done[id(node)]
+
+    def build(node: Expr) -> Expr:
+        if isinstance(node, Call):
+            args = tuple(visit(a) for a in node.args)
+            return node if all(a is b for a, b in zip(args, node.args, strict=True)) else Call(node.fn, args)
+        if isinstance(node, Cast):
+            arg = visit(node.arg)
+            return node if arg is node.arg else Cast(node.dtype, arg)
+        return leaf(node)
+
+    return visit(expr)
 
 
 def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]) -> tuple[Guard, ...]:

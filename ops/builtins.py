@@ -190,6 +190,20 @@ def _numbers(name: str, fn: Callable[[float], float]) -> Callable[..., Value]:
     return lambda value: elementwise(one, value)
 
 
+def _circle(k: Value, n: Value) -> tuple[float, float]:
+    """Return cosine and sine of `k / n` of a turn; values that are equal by symmetry are equal to the last bit."""
+
+    def cosine(k: int, n: int) -> float:
+        k = min(k % n, -k % n)
+        if 4 * k > n:
+            return -cosine(n - 2 * k, 2 * n)
+        return math.cos(2 * math.pi * k / n) if 8 * k <= n else math.sin(2 * math.pi * (n - 4 * k) / (4 * n))
+
+    if not isinstance(k, int) or not isinstance(n, int):
+        raise Trouble(f"circle needs integers, found {describe(k)} and {describe(n)}")
+    return cosine(k, n) + 0.0, cosine(4 * k - n, 4 * n) + 0.0
+
+
 def _present(value: Value) -> bool:
     return not isinstance(value, Absent) and value is not None
 
@@ -237,6 +251,7 @@ _TABLE = [
     Builtin("exp", (1, 1), _numbers("exp", math.exp), "exp(v)"),
     Builtin("cos", (1, 1), _numbers("cos", math.cos), "cos(v)"),
     Builtin("sin", (1, 1), _numbers("sin", math.sin), "sin(v)"),
+    Builtin("circle", (2, 2), _circle, "circle(k, n): [cosine, sine] of k / n of a full turn"),
 ]
 
 BUILTINS: dict[str, Builtin] = {builtin.name: builtin for builtin in _TABLE}

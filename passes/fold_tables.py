@@ -14,23 +14,44 @@ A table that is too large for this, or that a loop or another thread's coordinat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from functools import lru_cache
 from itertools import product
 from math import lcm, prod
+from typing import TypeAlias, TypeVar
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
-from ..ir.expr import Call, Cast, Const, Expr, Guard, InRange, Read, reads, substitute_expr, substitute_guards
+from ..ir.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Guard,
+    InRange,
+    Read,
+    children,
+    expr_variables,
+    reads,
+    substitute_expr,
+    substitute_guards,
+)
 from ..ir.index import FloorDiv, Index, IndexLike, Mod, Var, as_index, linearise, substitute, variables
 from ..ir.segment import FusedGroup, Output, Segment
 from ..ir.statement import Program, Statement
-from ..ir.types import DType
+from ..ir.types import DType, TensorType
 from ..ops.fold import Folder
 from ..ops.linear import Combiner
 from .inline import constant, tree_size
 
+T = TypeVar("T")
+#: The items of a mapping from names, which unlike it can be a key.
+Pairs: TypeAlias = tuple[tuple[str, T], ...]
+
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers spill.
-MAX_TERMS, MAX_OUTPUTS = 64, 64
+MAX_TERMS, MAX_OUTPUTS = 64, 96
+#: Most elements that a thread reads for it: it holds all of them at a time.
+MAX_READS = 128
 #: Largest expression that unrolling may make.
 MAX_SIZE = 1500
 
@@ -69,15 +90,22 @@ def fold_tables(group: FusedGroup) -> FusedGroup:
     """Return the group with the tables folded into it where that is possible; it computes the same."""
     if not group.constants:
         return group
-    segments = tuple(_folded(s, group) for s in group.segments)
+    tensors, constants = tuple(group.tensors.items()), tuple(group.constants.items())
+    segments = tuple(_folded(s, tensors, constants, group.shared) for s in group.segments)
     read = {t for s in segments for t in s.tensors_read}
-    tensors = {t: type_ for t, type_ in group.tensors.items() if t in read or t not in group.constants}
-    constants = {t: table for t, table in group.constants.items() if t in read}
-    return evolve(group, segments=segments, tensors=tensors, constants=constants)
+    kept = {t: type_ for t, type_ in tensors if t in read or t not in group.constants}
+    return evolve(group, segments=segments, tensors=kept, constants={t: table for t, table in constants if t in read})
 
 
-def _folded(segment: Segment, group: FusedGroup) -> Segment:
+@lru_cache(maxsize=512)  # one unit is brought into normal form many times: to cut it out, alone, with every neighbour
+def _folded(
+    segment: Segment,
+    tensors: tuple[tuple[str, TensorType], ...],
+    constants: tuple[tuple[str, tuple[float, ...]], ...],
+    shared: tuple[str, ...],
+) -> Segment:
     """Expand a pointwise segment over what indexes its tables, each axis as (quotient, residue)."""
+    group = FusedGroup((segment,), dict(tensors), (), (), shared, dict(constants))
     if segment.reductions or any(o.extra or o.tensor in group.shared for o in segment.outputs):
         return segment
     periods = _periods(segment, group)
@@ -92,8 +120,10 @@ def _folded(segment: Segment, group: FusedGroup) -> Segment:
         inside = tuple(g for a, i in values.items() if not (g := Guard(as_index(i), 0, a.extent)).always)
         if not any(g.index.is_const for g in inside):
             places += [(o, values, inside) for o in segment.outputs]
-    bodies = [_scalar(substitute_expr(o.body, values), inside, group) for o, values, inside in places]
-    if any(r.tensor in group.constants for body in bodies for r in reads(body)):
+    expander = _Expander(group)
+    bodies = [expander.value(o.body, values, inside) for o, values, inside in places]
+    found = {r for body in bodies for r in reads(body)}
+    if len(found) > MAX_READS or any(r.tensor in group.constants for r in found):
         return segment
     folded = Combiner(group.tensors, Folder(group.tensors)).combine(bodies)
     outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))
@@ -107,21 +137,43 @@ def _output(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard
     return Output(output.tensor, write, body, guards=guards)
 
 
-def _scalar(expr: Expr, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
-    """Replace elements of tables by numbers and choose cases that are decided.
+@frozen
+class _Expander:
+    """Expressions at points of the axes that index tables: elements of tables are numbers, decided cases are chosen.
 
-    Other reads get the guards of the element that is computed, so that none is out of range.
+    Reads get the guards of the element that is computed, so that none is out of range. What does not depend on all of a point is made
+    once for all points that agree.
     """
-    if isinstance(expr, Call):
-        args = tuple(_scalar(a, inside, group) for a in expr.args)
-        if expr.fn == "select" and isinstance(args[0], Const):
-            return args[1] if args[0].value else args[2]
-        return Call(expr.fn, args)
-    if isinstance(expr, Cast):
-        return Cast(expr.dtype, _scalar(expr.arg, inside, group))
-    if isinstance(expr, InRange) and any(_never(g) for g in expr.guards):
-        return Const(False, DType.BOOL)
-    return _element(expr, inside, group) if isinstance(expr, Read) else expr
+
+    group: FusedGroup
+    axes: dict[Expr, frozenset[Var]] = field(factory=dict)
+    made: dict[Hashable, Expr] = field(factory=dict)
+
+    def value(self, expr: Expr, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...]) -> Expr:
+        """Return an expression with axes replaced by values."""
+        key = (expr, inside, tuple((a, values[a]) for a in values if a in self._axes(expr)))
+        if key not in self.made:
+            self.made[key] = self._value(expr, values, inside)
+        return self.made[key]
+
+    def _axes(self, expr: Expr) -> frozenset[Var]:
+        if expr not in self.axes:
+            parts = children(expr)
+            self.axes[expr] = frozenset().union(*(self._axes(e) for e in parts)) if parts else expr_variables(expr)
+        return self.axes[expr]
+
+    def _value(self, expr: Expr, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...]) -> Expr:
+        if isinstance(expr, Call):
+            args = tuple(self.value(a, values, inside) for a in expr.args)
+            if expr.fn == "select" and isinstance(args[0], Const):
+                return args[1] if args[0].value else args[2]
+            return Call(expr.fn, args)
+        if isinstance(expr, Cast):
+            return Cast(expr.dtype, self.value(expr.arg, values, inside))
+        leaf = substitute_expr(expr, values)
+        if isinstance(leaf, InRange) and any(_never(g) for g in leaf.guards):
+            return Const(False, DType.BOOL)
+        return _element(leaf, inside, self.group) if isinstance(leaf, Read) else leaf
 
 
 def _element(read: Read, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:

@@ -114,7 +114,9 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int])
         return False
     if any(s.target in targets for s in (*program.statements[:start], *program.statements[end:])):
         return False
-    return not isinstance(normalise(run, program.tensors, writes, program.constants), Illegal)
+    found = normalise(run, program.tensors, writes, program.constants)
+    # Tables that do not fold into a run as a whole may fold into its parts: a transform by rows, then by columns.
+    return not isinstance(found, Illegal) and not (found.constants and len(run) > 1)
 
 
 def _is_part(copy: Statement, tensors: Mapping[str, TensorType]) -> bool:

@@ -26,9 +26,11 @@ REGISTRY = Registry.builtin()
 INSTANCES = Instances(REGISTRY)
 
 
-def convolution(n: int, c: int, k: int, height: int, width: int, pads: tuple[int, ...] = (1, 1, 1, 1), bias: bool = True) -> Graph:
-    """Return relu(conv) with 3x3 filters."""
-    shapes = {"x": (n, c, height, width), "w": (k, c, 3, 3), "b": (k,)}
+def convolution(
+    n: int, c: int, k: int, height: int, width: int, pads: tuple[int, ...] = (1, 1, 1, 1), bias: bool = True, size: tuple[int, int] = (3, 3)
+) -> Graph:
+    """Return relu(conv)."""
+    shapes = {"x": (n, c, height, width), "w": (k, c, *size), "b": (k,)}
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
     generator = np.random.default_rng(1)
     constants = {name: generator.standard_normal(shapes[name]).astype(np.float32) for name in ("w", "b")}
@@ -44,8 +46,9 @@ def convolution(n: int, c: int, k: int, height: int, width: int, pads: tuple[int
 @given(st.data())
 def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -> None:
     pads = tuple(data.draw(st.integers(0, 2)) for _ in range(4))
-    sizes = [data.draw(st.integers(low, high)) for low, high in ((1, 2), (1, 5), (1, 5), (3, 9), (3, 9))]
-    graph = convolution(*sizes, pads, data.draw(st.booleans()))
+    filters = data.draw(st.sampled_from([(3, 3), (5, 5), (4, 2), (1, 7), (9, 6)]))
+    sizes = [data.draw(st.integers(low, high)) for low, high in ((1, 2), (1, 4), (1, 4), (filters[0], 19), (filters[1], 19))]
+    graph = convolution(*sizes, pads, data.draw(st.booleans()), filters)
     alternatives = INSTANCES.of_node(graph.nodes[0], graph).algorithms
     assert alternatives
     x = {"x": np.random.default_rng(2).standard_normal(graph.types["x"].shape).astype(np.float32)}
@@ -98,6 +101,14 @@ def test_larger_tiles_round_more() -> None:
     direct, transformed = (accumulations(graph, REGISTRY, used)["z"].length for used in ((), ("winograd_4x4",)))
     assert direct == 576
     assert transformed > 400 * direct
+
+
+@pytest.mark.parametrize("size", [(5, 5), (7, 6)])
+def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
+    graph = convolution(2, 16, 16, 32, 32, (2, 2, 2, 2), size=size)
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), Policy(), "mixed")
+    step.run(graph)
+    assert [c.best for c in step.choices] == ["fourier_16"]
 
 
 @needs_opencl

@@ -65,6 +65,25 @@ def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int,
     assert set(found) <= {"add", "sub", "mul", "neg"}
 
 
+@pytest.mark.parametrize(("tile", "most"), [(4, 16), (8, 56), (16, 168)])
+def test_a_matrix_of_cosines_becomes_a_fast_fourier_transform(tile: int, most: int) -> None:
+    """Columns of a two-dimensional transform are complex ones of `tile` points: at most 5 n log2 n, here what split radix takes."""
+    text = """
+op complex_dft "n complex points" {
+  type T: float
+  in x: T[2, N]
+  table C: T = [[circle(a * i, N)[0] for i < N] for a < N]
+  table S: T = [[circle(a * i, N)[1] for i < N] for a < N]
+  out y: T[2, N]
+  each e < 2: y[e, a] = sum[i < N] (C[a, i] * x[e, i] + (1 if e == 0 else -1) * S[a, i] * x[1 - e, i])
+}
+"""
+    make = Builder(Registry.builtin().extend(Source("dft.cuts", text)), {}, [], [])
+    value = make.node("complex_dft", make.input(2, tile))
+    found = counts(whole(make.programs(), value))
+    assert sum(found.values()) <= most <= 5 * tile * np.log2(tile)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_folding_keeps_the_value(data: st.DataObject) -> None:
@@ -108,13 +127,13 @@ def test_a_table_indexed_by_other_threads_is_an_array_of_the_kernel(data: st.Dat
 op spread "neighbours, weighted by place" {
   type T: float
   in x: T[N, W]
-  table A: T = [[i + 100 * j for j < 3] for i < 90]
+  table A: T = [[i + 100 * j for j < 3] for i < 130]
   out y: T[N, W]
   y[n, w] = sum[j < 3] A[w, j] * x[n, w + j - 1] outside 0
 }
 """
     make = Builder(Registry.builtin().extend(Source("spread.cuts", text)), {}, [], [])
-    value = make.node("spread", make.input(3, 90))
+    value = make.node("spread", make.input(3, 130))
     group = whole(make.programs(), value)
     assert group.constants
     schedule = data.draw(points(group, SMALL_GPU))
