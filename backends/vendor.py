@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 
@@ -40,14 +40,25 @@ class Library(ABC):
         """Whether the library computes exactly what the group does, where its tensors live."""
 
     @abstractmethod
-    def prepare(self, device: Device, group: FusedGroup, storages: Mapping[str, Storage], places: Mapping[str, Pointer]) -> Launch:
-        """Return what launches the fastest of the library's own algorithms on tensors at the given places."""
+    def prepare(
+        self,
+        device: Device,
+        group: FusedGroup,
+        storages: Mapping[str, Storage],
+        places: Mapping[str, Pointer],
+        constants: Collection[str] = (),
+    ) -> Launch:
+        """Return what launches the fastest of the library's own algorithms on tensors at the given places.
 
-    def kernel(self, group: FusedGroup, storages: Mapping[str, Storage]) -> KernelFunction:
+        The contents of `constants` are there already and never change, so a copy in a layout that the library prefers may be made of them.
+        """
+
+    def kernel(self, group: FusedGroup, storages: Mapping[str, Storage], constants: Collection[str] = ()) -> KernelFunction:
         """Return the step that computes a supported group."""
         tensors = (*group.inputs, *group.outputs)
         kept = {t: print_ir(storages[t]) for t in tensors if t in storages}
-        source = json.dumps({"library": self.name, "group": print_ir(group), "storages": kept}, indent=1)
+        record = {"library": self.name, "group": print_ir(group), "storages": kept, "constants": sorted(constants)}
+        source = json.dumps(record, indent=1)
         arguments = tuple(Argument(t, group.tensors[t].dtype, t in group.outputs) for t in tensors)
         name = f"{self.name}_{cache_key([source])[:12]}"
         info = {"library": f"{self.name} {self.version}"}
@@ -65,19 +76,20 @@ class Routine:
         try:
             record = json.loads(kernel.source)
             library, group = str(record["library"]), parse_ir(str(record["group"]), kernel.name)
+            constants = frozenset(map(str, record["constants"]))
             storages = {str(t): parse_ir(str(text), kernel.name) for t, text in record["storages"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, CutsError) as error:
             raise BackendError(f"library step {kernel.name} cannot be read: {error}", hint="compile the model again") from error
         if not isinstance(group, FusedGroup):
             raise BackendError(f"library step {kernel.name} holds no group", hint="compile the model again")
         self.library = require_library(library)
-        self.group = group
+        self.group, self.constants = group, constants
         self.storages = {t: s for t, s in storages.items() if isinstance(s, Storage)}
 
     def bind(self, device: Device, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Return what launches the routine on the given tensors."""
         places = {argument.tensor: pointer for argument, pointer in zip(kernel.arguments, pointers, strict=True)}
-        return self.library.prepare(device, self.group, self.storages, places)
+        return self.library.prepare(device, self.group, self.storages, places, self.constants)
 
 
 @cache
@@ -102,6 +114,6 @@ def require_library(name: str) -> Library:
     return library
 
 
-def library_kernels(group: FusedGroup, storages: Mapping[str, Storage]) -> list[KernelFunction]:
+def library_kernels(group: FusedGroup, storages: Mapping[str, Storage], constants: Collection[str] = ()) -> list[KernelFunction]:
     """Return the steps of all libraries that compute a group, to be checked and timed beside generated kernels."""
-    return [library.kernel(group, storages) for library in libraries() if library.supports(group, storages)]
+    return [library.kernel(group, storages, constants) for library in libraries() if library.supports(group, storages)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -89,7 +89,14 @@ class CuBLAS(Library):
         product = find_product(group, storages)
         return product is not None and find_call(product) is not None
 
-    def prepare(self, device: Device, group: FusedGroup, storages: Mapping[str, Storage], places: Mapping[str, Pointer]) -> Launch:
+    def prepare(
+        self,
+        device: Device,
+        group: FusedGroup,
+        storages: Mapping[str, Storage],
+        places: Mapping[str, Pointer],
+        constants: Collection[str] = (),
+    ) -> Launch:
         """Return the launch of one product; cuBLAS chooses its kernel by its own heuristics."""
         product = find_product(group, storages)
         call = find_call(product) if product else None

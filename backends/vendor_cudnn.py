@@ -5,15 +5,17 @@ Plans are built one by one: building all of them at once fails as a whole where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from attrs import frozen
+import numpy as np
+from attrs import evolve, frozen
 
 from ..ir.errors import BackendError
 from ..ir.launch import Storage
 from ..ir.segment import FusedGroup
+from ..ir.types import row_major
 from .contraction import Block, Convolution, find_convolution
 from .device import Buffer, Device, Launch, Pointer
 from .vendor import Library
@@ -71,9 +73,18 @@ class CuDNN(Library):
         found = find_convolution(group, storages)
         return found is not None and len(found.strides) <= 3
 
-    def prepare(self, device: Device, group: FusedGroup, storages: Mapping[str, Storage], places: Mapping[str, Pointer]) -> Launch:
+    def prepare(
+        self,
+        device: Device,
+        group: FusedGroup,
+        storages: Mapping[str, Storage],
+        places: Mapping[str, Pointer],
+        constants: Collection[str] = (),
+    ) -> Launch:
         """Return the launch of the fastest plan."""
         found = find_convolution(group, storages)
+        if found is not None and found.filter.tensor in constants:
+            found, places = with_plain_filter(device, found, places)
         plans = self.plans(device, found, places) if found else []
         if not plans:
             raise BackendError("cuDNN has no strict fp32 plan for this group")
@@ -144,6 +155,20 @@ class CuDNN(Library):
             self._cudnn.set_stream(handle=handle, stream=stream)
             self._handles[stream] = handle
         return self._handles[stream]
+
+
+def with_plain_filter(device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> tuple[Convolution, Mapping[str, Pointer]]:
+    """Return the convolution on a copy of its filter in the usual order of dims: cuDNN has no plans for most others."""
+    block = convolution.filter
+    plain = row_major(block.sizes)
+    if block.steps == plain:
+        return convolution, places
+    stored = np.empty(1 + sum((n - 1) * s for n, s in zip(block.sizes, block.steps, strict=True)), np.float32)
+    device.download(stored, places[block.tensor])
+    array = np.ascontiguousarray(np.lib.stride_tricks.as_strided(stored, block.sizes, [4 * s for s in block.steps]))
+    copy = Pointer(device.allocate(array.nbytes))
+    device.upload(copy, array)
+    return evolve(convolution, filter=Block(block.tensor, block.sizes, plain)), {**places, block.tensor: copy}
 
 
 def with_planes(convolution: Convolution) -> Convolution:

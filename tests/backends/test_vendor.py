@@ -134,6 +134,23 @@ def test_the_fastest_plan_that_builds_is_taken() -> None:
     assert asked == {"pre_padding": [1, 1], "post_padding": [0, 0], "stride": [2, 2], "dilation": [1, 1]}
 
 
+def test_a_constant_filter_is_copied_into_the_order_that_cudnn_knows() -> None:
+    device = hosts.HostDevice()
+    frontend = hosts.HostCuDNN(device)
+    group = group_of(single("conv", "c", 1, "conv", ((1, 2, 8, 8), (4, 2, 3, 3)), {}))
+    assert group is not None
+    packed = {"x1": Storage("x1", 0, (1, 36, 12, 4))}  # [c, r, s, k]
+    places = {t: Pointer(device.allocate(4096)) for t in ("x0", "x1", "y")}
+    weights = np.arange(72, dtype=np.float32)
+    device.upload(places["x1"], weights)
+    CuDNN(frontend).prepare(device, group, packed, places, {"x1"})()
+    (graph,) = frontend.graphs
+    _, pack, _ = graph.ran[-1]
+    (address,) = [a for tensor, a in pack.items() if tensor.facts.get("name") == "x1"]
+    np.testing.assert_array_equal(hosts.at(address, 72).reshape(4, 2, 3, 3), weights.reshape(2, 3, 3, 4).transpose(3, 0, 1, 2))
+    assert graph.convolution["weight"].facts["stride"] == [18, 9, 3, 1]
+
+
 def test_a_convolution_of_one_dim_gets_a_second_one() -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
