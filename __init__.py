@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .ir.errors import CutsError
     from .ir.graph import Graph, Node
     from .ops import Registry
-    from .split import build_split
     from .optimisers import SGD, Adam
     from .passes.attach_loss import with_loss
+    from .split import build_split
     from .training import Training, grad
 
 __all__ = [
