@@ -59,7 +59,7 @@ class SplitModel:
         found: dict[str, list[str]] = {}
         for node in (node for stage in self.stages for node in stage.foreign):
             found.setdefault(_op(node), []).append(node.name or next(iter(node.output), ""))
-        return list(found)
+        return found
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return the outputs by name."""
