@@ -32,6 +32,8 @@ WRAPPERS = {
     "pycuda": ("backends/cuda*.py",),
     "cuda": ("backends/cuda*.py",),
     "torch": ("frontends/torch*.py",),
+    "nvmath": ("backends/vendor_cublas.py",),
+    "cudnn": ("backends/vendor_cudnn.py",),
 }
 
 
