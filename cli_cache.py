@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from datetime import UTC, datetime
 from typing import Any
 
 from . import console
@@ -82,4 +83,6 @@ def _text(record: dict[str, Any]) -> str:
 
 
 def _value(name: str, value: object) -> str:
+    if name == "at" and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).isoformat(" ", "seconds")
     return console.seconds(value) if name in ("seconds", "bound", "score") else console.brief(value, 300)

@@ -140,9 +140,9 @@ class Database:
         self.register(problem)
         with self._errors() as db:
             db.execute(
-                "update problems set done = 1, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, proven = ?, at = ?"
+                "update problems set done = 1, label = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, proven = ?, at = ?"
                 " where key = ?",
-                (*astuple(winner), time.time(), problem.key),
+                (problem.label, *astuple(winner), time.time(), problem.key),
             )
 
     def register(self, problem: Problem) -> None:
