@@ -10,7 +10,10 @@ from .device import Launch
 
 
 def capture_graph(run: Launch, stream_handle: int) -> Launch | None:
-    """Return a replay of what `run` launches on the stream, or None where cuda-bindings is not installed."""
+    """Return a replay of what `run` launches on the stream, or None where cuda-bindings is not installed.
+
+    The graph holds addresses only, so the replay keeps `run` alive, and with it the memory that its launches use.
+    """
     try:
         cu: Any = import_module("cuda.bindings.driver")
     except ImportError:
@@ -31,7 +34,8 @@ def capture_graph(run: Launch, stream_handle: int) -> Launch | None:
     executable = checked(cu.cuGraphInstantiate(graph, 0))
     checked(cu.cuGraphDestroy(graph))
 
-    def replay() -> None:
+    def replay(owner: Launch = run) -> None:
+        del owner
         checked(cu.cuGraphLaunch(executable, stream))
 
     return replay
