@@ -140,8 +140,8 @@ class Database:
         self.register(problem)
         with self._errors() as db:
             db.execute(
-                "update problems set done = 1, label = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, proven = ?,"
-                " at = ? where key = ?",
+                "update problems set done = 1, label = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?,"
+                " proven = ?, at = ? where key = ?",
                 (problem.label, *astuple(winner), time.time(), problem.key),
             )
 

@@ -206,18 +206,37 @@ def make_reference(problem: Problem) -> Reference:
 def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
     """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same ones."""
     generator = np.random.default_rng(0)
-    ranges = index_ranges(problem.form)
+    ranges, scales = index_ranges(problem.form), input_scales(problem.form)
     found = {}
     for tensor in problem.form.inputs:
         dtype, count = problem.form.tensors[tensor].dtype, _elements(problem, tensor)
         values: Array
         if dtype.is_float:
             values = generator.standard_normal(min(count, _PERIOD), np.float32)
-            values = np.abs(values) + np.float32(0.5) if positive else values
+            values = (np.abs(values) + np.float32(0.5) if positive else values) * np.float32(scales.get(tensor, 1.0))
         else:
             high = 2 if dtype is DType.BOOL else ranges.get(tensor, 8)
             values = generator.integers(0, high, min(count, _PERIOD))
         found[tensor] = np.resize(values.astype(dtype.numpy), count)
+    return found
+
+
+def input_scales(form: FusedGroup) -> dict[str, float]:
+    """Return factors for the inputs of contractions that keep sums of products near one.
+
+    A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A clip behind it would
+    hide that size, and take for a wrong result what is rounding.
+    """
+    found: dict[str, float] = {}
+    for segment in form.segments:
+        own = [r.name for r in segment.reductions]
+        for reduction in segment.reductions:
+            if not is_contraction(reduction, own):
+                continue
+            tensors = {r.tensor for part in operands(reduction, own) for r in reads(part) if r.tensor in form.inputs}
+            terms = prod(v.extent for v in reduction.reduce)
+            for tensor in tensors:
+                found[tensor] = min(found.get(tensor, 1.0), terms ** (-0.5 / len(tensors)))
     return found
 
 
