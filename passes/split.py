@@ -98,7 +98,10 @@ def _group(group: FusedGroup, segment: Segment, types: Mapping[str, TensorType],
 
 
 def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
-    """Return the numbers of parts worth comparing, least first; none where the group has tiles enough for every SM."""
+    """Return the numbers of parts worth comparing, least first: those that give every other SM a tile, up to several for each.
+
+    There are none where the group has tiles enough by itself.
+    """
     if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
         return ()
     (segment,) = group.segments
@@ -110,7 +113,8 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
         return ()
     longest = max(v.extent for v in reduction.reduce)
     limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // tiles)
-    return tuple(1 << k for k in range(1, 16) if 1 << k <= limit)
+    found = [1 << k for k in range(1, 16) if 1 << k <= limit]
+    return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 
 @frozen
@@ -136,12 +140,12 @@ class Splitting:
         """Return the number of parts that is best by the model; more parts are tried as long as they help."""
         key = form_key(group)
         if key not in self.known:
-            found, slower = (inf, 1), 0
+            found, slower = (inf, 1), False
             for parts in candidates(group, self.target):
                 seconds = _seconds(group, parts, self.modelled)
-                slower = 0 if seconds < found[0] else slower + 1
+                slower = seconds >= found[0]
                 found = min(found, (seconds, parts))
-                if slower == 2:
+                if slower:
                     break
             self.known[key] = found[1]
         return self.known[key]
