@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from numpy.lib.stride_tricks import as_strided
 from ..backends.device import Device as Hardware
 from ..backends.device import Launch, Pointer, open_device
 from ..ir.errors import BackendError
-from ..ir.expr import IndexValue, InRange, Read, walk
+from ..ir.expr import IndexValue, InRange, Read, reads, walk
 from ..ir.index import Index, indirects
 from ..ir.launch import KernelFunction
-from ..ir.segment import FusedGroup
+from ..ir.segment import FusedGroup, is_contraction, operands
 from ..ir.target import Target
 from ..ir.types import DType
 from ..passes.views import addressed
