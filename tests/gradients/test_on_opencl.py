@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from cuts.tests.needs import needs_opencl
 
-from .networks import Network, resnet
-from .test_training import STATISTICS, batches, train
+from .networks import Network
+from .test_training import NETWORKS, STATISTICS, batches, train
 
 
 def gradients_of(net: Network, last: str, *wrt: str, mode: Any = "mixed") -> None:
@@ -58,12 +58,14 @@ def test_backward_of_rows_and_windows(op: str) -> None:
 
 
 @needs_opencl
-def test_three_steps_of_a_small_residual_network() -> None:
-    net = resnet()
-    training = cuts.grad(net.graph("loss"), optimiser=cuts.SGD(rate=0.1, momentum=0.9), updates=STATISTICS)
-    data = batches(net, 5)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_three_steps_of_a_small_network(name: str) -> None:
+    make, _, classes = NETWORKS[name]
+    net = make()
+    training = cuts.grad(net.graph("loss"), optimiser=cuts.SGD(rate=0.1, momentum=0.9), updates=STATISTICS if name == "resnet" else {})
+    data = batches(net, classes)
     losses, state = train(training, training.build("opencl").run, data)
     expected_losses, expected = train(training, training.reference, data)
     assert losses == pytest.approx(expected_losses, rel=1e-4)
-    for name in training.carried:
-        np.testing.assert_allclose(state[name], expected[name], rtol=1e-4, atol=2e-5, err_msg=name)
+    for value in training.carried:
+        np.testing.assert_allclose(state[value], expected[value], rtol=1e-4, atol=2e-5, err_msg=value)
