@@ -31,7 +31,10 @@ class Reduction:
 
 @frozen(cache_hash=True)
 class Output:
-    """`tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold; the `extra` axes are spread over the lanes of an instance."""
+    """`tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
+
+    The `extra` axes are spread over the lanes of an instance.
+    """
 
     tensor: str
     write: tuple[Index, ...]

@@ -68,7 +68,9 @@ FORMS: dict[type, Form] = {
     Storage: Form("storage <buffer> offset <offset> strides (<strides>)"),
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
-    SegmentSchedule: Form("spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}", ("*dims", "*reductions")),
+    SegmentSchedule: Form(
+        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}", ("*dims", "*reductions")
+    ),
     TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
     ReductionSchedule: Form("chunks{? stages <stages>?}", ("*dims", "*staging")),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
