@@ -48,8 +48,8 @@ def _factor(node: Node, types: Sequence[TensorType | None], algorithm: str, inst
         results = evaluate(variances(made.program), operands)
         known.update(zip(step.outputs, made.output_types, strict=True))
         values.update({v: results[f] for f, v in zip(made.outputs, step.outputs, strict=True)})
-    ratios = [float(np.max(values[o])) / max(float(np.mean(np.asarray(direct[o], dtype=np.float64))), 1e-300) for o in instance.outputs if values[o].size]
-    return math.sqrt(max([1.0, *ratios]))
+    means = {o: max(float(np.mean(np.asarray(direct[o], dtype=np.float64))), 1e-300) for o in instance.outputs if values[o].size}
+    return math.sqrt(max([1.0, *(float(np.max(values[o])) / mean for o, mean in means.items())]))
 
 
 def variances(program: Program) -> Program:

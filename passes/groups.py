@@ -67,7 +67,8 @@ class Group:
     def storages(self, views: Views) -> dict[str, Storage]:
         """Return where the canonical tensors live; buffers carry canonical names too, so that equal layouts compare equal.
 
-        A kernel is handed pointers to its tensors, so of an offset it needs to know only the alignment: steps of a recurrence share kernels.
+        A kernel is handed pointers to its tensors, so of an offset it needs to know only the alignment: the steps of a recurrence
+        share their kernels.
         """
         found = {t: views.storage(self.tensors[t]) for t in (*self.form.inputs, *self.form.outputs)}
         buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys(s.buffer for s in found.values()))}

@@ -232,7 +232,8 @@ def _walks_reduced(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, 
     width = target.vector_bytes // 4
     if width < 2 or local.extent % width:
         return False
-    return any(use == as_index(local) and pitch == 1 for tile, _ in tiles.values() for use, pitch in zip(tile.uses, tile.pitch, strict=True))
+    places = [pair for tile, _ in tiles.values() for pair in zip(tile.uses, tile.pitch, strict=True)]
+    return any(use == as_index(local) and pitch == 1 for use, pitch in places)
 
 
 def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:

@@ -1,7 +1,7 @@
 """Sliding windows: loads of neighbouring outputs that hit the same element become one (DeepCuts section 5.1, merged load nodes).
 
-An accumulation over a filter reads `x[s*i + r]` for every output `i` of the thread and every tap `r`. As families over (r, i) these loads are
-`R * I`; over the window position `w = s*i + r` they are `s*(I - 1) + R`:
+An accumulation over a filter reads `x[s*i + r]` for every output `i` of the thread and every tap `r`. As families over (r, i)
+these loads are `R * I`; over the window position `w = s*i + r` they are `s*(I - 1) + R`:
 
     acc[i] += x[s*i + r] * f[r]   over r, i      ->      X[w] = x[w] over w;   acc[i] += X[s*i + r] * f[r]
 """
