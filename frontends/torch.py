@@ -41,26 +41,52 @@ def load_torch(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None) -> Graph:
     """Return the graph of an exported program."""
     derive = infer or default_inference()
-    program = program.run_decompositions(_decompositions())
+    program = program.run_decompositions(decompositions())
     reader = Reader(derive)
     inputs = _placeholders(program, reader)
+    _walk(program.graph, reader)
+    specs = program.graph_signature.output_specs
+    wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
+    found = _results(program.graph)
+    outputs = tuple(reader.output(reader.value(found[n]), specs[n].arg.name) for n in wanted)
+    return verify_graph(live_graph(reader, "torch", inputs, outputs), derive)
+
+
+def graph_of_nodes(graph: torch.fx.Graph, infer: Infer | None = None) -> tuple[Graph, list[str | None]]:
+    """Return a captured graph of core operations, every placeholder an input, and the name behind each result (None where it is none)."""
+    derive = infer or default_inference()
+    reader = Reader(derive)
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            reader.define_input(node)
+    _walk(graph, reader)
+    inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
+    names: list[str | None] = []
+    for node in _results(graph):
+        known = isinstance(node, torch.fx.Node)
+        names.append(reader.output(reader.value(node), node.name) if known else None)
+    outputs = tuple(dict.fromkeys(name for name in names if name is not None))
+    return verify_graph(live_graph(reader, "torch", inputs, outputs), derive), names
+
+
+def _results(graph: torch.fx.Graph) -> list[Any]:
+    found = next(node for node in graph.nodes if node.op == "output").args[0]
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _walk(graph: torch.fx.Graph, reader: Reader) -> None:
+    """Convert every call, and raise all that went wrong at once."""
     errors: list[CutsError] = []
     unsupported: dict[str, list[str]] = {}
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         if node.op == "call_function" and not any(n in reader.unknown for n in node.all_input_nodes):
             _convert(node, reader, errors, unsupported)
         elif node.op == "call_function":
             reader.unknown.add(node)
     raise_all(_faults(unsupported) + errors)
-    found = next(node for node in program.graph.nodes if node.op == "output").args[0]
-    results = [value for value in found if isinstance(value, torch.fx.Node)]
-    names = [spec.arg.name for spec in program.graph_signature.output_specs]
-    wanted = [n for n, spec in enumerate(program.graph_signature.output_specs) if spec.kind.name == "USER_OUTPUT"]
-    outputs = tuple(reader.output(reader.value(results[n]), names[n]) for n in wanted)
-    return verify_graph(live_graph(reader, "torch", inputs, outputs), derive)
 
 
-def _decompositions() -> dict[Any, Any]:
+def decompositions() -> dict[Any, Any]:
     """Return how PyTorch takes operations apart, without those that stay whole."""
     table: dict[Any, Any] = {**torch.export.default_decompositions()}
     for name in WHOLE:

@@ -113,3 +113,23 @@ def test_all_unsupported_operations_are_reported_at_once() -> None:
 
     with pytest.raises(CutsError, match=r"2 operations are not supported: aten\.\S*det\S* .*; aten\.nonzero_static"):
         load_torch(Odd(), (torch.randn(3, 3),))
+
+
+@needs_opencl
+def test_torch_compile_runs_our_kernels() -> None:
+    from cuts.torch_backend import cuts_backend
+
+    torch.manual_seed(0)
+    module, example = MODELS["perceptron"]()
+    with torch.no_grad():
+        compiled = torch.compile(module.eval(), backend=cuts_backend)
+        assert torch.allclose(compiled(example), module(example), atol=1e-5)
+
+
+def test_torch_compile_keeps_what_it_cannot_read_in_pytorch() -> None:
+    from cuts.frontends.torch_dynamo import UncompiledWarning
+    from cuts.torch_backend import cuts_backend
+
+    compiled = torch.compile(lambda x: torch.linalg.det(x) + 1, backend=cuts_backend)
+    with torch.no_grad(), pytest.warns(UncompiledWarning, match="1 operation is not supported"):
+        assert torch.allclose(compiled(torch.eye(3)), torch.tensor(2.0))
