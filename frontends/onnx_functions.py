@@ -69,6 +69,11 @@ def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str
     return [_instance(inner, rename, given, f"{label}/{inner.name or inner.op_type}") for inner in body.node]
 
 
+def renamed(node: onnx.NodeProto, rename: Callable[[str], str], name: str) -> onnx.NodeProto:
+    """Return a node of a subgraph with other values' names."""
+    return _instance(node, rename, {}, name)
+
+
 def _defaults(node: onnx.NodeProto, body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
     """Return the attributes that hold where a node gives none, by the body or by the operation's declaration."""
     version = next((o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), onnx.defs.onnx_opset_version())
@@ -102,6 +107,6 @@ def _attributes(
             inner = [_instance(node, rename, given, f"{name}/{node.op_type}") for node in attribute.g.node]
             del copy.g.node[:]
             copy.g.node.extend(inner)
-            for value in copy.g.output:
+            for value in (*copy.g.input, *copy.g.output):
                 value.name = rename(value.name)
         yield copy

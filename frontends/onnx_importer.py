@@ -22,6 +22,7 @@ from .onnx_call import Call, Convert, MoreResults
 from .onnx_fold import can_fold, fold
 from .onnx_functions import attribute_types, function_body, inlined
 from .onnx_model import tensor_array
+from .onnx_scan import unroll_scan
 
 
 @define
@@ -61,14 +62,14 @@ class Importer:
 
     def add_constant(self, array: Array, hint: str) -> str:
         """Return the name of a new constant."""
-        return self._define_constant(self._fresh(hint), array)
+        return self._define_constant(self.fresh(hint), array)
 
     def add_node(
         self, op: str, inputs: Sequence[str | None], attributes: Mapping[str, Attribute], origin: str, outputs: Sequence[str | None]
     ) -> tuple[str, ...]:
         """Add an operation and return its outputs; an output of None gets a name."""
-        node_name = self._fresh(f"{origin}/{op}")
-        names = tuple(self._fresh(f"{origin}.{op}") if name is None else name for name in outputs)
+        node_name = self.fresh(f"{origin}/{op}")
+        names = tuple(self.fresh(f"{origin}.{op}") if name is None else name for name in outputs)
         trial = Node(node_name, op, tuple(inputs), names, dict(attributes), origin)
         types = self.infer(trial, [None if v is None else self.types[v] for v in inputs])
         if len(types) < len(names) and all(name is None for name in outputs[len(types) :]):
@@ -95,13 +96,13 @@ class Importer:
         for node in nodes:
             where = f"node {quote(node.name or next(iter(node.output), ''))} ({node.op_type})"
             known = not any(name in self.unknown for name in node.input)
-            if self._foldable(node) or self._in_table(node) or node.op_type == "If":
+            if self._foldable(node) or self._in_table(node) or node.op_type in ("If", "Scan"):
                 if known:
                     self._import(node, where)
                 else:
                     self.unknown.update(node.output)
             elif (body := self._body(node) if known else None) is not None:
-                self.run(inlined(node, body, self._fresh))
+                self.run(inlined(node, body, self.fresh))
             else:
                 self._refuse(node)
 
@@ -136,6 +137,8 @@ class Importer:
             self._fold(node, attributes, where)
         elif node.op_type == "If":
             self._branch(node, attributes, where)
+        elif node.op_type == "Scan":
+            unroll_scan(self, node, attributes, where)
         else:
             self._convert(node, attributes, where)
 
@@ -183,7 +186,7 @@ class Importer:
             body = self._body(node)
             if body is None:
                 raise
-            self.run(inlined(node, body, self._fresh))
+            self.run(inlined(node, body, self.fresh))
             return
         foreign = sorted(set(attributes) - call.used)
         if foreign:
@@ -225,7 +228,8 @@ class Importer:
         self.types[name] = TensorType(dtype, array.shape)
         return name
 
-    def _fresh(self, hint: str) -> str:
+    def fresh(self, hint: str) -> str:
+        """Return a name that no value has: the hint, or the hint with a number."""
         name, number = hint, 1
         while name in self.reserved:
             number += 1

@@ -180,7 +180,7 @@ def _is_known(node: onnx.NodeProto, version: int) -> bool:
     """Whether the tables, or a function body of the standard over them, have an operation."""
     if node.domain not in ("", "ai.onnx"):
         return False
-    if node.op_type in TABLE or node.op_type == "If":
+    if node.op_type in TABLE or node.op_type in ("If", "Scan"):
         return True
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, version)
