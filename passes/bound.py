@@ -41,10 +41,11 @@ class Bound:
 
 def occupancy(features: Features, target: Target) -> Count:
     """Return how many blocks are resident on an SM: limited by blocks, warps, registers (in groups of 8) and shared memory."""
-    return _resident(features, features.registers, target)
+    return resident_blocks(features, features.registers, target)
 
 
-def _resident(features: Features, registers: Count, target: Target) -> Count:
+def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
+    """Return how many blocks are resident on an SM if a thread has so many registers; 0 where not one fits."""
     warps = ceil_div(features.threads, target.warp_size)
     registers = np.ceil(registers / 8) * 8 * target.warp_size * warps
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
@@ -54,9 +55,9 @@ def _resident(features: Features, registers: Count, target: Target) -> Count:
 
 def bound(features: Features, target: Target, cold: bool = False) -> Bound:
     """Return the lower bound of every point; `cold` says that no input is in the L2 cache when the kernel starts."""
-    most = np.maximum(1, _resident(features, np.maximum(8.0, features.held), target))
+    most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
     fullest = np.ceil(features.grid / target.NUM_SM)
-    dram = features.unique_bytes if cold else max(0.0, features.unique_bytes - target.l2_bytes)
+    dram = features.unique_bytes if cold else np.maximum(0.0, features.unique_bytes - target.l2_bytes)
     lanes = float(target.warp_size)
     barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
     warps = ceil_div(features.threads, target.warp_size)

@@ -48,8 +48,8 @@ def _check_shape(segment: Segment, schedule: SegmentSchedule, group: FusedGroup,
     held = any(o.tensor in group.shared for o in segment.outputs)
     for dim in schedule.dims:
         name = "*".join(a.name for a in dim.axes)
-        if not _power(dim.thread) or not _power(dim.vector):
-            yield f"dim {name}: thread tile {dim.thread} and vector {dim.vector} must be powers of two"
+        if dim.thread < 1 or dim.vector < 1:
+            yield f"dim {name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
         elif dim.block % dim.thread or dim.thread % dim.vector:
             yield f"dim {name}: block {dim.block} must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
         if not held and dim.block > next_power(dim.extent):
@@ -190,4 +190,5 @@ def _order(schedule: SegmentSchedule) -> int:
 
 def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:
     """Return the counts of one schedule, chosen here or written by hand."""
-    return count_features(group, geometry_of(group, schedule), target, np.int64(schedule.raster), np.int64(schedule.min_blocks))
+    launch = (np.int64(schedule.raster), np.int64(schedule.min_blocks))
+    return count_features(group, geometry_of(group, schedule), target, *launch, index=schedule.index)

@@ -122,7 +122,15 @@ def _moves(structure: Structure, places: tuple[int, ...]) -> list[tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def _siblings(knob: Knob) -> tuple[tuple[int, ...], ...]:
-    """Return for each value of a knob the positions of those that differ in one of its parameters."""
+    """Return for each value of a knob the positions of those that differ in one of its parameters.
+
+    Runs of neighbours, whose vector is the whole thread tile, change both together, and may keep the block while they do.
+    """
     table = np.asarray(knob.values, dtype=np.int64)
     near = (table[:, None, :] != table[None, :, :]).sum(axis=2) == 1
+    if table.shape[1] == 3:
+        _, tile, vector = table.T
+        run = np.equal(tile, vector) & np.greater(tile, 1)
+        near |= run[:, None] & np.not_equal(table[:, None, 1], table[None, :, 1]) & run[None, :]
+        near |= run[None, :] & np.equal(table[:, None, 0], table[None, :, 0]) & ~np.eye(len(table), dtype=bool)
     return tuple(tuple(int(k) for k in np.flatnonzero(row)) for row in near)

@@ -156,7 +156,7 @@ def evaluate(space: Space, structure: Structure, columns: Columns, start: int, p
     """Count the features of points and check them."""
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
     launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
-    features = count_features(space.group, sizes, space.target, *launch, work=space.work)
+    features = count_features(space.group, sizes, space.target, *launch, work=space.work, index=structure.index)
     illegal = illegal_reasons(sizes, space.target, features)
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
     return Batch(structure, start, size, columns, features, illegal, sizes, points)

@@ -50,7 +50,9 @@ class Features:
     expected to use of the `limit` it has. `outer` counts blocks along the outermost dim; `rows` is the part of `bytes` that depends on it
     only, `columns` the part that does not depend on it; `again` are bytes that a later statement of the block reads
     once more. `instances` counts a thread's independent results, `decoding` the instructions of all threads for guards and flattened
-    indices of direct loads, `scatter` the cycles in which fetches store tiles turned round.
+    indices of direct loads, `direct` the load instructions of one thread that are no part of a fetch,
+    `divided` the elements that a block fetches by way of divisions, `divided_direct` such loads of one thread, `table` is 1 where tables
+    take the place of those divisions, `scatter` the cycles in which fetches store tiles turned round.
     """
 
     grid: Count
@@ -71,6 +73,10 @@ class Features:
     wavefronts: Count
     lines: Count
     copies: Count
+    direct: Count
+    divided: Count
+    divided_direct: Count
+    table: float
     decoding: Count
     scatter: Count
     global_loads: Count
@@ -101,6 +107,7 @@ def count_features(
     raster: Count = 1,
     min_blocks: Count = 0,
     work: tuple[float, float] | None = None,
+    index: str = "computed",
 ) -> Features:
     """Return the counts of all points whose sizes are given, per segment; `work` is what `group_work` says, where that is known."""
     totals = Totals(group, target)
@@ -132,7 +139,8 @@ def count_features(
     outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
     return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages, raster=raster,
-                    min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
+                    min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
+                    segments=tuple(parts), table=float(index == "table"),
                     **totals.sums)  # fmt: skip
 
 

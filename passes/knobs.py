@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ..ir.expr import reads
-from ..ir.index import variables
+from ..ir.index import Var, variables
 from ..ir.segment import Segment
 from ..ir.target import Target
 from .structure import Knob, SegmentStructure, is_matrix_like, next_power, powers
+
+#: Most neighbours along a window that one thread computes.
+LONGEST_RUN = 14
 
 
 def segment_knobs(segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool) -> Iterator[Knob]:
@@ -21,6 +24,8 @@ def segment_knobs(segment: Segment, structure: SegmentStructure, prefix: str, ta
         tiles = _thread_tiles(extent, structure, matrix, target, coarse)
         vectors = _vectors(d, structure, segment, target, coarse) if extent > 1 else (1,)
         triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
+        if not matrix and not structure.stages_any and not structure.lanes and len(axes) == 1 and _slides(axes[0], segment):
+            triples += _runs(extent, counts, tiles, triples, target, coarse)
         yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
@@ -69,6 +74,25 @@ def _thread_tiles(extent: int, structure: SegmentStructure, matrix: bool, target
     if matrix and (target.is_cpu or (not coarse and len(structure.dims) <= 3)):
         top = 16
     return powers(1, min(next_power(extent), top))
+
+
+def _slides(axis: Var, segment: Segment) -> bool:
+    """Whether a window moves along an axis, so that neighbours read some of the same elements."""
+    found = [i for r in segment.reductions for read in reads(r.body) for i in read.indices if axis in variables(i)]
+    return any(len(variables(i)) > 1 for i in found)
+
+
+def _runs(
+    extent: int, counts: Sequence[int], tiles: Sequence[int], known: Sequence[tuple[int, ...]], target: Target, coarse: bool
+) -> list[tuple[int, int, int]]:
+    """Return runs of neighbours for one thread along a window: powers of two, and lengths that divide the extent."""
+    lengths = {e for e in tiles if e > 1} if target.is_cpu else {*tiles, *(e for e in range(3, LONGEST_RUN + 1) if extent % e == 0)}
+    found = []
+    for e in sorted(lengths - {1}):
+        exact = () if coarse and e in tiles else (-(-extent // e),)
+        threads = sorted({*counts, *(t for t in exact if t <= target.MAX_thread)})
+        found += [(t, e, e) for t in threads if t * e <= next_power(extent) and (t, e, e) not in known]
+    return found
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Target, coarse: bool) -> tuple[int, ...]:

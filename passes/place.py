@@ -77,9 +77,9 @@ def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
     axis = read.indices[-1].terms[0][0]
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
-            return least(vector, widest)
+            return np.gcd(vector, widest)
     if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
-        return least(geometry.row_vector, widest)
+        return np.gcd(geometry.row_vector, widest)
     return 1
 
 
@@ -123,6 +123,12 @@ def decoding_cost(read: Read, geometry: Geometry) -> float:
     used = frozenset[object]().union(*(variables(i) for i in read.indices))
     flat = any(len(d) > 1 and len(used.intersection(d)) > 1 for d in (*geometry.structure.loops, *geometry.structure.dims))
     return 2.0 * len(read.guards) + 4.0 * flat
+
+
+def divides(read: Read, geometry: Geometry) -> float:
+    """Return 1 where an address takes divisions: a flattened loop has more than one axis that the read's indices tell apart."""
+    used = frozenset[object]().union(*(variables(i) for i in read.indices))
+    return float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:

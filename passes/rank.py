@@ -1,11 +1,12 @@
 """The order in which points are worth measuring: an estimate of time, made of the bound's counts and of what the bound forgives.
 
-Nothing is discarded by it. On a GPU it is the longer of computing and moving data, part of the shorter one, and what nothing overlaps:
+Nothing is discarded by it. On a GPU it is a soft maximum of what each resource takes, and what nothing overlaps. `passes.costs` holds the
+constants, fitted to measured kernels:
 
-* computing: instructions of a warp, those of the loop, of barriers and of fetches included; cycles of shared memory, at two per 16-byte
-  load even where lanes share addresses, times bank conflicts; both slower where warps and independent results are too few to hide latency.
-* moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2; bytes through L2 for
-  the fullest SM.
+* issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of shared memory; both
+  slower where warps and independent results are too few to hide latency.
+* moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2; bytes through L2.
+* direct loads: a thread has few of them in flight, fewer where guards and divisions come before them or lanes touch many lines.
 * exposed: in each round of a loop, latency of memory beyond the time that the buffers ahead, or other warps, have work for.
 """
 
@@ -14,87 +15,110 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.target import Target
-from .bound import CACHED_LATENCY, Bound, longest
+from .bound import CACHED_LATENCY, Bound, longest, resident_blocks
+from .costs import FITTED, Costs
 from .features import Features
 from .footprint import Count, ceil_div
 
-#: Instructions of a warp per round of a loop over chunks, per instruction that fetches a staged tile, and of a kernel's beginning.
-LOOP, FETCH, BEGINNING = 16.0, 4.0, 80.0
-#: Clocks of an SM that the start of a block takes.
-BLOCK = 40.0
-#: Warps of an SM times the root of each thread's independent results that hide the latency of arithmetic and shared memory.
-PARALLEL = 32.0
-#: Shares of the rates of DRAM and L2 that a good kernel sustains.
-DRAM_SHARE, L2_SHARE = 0.9, 0.45
-#: Part of what is read again that DRAM serves where the L2 cache cannot hold it.
-REREAD = 0.5
-#: Share of DRAM latency that a round waits for, on average of what caches hold.
-ROUND_LATENCY = 0.5
+#: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
+LATE = 0.9
 
 
-def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
+def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0, costs: Costs = FITTED) -> Count:
     """Return the time by which points are ordered, never much below the bound; `conflicts` is the bank conflict factor."""
     if target.is_cpu:
         return _on_cpu(features, found, target)
-    compute, resident = _computing(features, found, target, conflicts)
-    memory = _moving(features, found, target)
-    longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
-    waves = np.ceil(features.grid / (target.NUM_SM * found.occupancy))
-    ahead, overlap = _overlap(features, resident, target)
-    latency = ROUND_LATENCY * target.dram_latency
-    rounds = waves * np.maximum(1.0, features.rounds)
-    exposed = rounds * latency**2 / (latency + 4.0 * ahead * longer / rounds) + waves * latency / resident
-    barriers = waves * features.barriers * 1.5 * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
-    starts = np.ceil(features.grid / target.NUM_SM) * BLOCK / target.clock
-    total = starts + longer + shorter * (0.15 + 0.85 / overlap) + exposed + barriers + target.dram_latency
-    return target.launch_time + np.maximum(total, longest(found.terms)) * _unwieldy(features)
+    fitting = _occupancy(features, target)
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
+    resident = np.minimum(fitting, fullest)
+    waves = np.maximum(1.0, blocks / resident)
+    busy = _softly_longest(
+        (
+            *_computing(features, blocks, resident, target, conflicts, costs),
+            *_moving(features, blocks, fitting, target, costs),
+            waves * _direct(features, costs) * target.dram_latency,
+        ),
+        1.0 + costs.overlap,
+    )
+    exposed = _exposed(features, busy, waves, resident, target, costs)
+    barriers = waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
+    total = blocks * costs.block / target.clock + busy + exposed + barriers + costs.fixed * target.dram_latency
+    tables = features.table * np.greater(features.divided, 0) * waves * features.rounds * costs.entry * target.dram_latency
+    return target.launch_time + np.maximum((total + tables) * _unwieldy(features, costs), longest(found.terms))
 
 
-def _overlap(features: Features, resident: Count, target: Target) -> tuple[Count, Count]:
-    """Return for how many rounds there is work while a round's data comes, and how many parts of a kernel run side by side."""
+def _occupancy(features: Features, target: Target) -> Count:
+    """Return how many blocks an SM is expected to hold."""
+    late = np.minimum(np.maximum(LATE * features.needed, 16.0), features.limit)
+    registers = np.where(np.equal(features.copies, 0), late, features.registers)
+    return np.maximum(1, resident_blocks(features, registers, target))
+
+
+def _softly_longest(times: tuple[Count, ...], sharpness: float) -> Count:
+    """Return a little more than the longest time: resources get into each other's way."""
+    top = times[0]
+    for time in times[1:]:
+        top = np.maximum(top, time)
+    total: Count = 0.0
+    for time in times:
+        total = total + (time / top) ** sharpness
+    return top * total ** (1.0 / sharpness)
+
+
+def _exposed(features: Features, busy: Count, waves: Count, resident: Count, target: Target, costs: Costs) -> Count:
+    """Return the seconds in which memory is waited for: in rounds of loops, beyond the work there is, and as blocks begin."""
     warps = ceil_div(features.threads, target.warp_size)
     staged = np.greater(features.copies, 0)
     others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
     ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1)
     ahead = np.where(ring, features.stages - 1.0, 0.0) + 1.0 - 1.0 / others
-    return ahead, np.where(ring, np.maximum(others, 3.0), others)
+    latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
+    rounds = waves * np.maximum(1.0, features.rounds)
+    waiting = rounds * latency**2 / (latency + costs.ahead * ahead * busy / rounds)
+    return waiting + costs.first * waves * target.dram_latency / resident
 
 
-def _computing(features: Features, found: Bound, target: Target, conflicts: Count) -> tuple[Count, Count]:
-    """Return the seconds that the fullest SM computes for, and how many of its blocks do so at once."""
+def _computing(features: Features, blocks: Count, resident: Count, target: Target, conflicts: Count, costs: Costs) -> tuple[Count, Count]:
+    """Return the seconds that the fullest SM issues for, and those that its path to shared memory is busy."""
     lanes = float(target.warp_size)
-    blocks = np.ceil(features.grid / target.NUM_SM)
-    resident = np.minimum(found.occupancy, blocks)
     warps = ceil_div(features.threads, target.warp_size)
     idle = lanes * warps / features.threads
-    accesses = features.shared_loads + features.global_loads + features.stores
-    overhead = warps * (BEGINNING + LOOP * features.rounds + features.barriers)
-    overhead = overhead + (FETCH * features.copies + features.decoding) / lanes
-    issue = (features.issue + accesses) / lanes * idle + overhead
-    returned = 0.5 * features.thread_loads * features.threads / lanes
-    shared = np.maximum(features.wavefronts, returned) * conflicts + features.copies / lanes + features.scatter + features.lines
-    times = issue / target.issue_per_clock, shared
-    busy = np.maximum(*times) + 0.2 * np.minimum(*times)
-    hidden = np.minimum(1.0, resident * warps * np.sqrt(np.minimum(features.instances, 64)) / PARALLEL)
-    return blocks * busy / target.clock / np.maximum(0.1, hidden) ** 0.7, resident
+    accesses = costs.load * features.global_loads + costs.shared_load * features.shared_loads + costs.store * features.stores
+    divisions = features.divided * (costs.division + costs.table * features.table)
+    fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
+    overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
+    issue = (features.issue + accesses) / lanes * idle + fetches + overhead
+    returned = costs.returned * features.thread_loads * features.threads / lanes
+    shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
+    shared = shared + costs.written * features.copies / lanes + costs.turned * features.scatter + costs.line * features.lines
+    parallel = resident * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
+    busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+    return busy * issue / target.issue_per_clock, busy * shared
 
 
-def _moving(features: Features, found: Bound, target: Target) -> Count:
+def _direct(features: Features, costs: Costs) -> Count:
+    """Return the latencies that a thread's direct loads take one after another."""
+    loads = np.maximum(features.direct * features.threads, 1e-9)
+    guarded = (1.0 + features.decoding / loads) ** costs.guarded
+    apart = np.clip(features.lines * 32.0 / (loads + features.stores), 1.0, 32.0) ** costs.apart
+    return costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * apart
+
+
+def _moving(features: Features, blocks: Count, fitting: Count, target: Target, costs: Costs) -> tuple[Count, Count]:
     """Return the seconds that data takes: from DRAM, and through the L2 cache for the fullest SM."""
-    dram = features.unique_bytes / target.BW_global
-    if features.unique_bytes > target.l2_bytes / 2:
-        dram = np.maximum(dram, _waved(features, found, target) / target.BW_global)
-    together = np.minimum(features.grid, target.NUM_SM * found.occupancy)
+    together = np.minimum(features.grid, target.NUM_SM * fitting)
+    large = np.greater(features.unique_bytes, target.l2_bytes / 2)
+    dram = np.maximum(features.unique_bytes, np.where(large, _waved(features, together), 0.0))
     lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # part that L2 no longer holds
-    dram = dram + REREAD * lost * features.grid * features.again / target.BW_global
-    blocks = np.ceil(features.grid / target.NUM_SM)
-    through = 0.5 * features.bytes + 0.5 * np.maximum(features.bytes, features.fetched) + features.stored
-    return np.maximum(dram / DRAM_SHARE, blocks * through * target.NUM_SM / (L2_SHARE * target.l2_bandwidth))
+    dram = dram + costs.again * lost * features.grid * features.again
+    asked = np.maximum(features.bytes, features.fetched)
+    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 
 
-def _waved(features: Features, found: Bound, target: Target) -> Count:
+def _waved(features: Features, together: Count) -> Count:
     """Return the bytes that DRAM moves if blocks that run together share what they read, and later ones find nothing."""
-    together = np.minimum(features.grid, target.NUM_SM * found.occupancy)
     side = np.maximum(1.0, features.grid / np.maximum(1.0, features.outer))
     tall = np.minimum(np.where(np.equal(features.outer % features.raster, 0), features.raster, 1), features.outer)
     wide = np.minimum(side, np.ceil(together / tall))
@@ -104,9 +128,9 @@ def _waved(features: Features, found: Bound, target: Target) -> Count:
     return features.grid / together * (wave + together * features.stored)
 
 
-def _unwieldy(features: Features) -> Count:
+def _unwieldy(features: Features, costs: Costs) -> Count:
     """Return a soft penalty on long unrolled bodies (instruction cache, compile time), and on launch bounds that ask for the impossible."""
-    long = 1.0 + 0.08 * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
+    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
     roomy = np.greater(features.registers, 128)
     asked = np.where(np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001))
     return long + asked + 0.0005 * np.log2(features.raster)

@@ -12,7 +12,7 @@ from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from .footprint import Count, ceil_div, least, product, segments_of
 from .geometry import Geometry
-from .place import Place, access_vector, copy_cost, decoding_cost, tile_vector, warp_lines, wavefronts
+from .place import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
 from .registers import resident_row
 from .tiles import StagedTile
 from .work import memory_reads, node_cost, nodes
@@ -27,7 +27,8 @@ class Totals:
         self.sums: dict[str, Count] = dict.fromkeys(
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
              "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows",
-             "columns", "decoding", "scatter", "again"), 0)  # fmt: skip
+             "columns", "decoding", "scatter", "again", "direct",
+             "divided", "divided_direct"), 0)  # fmt: skip
         self.traffic: dict[Read, Count] = {}
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
@@ -83,6 +84,8 @@ class Totals:
             self.add("shared_loads", times / vector * place.threads)
             return
         self.add("global_loads", times / vector * place.threads)
+        self.add("direct", times / vector)
+        self.add("divided_direct", times / vector * divides(read, geometry))
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place, lattices)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
@@ -173,6 +176,7 @@ def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry:
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     used = expr_variables(expr)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    totals.add("divided", moved * divides(main, geometry))
     once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
     vector = least(tile_vector(expr, tile, geometry), totals.target.vector_bytes // size)

@@ -102,3 +102,11 @@ def test_histogram_says_why_points_are_illegal():
 def test_space_sizes_are_as_the_design_says():
     assert 1e5 < make_space(matmul(1024, 1024, 1024), H200, coarse=True).size < 1e7
     assert make_space(pointwise(1, 64, 56, 56), H200).size < 1e4
+
+
+def test_windows_offer_runs_that_divide_their_extent():
+    group = depthwise(2, 32, 58)
+    for target, offered in ((H200, True), (CPU, False)):
+        values = {v for s in make_space(group, target).structures if not any(p.stages_any for p in s.segments)
+                  for k in s.knobs if len(k.names) == 3 for v in k.values}  # fmt: skip
+        assert ((4, 14, 14) in values) == ((8, 7, 7) in values) == offered

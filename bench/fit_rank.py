@@ -1,0 +1,149 @@
+"""Fit the constants of the estimate that orders points to measured kernels, and say how well it orders operations it was not fitted to.
+
+Run it with `python bench/fit_rank.py POINTS.json [TARGET]`. The file holds `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms":
+MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The constants are printed as the text of `passes/costs.py`.
+
+Least squares of the logarithms, Gauss-Newton with damping: every operation weighs the same, a point by the square of how close it is to
+its operation's best; a ridge holds each constant to what it is now.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import attrs
+import numpy as np
+from cuts.backends.targets import find_target
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.ir.text import parse_ir
+from cuts.passes.banks import conflict_factor
+from cuts.passes.bound import bound
+from cuts.passes.check import features_of, geometry_of
+from cuts.passes.costs import FITTED, Costs
+from cuts.passes.features import Features
+from cuts.passes.rank import rank
+
+Array = np.ndarray[Any, Any]
+NAMES = tuple(f.name for f in attrs.fields(Costs))
+#: Weight of the ridge; part of an operation's mean error that does not count; power of a point's weight.
+RIDGE, FORGIVEN, POWER = 0.01, 0.7, 2.0
+#: What a measurement adds to a kernel, in latencies of DRAM: events before and after it, a flushed cache of instructions.
+OVERHEAD = 5.84
+
+
+@attrs.frozen(eq=False)
+class Points:
+    """Measured points: counts as arrays, bank conflicts, seconds, and the number of each point's operation."""
+
+    features: Features
+    conflicts: Array
+    seconds: Array
+    case: Array
+
+    def where(self, mask: Array) -> Points:
+        """Return some of the points."""
+        chosen = {f.name: getattr(self.features, f.name) for f in attrs.fields(Features)}
+        chosen = {name: value[mask] if isinstance(value, np.ndarray) else value for name, value in chosen.items()}
+        return Points(Features(**chosen), self.conflicts[mask], self.seconds[mask], self.case[mask])
+
+
+def read(path: str, target: Target) -> tuple[list[str], Points]:
+    """Return the names of the operations and their points; kernels that spilled are left out."""
+    with open(path) as file:
+        measured = json.load(file)
+    fields = [f.name for f in attrs.fields(Features) if f.name != "segments"]
+    rows: list[list[float]] = []
+    for number, entry in enumerate(measured.values()):
+        group = parse_ir(entry["group"])
+        assert isinstance(group, FusedGroup), "the text of a group"
+        for point in entry["points"]:
+            if not point.get("ms") or point.get("spill"):
+                continue
+            schedule = parse_ir(point["sched"])
+            assert isinstance(schedule, Schedule), "the text of a schedule"
+            counts = features_of(group, schedule, target)
+            factor = float(np.max(conflict_factor(group, geometry_of(group, schedule), target)))
+            rows.append([*(float(np.max(getattr(counts, f))) for f in fields), factor, point["ms"] * 1e-3, number])
+    table = np.asarray(rows)
+    columns = dict(zip(fields, table.T, strict=False))
+    return list(measured), Points(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
+
+
+def estimate(costs: Costs, points: Points, target: Target) -> Array:
+    """Return the estimated seconds of points."""
+    order = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
+    return np.asarray(order) + OVERHEAD * target.dram_latency
+
+
+def fit(points: Points, target: Target, start: Costs = FITTED, rounds: int = 12) -> Costs:
+    """Return the constants that explain the points best."""
+    count = points.case.max() + 1
+    best = np.full(count, np.inf)
+    np.minimum.at(best, points.case, points.seconds)
+    weight = (best[points.case] / points.seconds) ** POWER
+    total = np.maximum(np.bincount(points.case, weight, count), 1e-12)
+    first = np.log(np.asarray(attrs.astuple(start)))
+
+    def errors(logs: Array) -> Array:
+        wrong = np.log(estimate(Costs(*np.exp(logs)), points, target) / points.seconds)
+        mean = np.bincount(points.case, weight * wrong, count) / total
+        own = (wrong - FORGIVEN * mean[points.case]) * np.sqrt(weight / total[points.case])
+        return np.concatenate([own, np.sqrt(RIDGE) * (logs - first)])
+
+    logs, damping = first, 1e-2
+    now = errors(logs)
+    for _ in range(rounds):
+        slopes = np.stack([(errors(logs + 1e-3 * unit) - now) / 1e-3 for unit in np.eye(len(NAMES))], axis=1)
+        step = -np.linalg.solve(slopes.T @ slopes + damping * np.eye(len(NAMES)), slopes.T @ now)
+        after = errors(logs + np.clip(step, -1.0, 1.0))
+        if after @ after < now @ now:
+            logs, now, damping = logs + np.clip(step, -1.0, 1.0), after, damping / 3
+        else:
+            damping *= 8
+    return Costs(*(float(v) for v in np.exp(logs)))
+
+
+def quality(estimated: Array, points: Points, names: list[str]) -> list[dict[str, Any]]:
+    """Return for each operation the time of the first point and of the best of the first eight, as multiples of the best measured."""
+    found = []
+    for number, name in enumerate(names):
+        own = np.flatnonzero(points.case == number)
+        ordered = points.seconds[own[np.argsort(estimated[own], kind="stable")]]
+        found.append({"name": name, "first": ordered[0] / ordered.min(), "eight": ordered[:8].min() / ordered.min()})
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return medians, and how many operations have a point within 10 % of the best among their first eight."""
+    return {
+        "operations": len(rows),
+        "first_median": round(float(np.median([r["first"] for r in rows])), 3),
+        "eight_median": round(float(np.median([r["eight"] for r in rows])), 3),
+        "eight_within_tenth": sum(bool(r["eight"] <= 1.1) for r in rows),
+    }
+
+
+def main() -> None:
+    """Fit, cross-validate by leaving operations out, print the constants and the quality of the order."""
+    target = find_target(sys.argv[2] if len(sys.argv) > 2 else "cuda:h200")
+    names, points = read(sys.argv[1], target)
+    print("as committed", json.dumps(summary(quality(estimate(FITTED, points, target), points, names))))
+    costs = fit(points, target)
+    print(", ".join(f"{name}={value:.4g}" for name, value in attrs.asdict(costs).items()))
+    print("fitted", json.dumps(summary(quality(estimate(costs, points, target), points, names))))
+    left_out = np.empty(len(points.seconds))
+    for number in range(len(names)):
+        own = points.case == number
+        left_out[own] = estimate(fit(points.where(~own), target, rounds=6), points, target)[own]
+    rows = quality(left_out, points, names)
+    for row in rows:
+        print(f"{row['name']:20} first {row['first']:.2f}, best of eight {row['eight']:.2f}")
+    print("left out", json.dumps(summary(rows)))
+
+
+if __name__ == "__main__":
+    main()
