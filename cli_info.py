@@ -85,4 +85,3 @@ def ops_command(arguments: Namespace) -> int:
     rows = [[decl.name, decl.family or "-", decl.summary] for decl in registry.values()]
     console.out().print(console.table(f"{len(rows)} operations", ["op", "family", "summary"], rows))
     return 0
-

@@ -111,7 +111,7 @@ class _Pipeline:
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
             groups: Sequence[Group] = self._after("partition", self._partition(views, evaluator), show_partition)
-            groups, views = self._after("split", split_groups(groups, views, evaluator), lambda made: show_partition(made[0]))
+            groups, views = self._after("split", self._split(groups, views, evaluator), lambda made: show_partition(made[0]))
             groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
             unique = distinct(groups, views)
             chosen = self._after("schedule", self._schedule(unique, groups, views), self._show(show_candidate))
@@ -145,9 +145,16 @@ class _Pipeline:
             groups = partition(Partitioner(workshop, evaluator), "mixed")
         return groups
 
-    def _evaluator(self, modelled: Evaluator) -> Splitting:
-        """Return what groups cost: by measurement where there is a selector, else by the model; split where that is faster."""
-        return Splitting(modelled if self.selector is None else self.selector.evaluator(modelled), modelled, self.target)
+    def _evaluator(self, modelled: Evaluator) -> Evaluator:
+        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is faster.
+
+        Without a measurement no group is split: two launches are certain, what they gain is within the error of the model.
+        """
+        return modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
+
+    @staticmethod
+    def _split(groups: Sequence[Group], views: Views, evaluator: Evaluator) -> tuple[Sequence[Group], Views]:
+        return split_groups(groups, views, evaluator) if isinstance(evaluator, Splitting) else (groups, views)
 
     def _schedule(self, unique: Mapping[Hashable, Group], groups: Sequence[Group], views: Views) -> Mapping[Hashable, Candidate]:
         """Return the point of each distinct kernel: the fastest by measurement, or the best by the model."""
