@@ -206,8 +206,8 @@ def test_parts_of_a_larger_buffer_are_checked_where_they_lie(bench: DeviceBench)
 
 def test_workers_build_in_parallel_and_a_job_that_takes_too_long_costs_itself() -> None:
     workers = Workers(2, "cuts.tests.search.services:Slow")
-    for name, seconds in (("a", 0.0), ("b", 30.0), ("c", 0.0)):
-        workers.submit(Job(name, "nap", (seconds,), limit=1.0))
+    for name, seconds, limit in (("a", 0.0, 60.0), ("b", 300.0, 2.0), ("c", 0.0, 60.0)):  # a busy machine starts workers slowly
+        workers.submit(Job(name, "nap", (seconds,), limit=limit))
     workers.submit(Job("d", "crash", ()))
     done = {}
     while workers.load:
