@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from ..ir.dfg import Accumulate, Initialise
+from ..ir.dfg import Initialise
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, SharedBuffer, Wait, phases
 from ..ir.launch import Argument, KernelFunction
 from ..ir.types import DType
@@ -136,16 +136,3 @@ def _item(item: Item, names: Names, out: Writer) -> None:
             out.line(names.dialect.commit)
     elif isinstance(item, Wait) and names.dialect.wait:
         out.line(names.dialect.wait.format(pending=item.pending))
-
-
-def body_operations(kernel: Kernel) -> int:
-    """Return the largest number of accumulations a thread's phase unrolls to (compile time grows superlinearly with it)."""
-    largest = 0
-    for phase in phases(kernel.items):
-        for root in phase.roots:
-            if isinstance(root, Accumulate):
-                size = 1
-                for var in phase.unrolled:
-                    size *= var.extent
-                largest = max(largest, size)
-    return largest

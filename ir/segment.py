@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from .expr import Call, Expr, Guard, Read, expr_variables, reads
+from .expr import Call, Expr, Guard, expr_variables, reads
 from .index import Index, Var
 from .types import TensorType
 
@@ -115,8 +115,3 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
     parts = operands(reduction, own)
     touched = [r for r in reduction.reduce if sum(r in expr_variables(p) for p in parts) >= 2]
     return bool(touched) and isinstance(reduction.body, Call) and reduction.combine == "sum"
-
-
-def read_variables(read: Read) -> frozenset[Var]:
-    """Return the variables a read depends on."""
-    return expr_variables(read)

@@ -30,7 +30,7 @@ from ..ir.dfg import (
     substitute_node,
 )
 from ..ir.expr import Guard, substitute_guards
-from ..ir.index import Index, IndexLike, Var, substitute, variables
+from ..ir.index import Index, IndexLike, Var, substitute
 from ..ir.kernel import Item, Kernel, Loop, Phase
 from .windows import merge_windows
 
@@ -147,13 +147,3 @@ def mark(roots: Iterable[Root], chosen: Iterable[Root]) -> set[Value | Root]:
     """Return the nodes of a scalar graph that the chosen roots reach: what the paper keeps for a thread."""
     every = set(post_order(roots))
     return every & set(post_order(chosen))
-
-
-def free_variables(phase: Phase) -> frozenset[Var]:
-    """Return the variables a phase uses that are not its own: definitions and loop counters."""
-    found: set[Var] = set()
-    for root in phase.roots:
-        found |= _box(root)
-    for guard in phase.when:
-        found |= variables(guard.index)
-    return frozenset(found - set(phase.unrolled))

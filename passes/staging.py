@@ -198,11 +198,6 @@ def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[V
     return rebuild(expr, leaf)
 
 
-def tile_bytes(tile: Tile, stages: int, element: int) -> int:
-    """Return the shared bytes of a staged operand, all stages included, aligned to 16."""
-    return -(-tile.size * stages * element // 16) * 16
-
-
 @frozen
 class Box:
     """The box of a shared tensor that a block needs: where it begins (in block coordinates) and its extents, per tensor dim."""

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from ..ir.dfg import Convert, Held, IndexNode, Literal, Load, Op, Test, Value
 from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, dtype_of, substitute_expr
-from ..ir.index import Atom, Clamp, FloorDiv, Index, Indirect, Mod, Var, clamp, floordiv, linearise, modulo, substitute
+from ..ir.index import Atom, Clamp, FloorDiv, Index, Indirect, Mod, Var, clamp, floordiv, linearise, modulo
 from ..ir.launch import Storage
 from ..ir.segment import FusedGroup
 from .staging import Binding, Box
@@ -107,8 +107,3 @@ def _resolve_atom(atom: Atom, context: Context) -> Index:
         flat = linearise(inner, strides_of(atom.tensor, context))
         return Index(0, ((Indirect(atom.tensor, (flat,), atom.extent, atom.wraps), 1),))
     return Index(0, ((atom, 1),))
-
-
-def with_places(index: Index, binding: Binding) -> Index:
-    """Return an index with axes replaced by their places."""
-    return substitute(index, binding.places)
