@@ -128,8 +128,11 @@ class _Pipeline:
     def _algorithms(self, graph: Graph, evaluator: Evaluator) -> tuple[Graph, Mapping[str, str]]:
         """Return the graph with the cheapest algorithm of each node, and which nodes belong to one.
 
-        While measuring changes what the algorithms cost, they are compared again.
+        While measuring changes what the algorithms cost, they are compared again. Without measurements every node keeps its own
+        declaration: an alternative rounds more and takes more kernels, which only a time can justify.
         """
+        if self.selector is None:
+            return graph, {}
         instances = Instances(self.registry)
         step = ChooseAlgorithms(instances, evaluator, Policy(shared_bytes=self.target.MAX_shared), self.options.mode)
         chosen = step.run(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.passes.choose import Candidate, choose
 from cuts.passes.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.legality import Policy, shared_level
 from cuts.passes.normalise import Illegal, normalise
+from cuts.passes.partition import Evaluator
 from cuts.passes.programs import Programs, build_programs
 from cuts.passes.space import Space, Structure, make_space
+from cuts.passes.workload import Workload
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -201,3 +205,23 @@ def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return random inputs of a group."""
     generator = np.random.default_rng(seed)
     return {t: generator.standard_normal(group.tensors[t].shape).astype(group.tensors[t].dtype.numpy) for t in group.inputs}
+
+
+@frozen
+class ByModel:
+    """A selector that takes the model's word for measurements, so that a pipeline does what it does only where times are measured."""
+
+    target: Target
+    complete: bool = True
+
+    def evaluator(self, modelled: Evaluator) -> Evaluator:
+        """Return the model."""
+        return modelled
+
+    def learn(self) -> bool:
+        """Measure nothing."""
+        return False
+
+    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+        """Return the model's first choices."""
+        return {key: choose(work.form, self.target)[0] for key, work in workloads.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-
 import cuts
 import numpy as np
 from attrs import evolve
@@ -15,18 +13,15 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.choose import Candidate, choose
 from cuts.passes.evaluators import Modelled
 from cuts.passes.interpret import interpret
-from cuts.passes.partition import Evaluator
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.split import Splitting, candidates, split_reduction
-from cuts.passes.workload import Workload
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_opencl
-from .cases import arrays, builder, chains, points, whole
+from .cases import ByModel, arrays, builder, chains, points, whole
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:sm_90")
@@ -82,21 +77,6 @@ def test_few_results_are_split_and_many_are_not() -> None:
     assert splitting.best(large)[1] == 1
 
 
-class ByModel:
-    """A selector that takes the model's word for measurements."""
-
-    complete = True
-
-    def evaluator(self, modelled: Evaluator) -> Evaluator:
-        return modelled
-
-    def learn(self) -> bool:
-        return False
-
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
-        return {key: choose(work.form, GPU_LIKE)[0] for key, work in workloads.items()}
-
-
 #: A machine with the units of a large GPU, so that splitting pays, whose kernels run here.
 GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 
@@ -107,7 +87,7 @@ def test_a_compiled_graph_with_a_split_reduction() -> None:
     nodes = (Node("m", "matmul", ("a", "b"), ("y",)), Node("n", "add", ("y", "c"), ("z",)), Node("o", "relu", ("z",), ("u",)))
     graph = Graph("g", ("a", "b", "c"), ("u",), {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}, nodes)
     registry = Registry.builtin()
-    compiled = compile_graph(graph, registry, GPU_LIKE, CompileOptions(), emit, ByModel())
+    compiled = compile_graph(graph, registry, GPU_LIKE, CompileOptions(), emit, ByModel(GPU_LIKE))
     plan = plan_of(compiled, graph, load_spec(()), GPU_LIKE)
     assert len(plan.plan.steps) == 2
     assert len(cuts.build(graph, target=GPU_LIKE).plan.steps) == 1  # nothing is split on the model's word alone
