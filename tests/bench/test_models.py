@@ -1,0 +1,33 @@
+"""Results of whole models: what is documented is what was measured, and nothing that was measured is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnx")
+
+from cuts.bench.models import WRONG, failed, markdown, measure, row_line  # onnx is optional
+from cuts.bench.records import RESULTS, read_rows
+from cuts.tests.models import REAL
+
+ROWS = read_rows(RESULTS / "models.json")
+
+
+def test_every_model_was_measured_and_is_right() -> None:
+    measured = {row["name"] for row in ROWS if row["class"] == "opencl"}
+    assert measured == set(REAL)
+    assert all(row["error"] <= WRONG for row in ROWS)
+
+
+def test_the_documented_tables_are_those_of_the_results() -> None:
+    assert markdown(ROWS) in Path(__file__).parents[2].joinpath("docs/models.md").read_text(encoding="utf-8")
+
+
+def test_a_row_says_what_was_measured_or_why_nothing_was() -> None:
+    row = measure("gru", REAL["gru"], "reference", 0.0)
+    assert row["error"] <= WRONG
+    assert "ok" in row_line(row)
+    assert row_line(failed("gru", "opencl", "no device")) == "gru             failed: no device"
+    assert markdown([failed("gru", "opencl", "no device")]) == ""
