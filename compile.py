@@ -27,7 +27,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
         shape = tuple(int(part) for part in extents.replace(",", "x").split("x")) if extents else ()
     except ValueError:
         shape = (-1,)
-    if not equals or not name or any(extent < 1 for extent in shape):
+    if not equals or not name or any(extent < 0 for extent in shape):
         raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, found '{text}'")
     return name, shape
 

@@ -27,9 +27,10 @@ def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[Step]:
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for label, size in zip(term, shape, strict=True):
-            if size != 1 and sizes.get(label, 1) not in (1, size):
-                raise GraphError(f"einsum '{equation}': label {label!r} stands for {sizes[label]} and {size}")
-            sizes[label] = max(size, sizes.get(label, 1))
+            known = sizes.setdefault(label, size)
+            if size != 1 and known not in (1, size):
+                raise GraphError(f"einsum '{equation}': label {label!r} stands for {known} and {size}")
+            sizes[label] = size if known == 1 else known
     steps = []
     left = terms[0]
     for number in range(1, max(len(terms), 2)):

@@ -45,18 +45,18 @@ def check_names_are_text(graph: Graph) -> Iterator[VerifyError]:
 
 
 def type_problem(type_: TensorType) -> str:
-    """Return what makes a type illegal (rank, an extent below 1, too many elements), or an empty text."""
+    """Return what makes a type illegal (rank, a negative extent, too many elements), or an empty text."""
     if len(type_.shape) > MAX_RANK:
         return f"expected at most {MAX_RANK} axes, found {len(type_.shape)}"
-    if any(extent < 1 for extent in type_.shape):
-        return f"expected extents of at least 1, found {list(type_.shape)}"
+    if any(extent < 0 for extent in type_.shape):
+        return f"expected extents of at least 0, found {list(type_.shape)}"
     if type_.size > MAX_ELEMENTS:
         return f"expected fewer than 2^31 elements, found {type_.size}"
     return ""
 
 
 def check_types_legal(graph: Graph) -> Iterator[VerifyError]:
-    """Every type has at most 8 axes, extents of at least 1 and fewer than 2^31 elements."""
+    """Every type has at most 8 axes, no negative extents and fewer than 2^31 elements."""
     for value, type_ in graph.types.items():
         if problem := type_problem(type_):
             yield VerifyError(f"value {quote(value)}: {problem}")

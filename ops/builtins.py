@@ -84,6 +84,8 @@ def _ravel(indices: Value, shape: Value) -> Index:
 
 
 def _unravel(flat: Value, shape: Value) -> Value:
+    if 0 in _ints(shape):
+        return tuple(Index() for _ in shape)  # nothing has a position in an empty shape
     return delinearise(flat if isinstance(flat, Index) else Index(flat), _ints(shape))
 
 
@@ -133,7 +135,8 @@ def _count(value: Value) -> int:
     return len(value) if isinstance(value, tuple) else int(isinstance(value, TensorRef))
 
 
-def _limit(dtype: Value, low: bool) -> float | int | bool:
+def limit(dtype: Value, low: bool) -> float | int | bool:
+    """Return the least or the greatest value of an element type."""
     if not isinstance(dtype, DType):
         raise Trouble(f"expected an element type, found {describe(dtype)}")
     if dtype.is_float:
@@ -242,8 +245,8 @@ _TABLE = [
     Builtin("mirror", (2, 2), _mirror, "mirror(i, s): indices reflected at the ends of [0, s), for reflecting pads"),
     Builtin("ratio", (1, 1), _ratio, "ratio(v): the number as [numerator, denominator]"),
     Builtin("drop", (2, 2), _drop, "drop(list, positions): the list without some positions"),
-    Builtin("lowest", (1, 1), lambda t: _limit(t, True), "lowest(T): least value of an element type, -inf for a float"),
-    Builtin("highest", (1, 1), lambda t: _limit(t, False), "highest(T): greatest value of an element type, inf for a float"),
+    Builtin("lowest", (1, 1), lambda t: limit(t, True), "lowest(T): least value of an element type, -inf for a float"),
+    Builtin("highest", (1, 1), lambda t: limit(t, False), "highest(T): greatest value of an element type, inf for a float"),
     Builtin("floor", (1, 1), _numbers("floor", lambda v: math.floor(v)), "floor(v)"),
     Builtin("ceil", (1, 1), _numbers("ceil", lambda v: math.ceil(v)), "ceil(v)"),
     Builtin("abs", (1, 1), _numbers("abs", abs), "abs(v)"),

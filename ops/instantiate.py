@@ -20,6 +20,7 @@ from .assignment import assign, check_coverage
 from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise, live_statements
 from .evaluator import Evaluator, located
+from .nothing import without_nothing
 from .parser import PLACEHOLDER, parse_expression
 from .values import TensorRef, Trouble, Value, describe
 
@@ -183,7 +184,8 @@ class _Instantiation:
     def _instance(self, binding: Binding) -> Instance:
         evaluator = self.evaluator
         inputs = tuple(name for name in binding.inputs if name is not None)
-        statements = live_statements([canonicalise(statement) for statement in evaluator.statements], self.outputs)
+        computed = without_nothing(evaluator.statements, evaluator.tensors, self.decl.name)
+        statements = live_statements([canonicalise(statement) for statement in computed], self.outputs)
         used = {r.tensor for st in statements for r in reads(st.body)}
         tables = {name: rows for name, rows in evaluator.tables.items() if name in used}
         kept = {*inputs, *self.outputs, *tables, *(st.target for st in statements)}

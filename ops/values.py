@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from attrs import frozen
 
 from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
-from ..ir.index import Index
+from ..ir.index import Index, variables
 from ..ir.types import DType, TensorType
 
 
@@ -205,6 +205,8 @@ def _index_infix(op: str, left: Value, right: Value) -> Value:
         return left * right if isinstance(left, Index) else right * left
     if op in ("//", "%"):
         divisor = right.const if isinstance(right, Index) and right.is_const else right
+        if divisor == 0 and isinstance(left, Index) and not all(v.extent for v in variables(left)):
+            return Index()  # of no values
         if not isinstance(divisor, int) or divisor <= 0 or not isinstance(left, Index):
             raise Trouble(f"an index is divided by positive integers only, found {describe(left)} {op} {describe(right)}")
         return left // divisor if op == "//" else left % divisor

@@ -61,10 +61,13 @@ class Workspace:
     def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
         """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
         guards = []
+        never = any(v.extent == 0 for v in self.variables)  # no element is computed here
         for axis, (index, extent) in enumerate(zip(indices, ref.type.shape, strict=True)):
             guard = Guard(index, 0, extent)
-            if guard.always or extent == 0:
+            if guard.always or never:
                 continue
+            if extent == 0 and fill is None:
+                raise Trouble(f"'{ref.name}' is {ref.type}: an element of it is read, but it has none along axis {axis}")
             if fill is None:
                 low, high = index.bounds()
                 raise Trouble(

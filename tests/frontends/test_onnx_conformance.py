@@ -67,7 +67,6 @@ MESSAGES = {
     "SequenceConstruct": "sequences",
     "only the form since operator set 9": "the first form of Scan",
     "known rank": "optional values",
-    "extents of at least 1": "an empty result",
     "(value) must be a constant": "a padding value that is computed",
 }
 
