@@ -6,6 +6,7 @@ import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,26 +17,27 @@ from .ir.errors import NumericsError, UsageError
 from .ir.verify_graph import quote
 from .runtime.onnx_oracle import run_onnxruntime
 from .runtime.verify import Comparison, first_wrong_step, require_right
+from .split import SplitPlan
+
+AnyPlan: TypeAlias = CompiledPlan | SplitPlan
 
 
-def read_inputs(plan: CompiledPlan, arguments: Namespace) -> dict[str, Array]:
+def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
     """Return the inputs: those of a file, the rest random with a seed that is printed."""
     given = _read_arrays(arguments.input, plan) if arguments.input else {}
-    missing = [name for name in plan.plan.inputs if name not in given]
+    missing = [name for name in plan.inputs if name not in given]
     if missing:
         console.note(f"random inputs (seed {arguments.seed}): {', '.join(map(console.brief, missing))}")
     return {name: array for name, array in plan.random_inputs(arguments.seed).items() if name in missing} | given
 
 
-def _read_arrays(path: str, plan: CompiledPlan) -> dict[str, Array]:
+def _read_arrays(path: str, plan: AnyPlan) -> dict[str, Array]:
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
-            if len(plan.plan.inputs) != 1:
-                raise UsageError(
-                    f"{path} holds one array without a name, the plan has {len(plan.plan.inputs)} inputs", hint="use an .npz file"
-                )
-            return {plan.plan.inputs[0]: content}
+            if len(plan.inputs) != 1:
+                raise UsageError(f"{path} holds one array without a name, the plan has {len(plan.inputs)} inputs", hint="use an .npz file")
+            return {next(iter(plan.inputs)): content}
         return {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise UsageError(f"cannot read arrays from {path}: {error}") from error
@@ -66,28 +68,40 @@ def write_text(path: Path, text: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def compare_plan(plan: CompiledPlan, inputs: Mapping[str, Array], onnx: str | None) -> tuple[tuple[Comparison, ...], str]:
+def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -> tuple[tuple[Comparison, ...], str]:
     """Compare the outputs with ONNX Runtime on the model given, else with the float64 reference; return results and the oracle's name."""
-    if onnx is None:
-        return plan.verify(inputs), "the float64 reference"
-    return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
+    if onnx is not None:
+        return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
+    return plan.verify(inputs), "the float64 reference" + (", part by part" if isinstance(plan, SplitPlan) else "")
 
 
-def require_right_plan(plan: CompiledPlan, inputs: Mapping[str, Array], results: tuple[Comparison, ...], oracle: str) -> None:
+def require_right_plan(plan: AnyPlan, inputs: Mapping[str, Array], results: tuple[Comparison, ...], oracle: str) -> None:
     """Raise where a result is wrong, naming the first kernel that went wrong if that can be told."""
     if all(result.ok for result in results):
         return
-    culprit = first_wrong_step(plan.session, inputs, plan.reference_values(inputs), plan.tolerances())
+    culprit = first_wrong(plan, inputs)
     try:
-        require_right(results, f"plan {quote(plan.plan.name)} against {oracle}")
+        require_right(results, f"plan {quote(plan.name)} against {oracle}")
     except NumericsError as error:
         raise NumericsError(error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong by itself") from None
 
 
-def plan_values(plan: CompiledPlan) -> dict[str, object]:
+def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
+    """Describe the first kernel whose result is wrong, an empty text where there is none."""
+    for part, given in plan.part_inputs(inputs):
+        found = first_wrong_step(part.session, given, part.reference_values(given), part.tolerances())
+        if found:
+            return found
+    return ""
+
+
+def plan_values(plan: AnyPlan) -> dict[str, object]:
     """Return what `--json` says of a plan."""
+    if isinstance(plan, SplitPlan):
+        parts = [plan_values(part) for part in plan.parts]
+        return {"name": plan.name, "target": plan.target.name, "uncompiled": plan.foreign, "parts": parts}
     return {
-        "name": plan.plan.name,
+        "name": plan.name,
         "target": plan.target.name,
         "groups": [dict(group) for group in plan.plan.groups],
         "steps": len(plan.plan.steps),
@@ -95,3 +109,10 @@ def plan_values(plan: CompiledPlan) -> dict[str, object]:
         "arena_bytes": plan.plan.arena,
         "resources": [cubin.report for cubin in plan.cubins],
     }
+
+
+def note_uncompiled(plan: AnyPlan) -> None:
+    """Say on standard error which operations run uncompiled, and nothing where all are compiled."""
+    if isinstance(plan, SplitPlan):
+        plan.notice = lambda text: console.note(f"cuts: warning: {text}")
+        plan.warn()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import console
 from .backends.device import Array, Timing
 from .backends.targets import find_target
-from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_text
-from .driver import CompiledPlan, Spec, compile_model, load_model, load_spec, plan_of
+from .cli_common import AnyPlan, compare_plan, plan_values, read_inputs, require_right_plan, write_text
+from .cli_models import compile_parts, load_graph
+from .driver import CompiledPlan, Spec, build_graph, compile_model, load_spec, plan_of
 from .ir.compiled import CompileOptions
 from .ir.graph import Graph
 from .ir.target import Target
 from .runtime.onnx_oracle import has_onnxruntime
-from .runtime.report import html_report
+from .runtime.report import html_page, html_section
 from .runtime.verify import Comparison
 from .search.selector import MeasuredSelector
 from .search.summary import summary_lines, summary_values
@@ -38,11 +39,11 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     start = time.perf_counter()
     spec = load_spec(arguments.spec)
     target = find_target(arguments.target)
-    graph = load_model(arguments.model, spec, dict(arguments.shape))
+    graph = load_graph(arguments, spec)
     loaded = time.perf_counter()
     folder = arguments.output or _default_output(arguments.model)
-    plan = _compile(arguments, graph, spec, target, selector)
-    if plan is None:
+    plan = _compiled(arguments, graph, spec, target, selector)
+    if plan is None or arguments.stop_after:
         return 0
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
     inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
@@ -63,20 +64,32 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     return 0
 
 
-def _times(arguments: Namespace, plan: CompiledPlan, inputs: Mapping[str, Array]) -> tuple[Timing, ...]:
-    """Time each group on real numbers; zeros would flatter it."""
+def _times(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> list[tuple[Timing, ...]]:
+    """Time each group of each part on real numbers; zeros would flatter it."""
     if not arguments.time or plan.target.dialect == "reference":
-        return ()
+        return [() for _ in plan.parts]
     plan.run(inputs)
-    return plan.session.time_steps()
+    return [part.session.time_steps() for part in plan.parts]
 
 
 def _default_output(model: str) -> str:
     return "model.plan" if model == "-" else f"{Path(model).stem}.plan"
 
 
-def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target, selector: MeasuredSelector | None) -> CompiledPlan | None:
-    """Run the passes; None when they were told to stop before there is a plan."""
+def _compiled(arguments: Namespace, graph: Graph | None, spec: Spec, target: Target, selector: MeasuredSelector | None) -> AnyPlan | None:
+    """Run the passes; None when they were told to stop before there is a plan. Without a graph the model is compiled in parts."""
+    options = _options(arguments)
+    if graph is not None:
+        return _compiled_graph(graph, spec, target, options, selector)
+
+    def compile_part(part: Graph) -> CompiledPlan:
+        found = _compiled_graph(part, spec, target, options, selector)
+        return found or build_graph(part, spec, find_target("reference"), CompileOptions())
+
+    return compile_parts(arguments, spec, target, compile_part)
+
+
+def _options(arguments: Namespace) -> CompileOptions:
     dump = Path(arguments.dump) if arguments.dump else None
     number = 0
 
@@ -90,55 +103,64 @@ def _compile(arguments: Namespace, graph: Graph, spec: Spec, target: Target, sel
         elif name in arguments.print_after or "all" in arguments.print_after:
             console.note(f"; after {name}\n{text}")
 
-    options = CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
-    if selector is not None and not arguments.stop_after:
+    return CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
+
+
+def _compiled_graph(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector | None
+) -> CompiledPlan | None:
+    if selector is not None and not options.stop_after:
         from .plan_cache import tuned_plan
 
         return tuned_plan(graph, spec, target, options, selector)
     compiled = compile_model(graph, spec, target, options, selector)
-    return None if arguments.stop_after else plan_of(compiled, graph, spec, target)
+    return None if options.stop_after else plan_of(compiled, graph, spec, target)
 
 
-def _dump_kernels(dump: str | None, plan: CompiledPlan) -> None:
+def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
     if dump is None:
         return
-    for number, kernel in enumerate(plan.kernels):
+    for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
         suffix = "cu" if kernel.dialect == "cuda" else "cl"
         write_text(Path(dump) / "kernels" / f"{number:04}-{kernel.name}.{suffix}", kernel.source)
 
 
-def _compile_checks(arguments: Namespace, plan: CompiledPlan, inputs: Mapping[str, Array]) -> tuple[tuple[Comparison, ...], str]:
+def _compile_checks(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> tuple[tuple[Comparison, ...], str]:
     if not arguments.verify:
         return (), ""
-    onnx = arguments.model if arguments.model.lower().endswith(".onnx") and has_onnxruntime() else None
-    results, oracle = compare_plan(plan, inputs, onnx)
+    whole = isinstance(plan, CompiledPlan) and arguments.model.lower().endswith(".onnx") and has_onnxruntime()
+    results, oracle = compare_plan(plan, inputs, arguments.model if whole else None)
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle
 
 
-def _note_compiler(plan: CompiledPlan) -> None:
+def _note_compiler(plan: AnyPlan) -> None:
     """Say what the compiler warned of, and which kernels spill registers."""
-    for warning in dict.fromkeys(line for cubin in plan.cubins for line in cubin.warnings):
+    made = [pair for part in plan.parts for pair in zip(part.kernels, part.cubins, strict=False)]
+    for warning in dict.fromkeys(line for part in plan.parts for cubin in part.cubins for line in cubin.warnings):
         console.note(f"compiler: {warning}")
-    spilling = [(kernel.name, cubin.spill_bytes) for kernel, cubin in zip(plan.kernels, plan.cubins, strict=False) if cubin.spill_bytes]
+    spilling = [(kernel.name, cubin.spill_bytes) for kernel, cubin in made if cubin.spill_bytes]
     if spilling:
         listed = ", ".join(f"{name} ({nbytes} B)" for name, nbytes in spilling)
         console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
 
 
-def _write_report(path: str, plan: CompiledPlan, results: tuple[Comparison, ...], times: tuple[Timing, ...]) -> None:
-
-    write_text(Path(path), html_report(plan.plan, results, times, {number: cubin.report for number, cubin in enumerate(plan.cubins)}))
+def _write_report(path: str, plan: AnyPlan, results: tuple[Comparison, ...], times: Sequence[tuple[Timing, ...]]) -> None:
+    sections = []
+    for part, timings in zip(plan.parts, times, strict=True):
+        own = tuple(result for result in results if result.tensor in part.plan.outputs)
+        sections.append(html_section(part.plan, own, timings, {number: cubin.report for number, cubin in enumerate(part.cubins)}))
+    write_text(Path(path), html_page(f"{plan.name} for {plan.target.name}", sections))
 
 
 def _show_compiled(
     arguments: Namespace,
-    plan: CompiledPlan,
+    plan: AnyPlan,
     folder: str,
     seconds: Mapping[str, float],
     results: tuple[Comparison, ...],
     oracle: str,
-    times: tuple[Timing, ...],
+    times: Sequence[tuple[Timing, ...]],
     selector: MeasuredSelector | None,
 ) -> None:
     if arguments.json:
@@ -147,18 +169,19 @@ def _show_compiled(
             value["tuning"] = summary_values(selector)
         if results:
             value["verify"] = console.comparison_values(results, oracle)
-        if times:
-            value["times"] = [t.median for t in times]
+        if any(times):
+            value["times"] = [t.median for timings in times for t in timings]
         console.print_json(value)
         return
     screen = console.out()
-    screen.print(console.group_table(plan.plan, plan.cubins, times))
+    for part, timings in zip(plan.parts, times, strict=True):
+        screen.print(console.group_table(part.plan, part.cubins, timings))
+        screen.print(console.totals(part.plan), markup=False)
     if results:
         screen.print(console.comparison_table(results, oracle))
-    screen.print(console.totals(plan.plan), markup=False)
     for line in summary_lines(selector) if selector is not None else ():
         screen.print(line, markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())
     screen.print(f"plan {folder} written ({took})", markup=False)
-    if plan.target.dialect == "cuda" and not plan.cubins:
+    if plan.target.dialect == "cuda" and not any(part.cubins for part in plan.parts):
         console.note("sources only: no CUDA compiler was found (nvcc or NVRTC); the plan compiles its kernels when it is run")

@@ -10,18 +10,18 @@ import numpy as np
 
 from . import console
 from .backends.device import Array, Timing
-from .cli_common import compare_plan, plan_values, read_inputs, require_right_plan, write_arrays
+from .cli_common import AnyPlan, compare_plan, first_wrong, note_uncompiled, plan_values, require_right_plan, write_arrays
+from .cli_models import open_plan
 from .driver import CompiledPlan, load
 from .ir.errors import NumericsError, UsageError
 from .ir.verify_graph import quote
 from .runtime.plan_document import plain
-from .runtime.verify import first_wrong_step
+from .split import SplitPlan
 
 
 def run_command(arguments: Namespace) -> int:
     """Run a plan once for its outputs, then as often as asked for its times."""
-    plan = load(arguments.plan)
-    inputs = read_inputs(plan, arguments)
+    plan, inputs = open_plan(arguments)
     outputs = plan.run(inputs)
     if arguments.output:
         write_arrays(arguments.output, outputs)
@@ -48,14 +48,14 @@ def _figures(array: Array) -> dict[str, float]:
     return {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())} if array.size else {}
 
 
-def _measure(plan: CompiledPlan, inputs: Mapping[str, Array], warmup: int, iters: int) -> dict[str, Timing]:
-    """Time whole runs, split into copies, compute and the wall clock."""
-    if plan.target.dialect == "reference":
+def _measure(plan: AnyPlan, inputs: Mapping[str, Array], warmup: int, iters: int) -> dict[str, Timing]:
+    """Time whole runs, split into copies, compute and the wall clock where one plan does all."""
+    if plan.target.dialect == "reference" or isinstance(plan, SplitPlan):
         samples = []
-        for _ in range(iters):
+        for number in range(warmup + iters):
             start = time.perf_counter()
             plan.run(inputs)
-            samples.append(time.perf_counter() - start)
+            samples += [time.perf_counter() - start] if number >= warmup else []
         return {"wall": Timing(tuple(samples))}
     for _ in range(warmup):
         plan.run(inputs)
@@ -65,8 +65,7 @@ def _measure(plan: CompiledPlan, inputs: Mapping[str, Array], warmup: int, iters
 
 def verify_command(arguments: Namespace) -> int:
     """Compare a plan's outputs with the float64 reference, and with ONNX Runtime where its model is given."""
-    plan = load(arguments.plan)
-    inputs = read_inputs(plan, arguments)
+    plan, inputs = open_plan(arguments)
     checks = [compare_plan(plan, inputs, None)]
     if arguments.onnx:
         checks.append(compare_plan(plan, inputs, arguments.onnx))
@@ -82,13 +81,14 @@ def verify_command(arguments: Namespace) -> int:
     return 0
 
 
-def _verify_steps(plan: CompiledPlan, inputs: Mapping[str, Array]) -> None:
+def _verify_steps(plan: AnyPlan, inputs: Mapping[str, Array]) -> None:
     """Compare every tensor that a kernel writes; an output can be right where the model hardly depends on a wrong one."""
     if plan.target.dialect == "reference":
         raise UsageError("target 'reference' launches no kernels, so there are no steps to compare")
-    if culprit := first_wrong_step(plan.session, inputs, plan.reference_values(inputs), plan.tolerances()):
-        raise NumericsError(f"plan {quote(plan.plan.name)}: {culprit}")
-    console.note(f"{console.count(len(plan.plan.steps), 'step')} computed what the float64 reference did")
+    if culprit := first_wrong(plan, inputs):
+        raise NumericsError(f"plan {quote(plan.name)}: {culprit}")
+    steps = sum(len(part.plan.steps) for part in plan.parts)
+    console.note(f"{console.count(steps, 'step')} computed what the float64 reference did")
 
 
 def explain_command(arguments: Namespace) -> int:
@@ -98,13 +98,15 @@ def explain_command(arguments: Namespace) -> int:
         if arguments.json:
             console.print_json(plan_values(plan))
             return 0
-        console.out().print(console.group_table(plan.plan))
-        console.out().print(console.totals(plan.plan), markup=False)
+        for part in plan.parts:
+            console.out().print(console.group_table(part.plan))
+            console.out().print(console.totals(part.plan), markup=False)
+        note_uncompiled(plan)
         return 0
-    number = _find_group(plan, arguments.group)
-    step = plan.plan.steps[number]
-    kernel = plan.plan.kernels[step.kernel]
-    group = dict(plan.plan.groups[number]) if number < len(plan.plan.groups) else {}
+    owner, number = _find_group(plan, arguments.group)
+    step = owner.plan.steps[number]
+    kernel = owner.plan.kernels[step.kernel]
+    group = dict(owner.plan.groups[number]) if number < len(owner.plan.groups) else {}
     details = {
         "group": number,
         **group,
@@ -123,11 +125,13 @@ def explain_command(arguments: Namespace) -> int:
     return 0
 
 
-def _find_group(plan: CompiledPlan, wanted: str) -> int:
-    if wanted.isdigit() and int(wanted) < len(plan.plan.steps):
-        return int(wanted)
-    for number, group in enumerate(plan.plan.groups):
-        members = group.get("nodes", ())
+def _find_group(plan: AnyPlan, wanted: str) -> tuple[CompiledPlan, int]:
+    """Return a group by its number, counted through all parts, or by the name of a node in it, and the plan it is in."""
+    places = [(part, number) for part in plan.parts for number in range(len(part.plan.steps))]
+    if wanted.isdigit() and int(wanted) < len(places):
+        return places[int(wanted)]
+    for part, number in places:
+        members = part.plan.groups[number].get("nodes", ()) if number < len(part.plan.groups) else ()
         if isinstance(members, (list, tuple)) and wanted in members:
-            return number
-    raise UsageError(f"the plan has no group {quote(wanted)}", hint=f"expected a number below {len(plan.plan.steps)} or the name of a node")
+            return part, number
+    raise UsageError(f"the plan has no group {quote(wanted)}", hint=f"expected a number below {len(places)} or the name of a node")

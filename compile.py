@@ -87,9 +87,7 @@ def _tune_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_positive(int), metavar="N", help="processes that build candidates (default one per core)")
 
 
-def _compile_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="graph.json, an .onnx file, or - for graph.json on standard input")
-    parser.add_argument("-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)")
+def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", default="opencl", metavar="TARGET", help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)"
     )
@@ -100,6 +98,18 @@ def _compile_options(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], type=_shape, metavar="NAME=1x3x224x224", help="fix an input's shape (repeatable)"
     )
     parser.add_argument(
+        "--strict", action="store_true", help="fail where an operation is outside the vocabulary, instead of running it uncompiled"
+    )
+    _spec(parser)
+
+
+def _compile_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODEL", help="graph.json, an .onnx file, a .pt2 file of torch.export, or - for graph.json on standard input"
+    )
+    parser.add_argument("-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)")
+    _model_options(parser)
+    parser.add_argument(
         "--budget", type=_positive(float), metavar="SECONDS", help="stop searching after this time and keep the best so far (exit code 6)"
     )
     parser.add_argument("--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel")
@@ -109,24 +119,27 @@ def _compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop-after", metavar="PASS", help="stop after a pass and print the program; no plan is written")
     parser.add_argument("--dump", metavar="DIR", help="write the program after each pass, and every kernel, to a folder")
     parser.add_argument("--report", metavar="FILE.html", help="write a self-contained HTML report")
-    _spec(parser)
     _seed(parser)
     _json(parser)
 
 
 def _run_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="a plan's folder; it contains code, so run only plans you trust")
+    parser.add_argument(
+        "plan", metavar="PLAN", help="a plan's folder, which contains code, so run only plans you trust; or a model, compiled first"
+    )
     parser.add_argument("--output", metavar="Y.npz", help="write the outputs")
     parser.add_argument("--warmup", type=_count, default=2, metavar="N", help="runs before those that are timed (default 2)")
     parser.add_argument("--iters", type=_count, default=0, metavar="N", help="timed runs; prints percentiles (default none)")
+    _model_options(parser)
     _seed(parser)
     _json(parser)
 
 
 def _verify_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="a plan's folder")
+    parser.add_argument("plan", metavar="PLAN", help="a plan's folder, or a model, compiled first")
     parser.add_argument("--onnx", metavar="MODEL.onnx", help="compare with ONNX Runtime on this model as well")
     parser.add_argument("--steps", action="store_true", help="compare what every kernel writes, not only the outputs")
+    _model_options(parser)
     _seed(parser)
     _json(parser)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -27,7 +27,11 @@ from .runtime.arrays import checked_inputs, random_inputs
 from .runtime.executor import Session
 from .runtime.plan import Model, Plan, make_plan
 from .runtime.plan_file import load_plan, save_plan
+from .runtime.split_file import is_staged
 from .runtime.verify import Comparison, compare, tolerance
+
+if TYPE_CHECKING:
+    from .split import SplitPlan
 
 ModelLike: TypeAlias = Graph | str | os.PathLike[str]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -46,6 +50,11 @@ class Spec:
     @instances.default
     def _instances(self) -> Instances:
         return Instances(self.registry)
+
+    @property
+    def own(self) -> frozenset[str]:
+        """The operations that the user declares."""
+        return frozenset(self.registry) - frozenset(Registry.builtin())
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
@@ -87,7 +96,7 @@ def _load_onnx(path: str, spec: Spec, shapes: Shapes) -> Graph:
         from .frontends.onnx import load_onnx
     except ImportError as error:
         raise BackendError(f"reading {path} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'") from error
-    return load_onnx(path, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer)
+    return load_onnx(path, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
 
 
 def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
@@ -145,6 +154,25 @@ class CompiledPlan:
     def target(self) -> Target:
         """What the plan was compiled for."""
         return self.plan.target
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.plan.name
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """The types of the inputs."""
+        return {name: self.plan.types[name] for name in self.plan.inputs}
+
+    @property
+    def parts(self) -> tuple[CompiledPlan, ...]:
+        """What is compiled together: all of it."""
+        return (self,)
+
+    def part_inputs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[CompiledPlan, Mapping[str, Any]]]:
+        """Yield what is compiled together, with its own inputs."""
+        yield self, inputs
 
     @property
     def session(self) -> Session:
@@ -254,6 +282,13 @@ def plan_of(compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target) -
     return CompiledPlan(plan, cubins, compiled.complete)
 
 
-def load(folder: str | os.PathLike[str]) -> CompiledPlan:
-    """Open a plan's folder. A plan is code: load only what you would also run."""
-    return CompiledPlan(load_plan(folder))
+def load(folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None) -> CompiledPlan | SplitPlan:
+    """Open a plan's folder. A plan is code: load only what you would also run.
+
+    `functions` are those that `cuts.build_split` was given, where it was.
+    """
+    if not is_staged(folder):
+        return CompiledPlan(load_plan(folder))
+    from .split import load_split
+
+    return load_split(folder, functions)

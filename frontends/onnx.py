@@ -7,12 +7,12 @@ Reading is in `onnx_model`, the walk in `onnx_importer`, and what each ONNX oper
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 
-from ..ir.errors import CutsError, GraphError, raise_all
+from ..ir.errors import CutsError, GraphError, VocabularyError, raise_all
 from ..ir.graph import Array, Graph
 from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops.inference import default_inference
@@ -29,7 +29,7 @@ from . import (
     onnx_signal,
     onnx_window,
 )
-from .onnx_call import Convert
+from .onnx_call import Convert, Opaque
 from .onnx_importer import Importer, all_names, live_graph
 from .onnx_model import Model, initialisers, input_types, read_model
 
@@ -52,49 +52,64 @@ def load_onnx(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Mapping[str, Sequence[int]] | None = None,
     infer: Infer | None = None,
+    declared: Collection[str] = (),
 ) -> Graph:
-    """Return the graph of an ONNX model; `shapes` fixes dynamic input shapes, all unsupported operations are reported at once."""
+    """Return the graph of an ONNX model; `shapes` fixes dynamic input shapes, all unsupported operations are reported at once.
+
+    A node whose operation has a name in `declared` becomes the operation of that name: operands by position, attributes by name.
+    """
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
     derive = infer or default_inference()
-    return _graph(_imported(model, shapes or {}, {}, derive), model, derive)
+    return _graph(_imported(model, shapes or {}, {}, derive, declared), model, derive)
 
 
 def load_onnx_for(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto, arrays: Mapping[str, Array], infer: Infer | None = None
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    arrays: Mapping[str, Array],
+    infer: Infer | None = None,
+    declared: Collection[str] = (),
+    fixable: Collection[str] | None = None,
 ) -> tuple[Graph, dict[str, Array]]:
     """Return a model's graph for inputs of these shapes, and the inputs whose values it was made for.
 
-    Inputs that select statically (a shape, axes, a condition), or are empty, become constants; they are no inputs of the graph.
+    Inputs that select statically (a shape, axes, a condition), or are empty, become constants; they are no inputs of the graph. Only
+    those in `fixable` do, where it is given.
     """
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
     derive = infer or default_inference()
     known = {name: array for name, array in arrays.items() if array.size == 0}
     while True:
         shapes = {name: array.shape for name, array in arrays.items() if name not in known}
-        importer = _imported(model, shapes, known, derive)
+        importer = _imported(model, shapes, known, derive, declared)
         more = {name: arrays[name] for name in importer.wanted if name in arrays and name not in known}
+        more = {name: array for name, array in more.items() if fixable is None or name in fixable}
         if not more:
             return _graph(importer, model, derive), known
         known |= more
 
 
-def _imported(model: Model, shapes: Mapping[str, Sequence[int]], known: Mapping[str, Array], infer: Infer) -> Importer:
+def _imported(
+    model: Model, shapes: Mapping[str, Sequence[int]], known: Mapping[str, Array], infer: Infer, declared: Collection[str]
+) -> Importer:
     """Walk a model's nodes; `known` gives values of inputs."""
     constants = {**initialisers(model), **known}
     inputs = input_types(model, constants, shapes)
     outputs = frozenset(value.name for value in model.graph.output)
-    importer = Importer(TABLE, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph))
+    importer = Importer(TABLE, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph), declared=declared)
     importer.define_constants(constants)
     for name, type_ in inputs.items():
         importer.define_input(name, type_)
     importer.inputs = tuple(inputs)
-    importer.run(model.graph.node)
+    importer.import_all(model.graph.node)
     return importer
 
 
 def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
     """Return the graph of a finished walk, or raise what went wrong in it."""
-    raise_all(_faults(importer, model))
+    faults = _faults(importer, model)
+    if faults and all(isinstance(error, Opaque) for error in importer.errors):
+        raise VocabularyError(faults, tuple(importer.refused))
+    raise_all(faults)
     outputs = tuple(value.name for value in model.graph.output)
     missing = [name for name in outputs if name not in importer.types]
     raise_all([GraphError(f"{model.name}: output {quote(name)} is a value that nothing defines") for name in missing])
@@ -111,5 +126,5 @@ def _faults(importer: Importer, model: Model) -> list[CutsError]:
             parts.append(f"{op} (node{'s' * (len(names) > 1)} {shown})")
         count = len(parts)
         message = f"{model.name}: {count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}"
-        faults.append(GraphError(message, hint="declare them in a .cuts file, or compile around them with cuts.build_split"))
+        faults.append(GraphError(message, hint="declare them in a .cuts file, or let them run uncompiled: cuts.build_split"))
     return faults + [GraphError(f"{model.name}: {error.message}", hint=error.hint) for error in importer.errors]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,8 @@ from onnx.backend.base import Backend, BackendRep
 
 from ..ir.errors import CutsError, GraphError
 from ..ir.graph import Array, Graph
-from ..ir.types import dtype_of_numpy
+from ..ir.types import TensorType, dtype_of_numpy
+from ..ir.verify_graph import Infer
 from ..ops import Registry
 from ..ops.reference import evaluate_graph
 from .onnx import load_onnx_for
@@ -26,15 +27,17 @@ Runner: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Any]]
 
 
 @frozen
-class _Prepared:
+class Prepared:
     """A model compiled for some inputs: their types, and the values of those that it was specialised for."""
 
-    types: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    types: Mapping[str, TensorType]
     known: Mapping[str, Array]
-    graph: Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     run: Runner
 
     def fits(self, arrays: Mapping[str, Array]) -> bool:
+        """Whether it computes these inputs."""
         return self.types == types_of(arrays) and all(np.array_equal(value, arrays[name]) for name, value in self.known.items())
 
 
@@ -44,7 +47,7 @@ class CompiledModel(BackendRep):
     def __init__(self, model: onnx.ModelProto, compile_graph: Callable[[Graph], Runner]) -> None:
         self._model = model
         self._compile = compile_graph
-        self._prepared: list[_Prepared] = []
+        self._prepared: list[Prepared] = []
         fixed = {tensor.name for tensor in model.graph.initializer}
         self._inputs = [value.name for value in model.graph.input if value.name not in fixed]
 
@@ -52,14 +55,30 @@ class CompiledModel(BackendRep):
         """Return the outputs in order, given the inputs in order or by name."""
         given = inputs if isinstance(inputs, Mapping) else dict(zip(self._inputs, inputs, strict=False))
         arrays = {name: as_array(name, value) for name, value in given.items()}
-        prepared = next((p for p in self._prepared if p.fits(arrays)), None) or self._prepare(arrays)
-        found = prepared.run({name: arrays[name] for name in prepared.graph.inputs})
-        return tuple(np.asarray(found[name]) for name in prepared.graph.outputs)
+        prepared = self.prepare(arrays)
+        found = prepared.run({name: arrays[name] for name in prepared.inputs})
+        return tuple(np.asarray(found[name]) for name in prepared.outputs)
 
-    def _prepare(self, arrays: Mapping[str, Array]) -> _Prepared:
-        graph, known = load_onnx_for(self._model, arrays)
-        self._prepared.append(_Prepared(types_of(arrays), known, graph, self._compile(graph)))
-        return self._prepared[-1]
+    def prepare(self, arrays: Mapping[str, Array]) -> Prepared:
+        """Return the model compiled for inputs; what was compiled before is kept."""
+        found = next((p for p in self._prepared if p.fits(arrays)), None)
+        if found is None:
+            found = prepare_model(self._model, arrays, self._compile)
+            self._prepared.append(found)
+        return found
+
+
+def prepare_model(
+    model: onnx.ModelProto,
+    arrays: Mapping[str, Array],
+    compile_graph: Callable[[Graph], Runner],
+    declared: Collection[str] = (),
+    fixable: Collection[str] | None = None,
+    infer: Infer | None = None,
+) -> Prepared:
+    """Compile a model for inputs; `fixable` are those that it may be specialised for the values of, all where it is None."""
+    graph, known = load_onnx_for(model, arrays, infer, declared, fixable)
+    return Prepared(types_of(arrays), known, graph.inputs, graph.outputs, compile_graph(graph))
 
 
 class ReferenceBackend(Backend):
@@ -106,9 +125,10 @@ class ReferenceBackend(Backend):
         return cls.run_model(onnx.helper.make_model(onnx.helper.make_graph([node], "node", given, results), opset_imports=[opset]), arrays)
 
 
-def types_of(arrays: Mapping[str, Array]) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:
-    """Return the element types and shapes of arrays in order."""
-    return tuple((array.dtype, array.shape) for array in arrays.values())
+def types_of(arrays: Mapping[str, Array]) -> dict[str, TensorType]:
+    """Return the types of arrays by name."""
+    found = {name: (dtype_of_numpy(array.dtype), array.shape) for name, array in arrays.items()}
+    return {name: TensorType(dtype, shape) for name, (dtype, shape) in found.items() if dtype is not None}
 
 
 def as_array(name: str, value: Any) -> Array:

@@ -16,7 +16,11 @@ from ..ir.types import DType, TensorType
 _REQUIRED = object()
 
 
-class MoreResults(GraphError):
+class Opaque(GraphError):
+    """A node is valid, and its operation or the form that it takes here is outside the vocabulary."""
+
+
+class MoreResults(Opaque):
     """A conversion defines only the first result of a node; the standard's function body may define all."""
 
 
@@ -68,6 +72,10 @@ class Call:
         """Raise an error about this node."""
         raise GraphError(f"{self.where}: {message}", hint=hint)
 
+    def refuse(self, message: str, hint: str = "") -> NoReturn:
+        """Raise where this node is valid but none that the vocabulary can say."""
+        raise Opaque(f"{self.where}: {message}", hint=hint)
+
     # ---- operands
 
     def optional(self, position: int) -> str | None:
@@ -97,7 +105,7 @@ class Call:
         array = self.builder.constant(value)
         if array is None:
             self.builder.want(value)
-            self.fail(f"operand {position} ({what}) must be a constant, found a computed value", "fix dynamic shapes with --shape")
+            self.refuse(f"operand {position} ({what}) must be a constant, found a computed value", "fix dynamic shapes with --shape")
         return array
 
     # ---- attributes and what older operator sets had as attributes

@@ -5,7 +5,7 @@ The bodies come with the `onnx` package. Some depend on the operands' types; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import onnx
@@ -13,13 +13,20 @@ import onnx
 from ..ir.types import TensorType
 
 
-def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
-    """Return the body that the standard gives for an operation at these operand types, or None."""
+def standard_schema(node: onnx.NodeProto, opset: int) -> Any:
+    """Return what the standard says of an operation, None where it is another domain's or unknown to this version."""
     if node.domain not in ("", "ai.onnx"):
         return None
     try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset)  # its type stubs lack what compiled code adds
+        return onnx.defs.get_schema(node.op_type, opset)
     except onnx.defs.SchemaError:
+        return None
+
+
+def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
+    """Return the body that the standard gives for an operation at these operand types, or None."""
+    schema = standard_schema(node, opset)
+    if schema is None:
         return None
     if schema.has_function:
         body = onnx.FunctionProto()
@@ -35,6 +42,18 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
     body = onnx.FunctionProto()
     body.ParseFromString(data)
     return body
+
+
+def declared_name(op_type: str, declared: Collection[str]) -> str | None:
+    """Return the caller's own operation for an ONNX one: that of the same name, or of its name in lower case (`MyOp`, `my_op`)."""
+    lower = "".join(f"_{c.lower()}" if c.isupper() and n else c.lower() for n, c in enumerate(op_type))
+    return next((name for name in (op_type, lower) if name in declared), None)
+
+
+def has_function(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the standard defines an operation by others, at least for some operand types."""
+    schema = standard_schema(node, opset)
+    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ over in silence, so that each fault is reported once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from ..ir.errors import CutsError, ErrorList, GraphError
 from ..ir.graph import Array, Attribute, Graph, Node
 from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
-from .onnx_call import Call, Convert, MoreResults
+from .onnx_call import Call, Convert, MoreResults, Opaque
 from .onnx_fold import can_fold, fold
-from .onnx_functions import attribute_types, function_body, inlined
+from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined
 from .onnx_model import tensor_array
 from .onnx_scan import unroll_scan
 
@@ -45,6 +45,9 @@ class Importer:
     sources: dict[str, frozenset[str]] = field(factory=dict)
     wanted: set[str] = field(factory=set)
     inputs: tuple[str, ...] = ()
+    declared: Collection[str] = ()
+    outermost: str = ""
+    refused: dict[str, None] = field(factory=dict)
 
     # ---- what conversions call
 
@@ -91,6 +94,12 @@ class Importer:
 
     # ---- the walk
 
+    def import_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Import the nodes of the main graph; `refused` then has those outside the vocabulary, each by its first result."""
+        for node in nodes:
+            self.outermost = next((name for name in node.output if name), "")
+            self.run([node])
+
     def run(self, nodes: Iterable[onnx.NodeProto]) -> None:
         """Import nodes in order, collecting errors."""
         for node in nodes:
@@ -103,11 +112,13 @@ class Importer:
                     self.unknown.update(node.output)
             elif (body := self._body(node) if known else None) is not None:
                 self.run(inlined(node, body, self.fresh))
+            elif not known and has_function(node, self.opset):
+                self.unknown.update(node.output)
             else:
                 self._refuse(node)
 
     def _in_table(self, node: onnx.NodeProto) -> bool:
-        return node.domain in ("", "ai.onnx") and node.op_type in self.table
+        return bool(declared_name(node.op_type, self.declared)) or (node.domain in ("", "ai.onnx") and node.op_type in self.table)
 
     def _body(self, node: onnx.NodeProto) -> onnx.FunctionProto | None:
         names = [self.aliases.get(name, name) for name in node.input]
@@ -116,6 +127,7 @@ class Importer:
     def _refuse(self, node: onnx.NodeProto) -> None:
         name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         self.unsupported.setdefault(name, []).append(node.name or next(iter(node.output), ""))
+        self.refused[self.outermost] = None
         self.unknown.update(node.output)
 
     def _import(self, node: onnx.NodeProto, where: str) -> None:
@@ -125,7 +137,10 @@ class Importer:
             self.unknown.update(node.output)
             for part in error.errors if isinstance(error, ErrorList) else (error,):
                 message = part.message if part.message.startswith(where) else f"{where}: {part.message}"
-                self.errors.append(GraphError(message, hint=part.hint))
+                opaque = isinstance(part, Opaque)
+                self.errors.append((Opaque if opaque else GraphError)(message, hint=part.hint))
+                if opaque:
+                    self.refused[self.outermost] = None
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             # Lists of attributes and operands that are too short or too long for each other, which the standard forbids.
             self.unknown.update(node.output)
@@ -162,7 +177,7 @@ class Importer:
         condition = self.constants.get(name)
         if condition is None:
             self.want(name)
-            raise GraphError(f"{where}: the condition must be a constant, found a computed value")
+            raise Opaque(f"{where}: the condition must be a constant, found a computed value")
         branch = attributes["then_branch" if bool(condition) else "else_branch"]
         for tensor in branch.initializer:
             self._define_constant(tensor.name, tensor_array(tensor, self.folder, f"{where}: initialiser {quote(tensor.name)}"))
@@ -180,6 +195,9 @@ class Importer:
             raise GraphError(f"{where}: reads value {quote(lost[0])} that nothing defines")
         origin = node.name or next(iter(node.output), "")
         call = Call(self, node.op_type, where, origin, inputs, tuple(name or None for name in node.output), attributes)
+        if own := declared_name(node.op_type, self.declared):
+            call.result(own, *inputs, **attributes)
+            return
         try:
             self.table[node.op_type](call)
         except MoreResults:
@@ -190,7 +208,7 @@ class Importer:
             return
         foreign = sorted(set(attributes) - call.used)
         if foreign:
-            raise GraphError(f"{where}: attribute {', '.join(map(quote, foreign))} is not supported")
+            raise Opaque(f"{where}: attribute {', '.join(map(quote, foreign))} is not supported")
 
     def _attributes(self, node: onnx.NodeProto, where: str) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -18,7 +18,7 @@ def _recurrent(op: str, states: int) -> Convert:
         if op == "gru":
             attributes["linear_before_reset"] = bool(call.attribute("linear_before_reset", 0))
         if call.attribute("input_forget", 0):
-            call.fail("attribute 'input_forget': only 0 is supported, found 1")
+            call.refuse("attribute 'input_forget': only 0 is supported, found 1")
         turn = (1, 0, 2)
         given = [call.optional(n) for n in range(8 if op == "lstm" else 6)]
         if batch_first:
@@ -42,7 +42,7 @@ def _activations(call: Call) -> dict[str, str]:
     if call.op_type == "RNN" and set(found) in ({"Tanh"}, {"Relu"}):
         return {"nonlinearity": found[0].lower()}
     if found != usual * (len(found) // len(usual)):
-        call.fail(f"attribute 'activations': expected {list(usual)} for each direction, found {list(found)}")
+        call.refuse(f"attribute 'activations': expected {list(usual)} for each direction, found {list(found)}")
     return {}
 
 

@@ -71,7 +71,7 @@ def _softmax(op: str) -> Convert:
 def _batch_norm(call: Call) -> None:
     momentum = call.attribute("momentum", 0.9)
     if not call.attribute("spatial", 1):
-        call.fail("only statistics per channel are supported")
+        call.refuse("only statistics per channel are supported")
     if call.attribute("training_mode", 0):
         given = {"epsilon": call.attribute("epsilon", 1e-5), "momentum": momentum}
         call.result("batch_norm_training", *(call.operand(i) for i in range(5)), **given)

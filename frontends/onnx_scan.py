@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from ..ir.errors import GraphError
+from .onnx_call import Opaque
 from .onnx_functions import renamed
 from .onnx_model import tensor_array
 
@@ -21,7 +22,7 @@ _LONGEST = 1 << 12
 def unroll_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
     """Import the body of a `Scan` in the node's place, step by step."""
     if importer.opset < 9:
-        raise GraphError(f"{where}: only the form since operator set 9 is supported", hint="convert the model")
+        raise Opaque(f"{where}: only the form since operator set 9 is supported", hint="convert the model")
     body, count = attributes["body"], attributes["num_scan_inputs"]
     states = [importer.aliases.get(name, name) for name in node.input[: len(node.input) - count]]
     sequences = [importer.aliases.get(name, name) for name in node.input[len(states) :]]

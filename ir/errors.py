@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .source import Span
 
@@ -77,8 +78,19 @@ class ErrorList(CutsError):
         self.errors = tuple(errors)
         self.exit_code = max((error.exit_code for error in errors), default=3)
 
-    def __reduce__(self) -> tuple[type[ErrorList], tuple[tuple[CutsError, ...]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return ErrorList, (self.errors,)
+
+
+class VocabularyError(ErrorList, GraphError):
+    """A model needs what the vocabulary has not; `nodes` tells the nodes that do, each by the name of its first result."""
+
+    def __init__(self, errors: Sequence[CutsError], nodes: Sequence[str]) -> None:
+        super().__init__(errors)
+        self.nodes = tuple(nodes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VocabularyError, (self.errors, self.nodes)
 
 
 def raise_all(errors: Sequence[CutsError]) -> None:

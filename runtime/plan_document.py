@@ -20,7 +20,7 @@ from ..ir.target import Target
 from ..ir.types import DType, TensorType
 from .memory import Placement
 
-FORMAT, VERSION = "cuts-plan", 1
+FORMAT, SPLIT_FORMAT, VERSION = "cuts-plan", "cuts-split-plan", 1
 
 
 @frozen
@@ -69,6 +69,34 @@ class Document:
     files: dict[str, str]
 
 
+@frozen
+class PartRecord:
+    """A part of a model in stages, compiled: its nodes, what it gives, and the types and values it is for; its own plan is in a folder."""
+
+    nodes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: dict[str, TensorType]
+    known: dict[str, str]
+    folder: str
+
+
+@frozen
+class SplitDocument:
+    """What plan.json holds of a model in stages; `functions` are the operations that the caller must give when it is opened."""
+
+    cuts: str
+    name: str
+    target: Target
+    types: dict[str, TensorType]
+    opsets: dict[str, int]
+    opaque: tuple[str, ...]
+    functions: tuple[str, ...]
+    weights: dict[str, str]
+    specs: tuple[str, ...]
+    parts: tuple[PartRecord, ...]
+    files: dict[str, str]
+
+
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
 
@@ -86,10 +114,11 @@ def plain(value: object) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def write_document(document: Document) -> bytes:
+def write_document(document: Document | SplitDocument) -> bytes:
     """Return the content of plan.json."""
     body = _CONVERTER.unstructure(document)
-    head = {"format": FORMAT, "version": VERSION, "digest": _digest(body)}
+    name = FORMAT if isinstance(document, Document) else SPLIT_FORMAT
+    head = {"format": name, "version": VERSION, "digest": _digest(body)}
     return (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -97,7 +126,7 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def read_document(root: Path) -> Document:
+def read_document(root: Path) -> Document | SplitDocument:
     """Read and check the plan.json of a folder."""
     path = root / "plan.json"
     try:
@@ -108,14 +137,15 @@ def read_document(root: Path) -> Document:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError):
         raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+    name = data.pop("format", None) if isinstance(data, dict) else None
+    if name not in (FORMAT, SPLIT_FORMAT):
         raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
     if (version := data.pop("version", None)) != VERSION:
         raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
     if data.pop("digest", None) != _digest(data):
         raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
     try:
-        return _CONVERTER.structure(data, Document)
+        return _CONVERTER.structure(data, Document) if name == FORMAT else _CONVERTER.structure(data, SplitDocument)
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error

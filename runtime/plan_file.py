@@ -36,12 +36,13 @@ _SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
 
 
 @frozen
-class _Weights:
+class Weights:
     """Arrays under generated keys; equal content is stored once, however many names it has."""
 
     arrays: dict[str, Array]
 
     def add(self, array: Array) -> str:
+        """Take an array in and return its key."""
         content = np.ascontiguousarray(array).reshape(np.shape(array))
         head = f"{content.dtype.str}{content.shape}".encode()
         key = hashlib.sha256(head + content.tobytes()).hexdigest()[:32]
@@ -51,7 +52,11 @@ class _Weights:
 
 def save_plan(plan: Plan, folder: str | os.PathLike[str]) -> None:
     """Write a plan's folder; an older plan there is replaced, anything else is left alone."""
-    target = Path(folder)
+    write_folder(Path(folder), plan_files(plan))
+
+
+def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a plan, all or none."""
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +64,8 @@ def save_plan(plan: Plan, folder: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise PlanError(f"cannot write plan {target}: {error.strerror}") from error
     try:
-        for name, content in _files(plan).items():
-            (draft / name).parent.mkdir(exist_ok=True)
+        for name, content in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).write_bytes(content)
         _replace(draft, target)
     except OSError as error:
@@ -89,8 +94,9 @@ def _replace(draft: Path, target: Path) -> None:
         shutil.rmtree(retired, ignore_errors=True)
 
 
-def _files(plan: Plan) -> dict[str, bytes]:
-    weights = _Weights({})
+def plan_files(plan: Plan) -> dict[str, bytes]:
+    """Return the files of a plan's folder."""
+    weights = Weights({})
     files: dict[str, bytes] = {}
     kernels = []
     for number, kernel in enumerate(plan.kernels):
@@ -137,7 +143,9 @@ def load_plan(folder: str | os.PathLike[str]) -> Plan:
     """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged, or is too new."""
     root = Path(folder)
     document = read_document(root)
-    files = {name: _read_file(root, name, digest) for name, digest in document.files.items()}
+    if not isinstance(document, Document):
+        raise PlanError(f"{root} is the plan of a model in stages", hint="open it with cuts.load")
+    files = read_files(root, document.files)
     try:
         plan = _assemble(document, files)
         check_plan(plan)
@@ -146,6 +154,11 @@ def load_plan(folder: str | os.PathLike[str]) -> Plan:
     except (KeyError, ValueError, CutsError) as error:
         raise PlanError(f"{root}: the plan contradicts itself: {error}", hint="write the plan again") from error
     return plan
+
+
+def read_files(root: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the files that a plan names, each checked."""
+    return {name: _read_file(root, name, digest) for name, digest in digests.items()}
 
 
 def _read_file(root: Path, name: str, digest: str) -> bytes:
@@ -161,11 +174,16 @@ def _read_file(root: Path, name: str, digest: str) -> bytes:
     return content
 
 
-def _assemble(document: Document, files: Mapping[str, bytes]) -> Plan:
+def read_weights(content: bytes) -> dict[str, Array]:
+    """Return the arrays of a plan by their keys."""
     try:
-        weights = load_tensors(files["weights.safetensors"])
+        return load_tensors(content)
     except Exception as error:
         raise PlanError(f"weights.safetensors cannot be read: {error}") from error
+
+
+def _assemble(document: Document, files: Mapping[str, bytes]) -> Plan:
+    weights = read_weights(files["weights.safetensors"])
     kernels = tuple(_kernel(record, number, files, weights) for number, record in enumerate(document.kernels))
     model = None
     if document.model is not None:

@@ -23,23 +23,26 @@ svg text { font: 12px system-ui, sans-serif } summary { cursor: pointer }
 """
 
 
-def html_report(
+def html_page(title: str, sections: Sequence[str]) -> str:
+    """Return a page of sections."""
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    body = "\n".join([f"<h1>{escape(title)}</h1>", *sections])
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+
+
+def html_section(
     plan: Plan,
     results: Sequence[Comparison] = (),
     times: Sequence[Timing] = (),
     resources: Mapping[int, Mapping[str, object]] | None = None,
 ) -> str:
-    """Return the page: figures, times, comparisons, and each group with its parameters and source."""
-    title = f"{plan.name} for {plan.target.name}"
+    """Return what a page says of one plan."""
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head><body>',
-        f"<h1>{escape(title)}</h1>",
         _figures(plan),
         _chart(plan, times) if times else "",
         _comparisons(results) if results else "",
         "<h2>Groups</h2>",
         *(_group(plan, number, times, resources or {}) for number in range(len(plan.steps))),
-        "</body></html>\n",
     ]
     return "\n".join(part for part in parts if part)
 

@@ -34,7 +34,7 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "output is a file": (["compile", "graph.json", "--target", "reference", "-o", "graph.json"], 3, "no folder"),
     "output is no plan": (["compile", "graph.json", "--target", "reference", "-o", "."], 3, "no plan"),
     "missing plan": (["run", "none"], 3, "no plan"),
-    "plan is a file": (["run", "graph.json"], 3, "plan"),
+    "a plan's document": (["run", "good/plan.json"], 3, "cuts.graph"),
     "missing arrays": (["run", "good", "--input", "none.npz"], 2, "none.npz"),
     "foreign arrays": (["run", "good", "--input", "graph.json"], 2, "cannot read arrays"),
     "unknown group": (["explain", "good", "99"], 2, "expected a number below 3"),
@@ -131,6 +131,6 @@ def test_interruption_is_130(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.cli_compile.load_model", interrupt)
+    monkeypatch.setattr("cuts.cli_models.load_model", interrupt)
     result = cuts(*COMPILE)
     assert (result.code, result.err) == (130, "cuts: interrupted\n")

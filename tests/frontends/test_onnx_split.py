@@ -38,7 +38,7 @@ def test_what_lies_around_a_foreign_operation_is_compiled() -> None:
     proto = model(["y", "n", "places"])
     with pytest.warns(OpaqueWarning, match=r"1 operation is outside the vocabulary and runs uncompiled: Unique \('distinct'\)"):
         split = build_split(proto, target="reference")
-    assert [([n.op_type for n in s.part], [n.op_type for n in s.foreign]) for s in split.stages] == [
+    assert [([n.op_type for n in s.part], [n.op_type for n in s.foreign]) for s in split.split.stages] == [
         (["Constant", "Relu", "Mul", "Neg"], ["Unique"]),
         (["Constant", "Exp", "Div"], []),
     ]
@@ -53,7 +53,7 @@ def test_a_part_is_compiled_again_where_a_foreign_result_has_another_shape() -> 
     assert split.run({"x": X})["y"].shape == (3,)
     assert split.run({"x": np.arange(6, dtype=np.float32)})["y"].shape == (6,)
     assert split.run({"x": X})["y"].shape == (3,)
-    assert len(split.compiled) == 3
+    assert len(split.parts) == 3
 
 
 def test_a_function_of_the_caller_stands_in_for_an_operation() -> None:
@@ -65,5 +65,5 @@ def test_a_function_of_the_caller_stands_in_for_an_operation() -> None:
 def test_a_model_within_the_vocabulary_is_one_part_and_no_warning() -> None:
     split = build_split(model(["n"]), target="reference")
     assert split.foreign == {}
-    assert len(split.stages) == 1
+    assert len(split.split.stages) == 1
     assert np.allclose(split.run({"x": X})["n"], -np.maximum(X, 0))
