@@ -113,7 +113,21 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def reads(expr: Expr) -> tuple[Read, ...]:
     """Return the distinct reads in order of first occurrence."""
-    return tuple(dict.fromkeys(e for e in walk(expr) if isinstance(e, Read)))
+    return tuple(dict.fromkeys(e for e in distinct(expr) if isinstance(e, Read)))
+
+
+def distinct(expr: Expr) -> Iterator[Expr]:
+    """Yield every object of an expression once, operands first: transforms share most of their subexpressions."""
+    seen: set[int] = set()
+    stack = [(expr, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(children(node)))
 
 
 def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
@@ -145,15 +159,26 @@ def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]
 
 def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
     """Replace index variables everywhere in an expression."""
+    moved: dict[Index, Index] = {}  # the reads of a transform have many in common
+    guarded: dict[tuple[Guard, ...], tuple[Guard, ...]] = {}
+
+    def inside(index: Index) -> Index:
+        if index not in moved:
+            moved[index] = substitute(index, values)
+        return moved[index]
+
+    def checked(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        if guards not in guarded:
+            guarded[guards] = substitute_guards(guards, values)
+        return guarded[guards]
 
     def leaf(node: Expr) -> Expr:
         if isinstance(node, Read):
-            indices = tuple(substitute(i, values) for i in node.indices)
-            return Read(node.tensor, indices, substitute_guards(node.guards, values), node.fill)
+            return Read(node.tensor, tuple(inside(i) for i in node.indices), checked(node.guards), node.fill)
         if isinstance(node, IndexValue):
-            return evolve(node, index=substitute(node.index, values))
+            return evolve(node, index=inside(node.index))
         if isinstance(node, InRange):
-            guards = substitute_guards(node.guards, values)
+            guards = checked(node.guards)
             return InRange(guards) if guards else Const(True, DType.BOOL)
         return node
 

@@ -1,8 +1,9 @@
 """Choice of algorithms: a node stays as it is, or one of the algorithms that its declaration lists takes its place.
 
 Each alternative becomes a small graph of its own, with the pointwise nodes that follow it, as they fuse into its last kernel. It is cut
-into groups like any graph and costs what its groups cost; nodes that only depend on constants (transformed filters) are computed by
-the compiler and cost nothing. The cheapest takes the node's place, the node itself where none is cheaper. Equal nodes are decided once.
+into groups like any graph (`passes.fragments`) and costs what its groups cost; nodes that only depend on constants (transformed filters)
+are computed by the compiler and cost nothing. The cheapest takes the node's place, the node itself where none is cheaper. Equal nodes are
+decided once.
 """
 
 from __future__ import annotations
@@ -13,16 +14,13 @@ from math import inf
 from attrs import evolve, field, frozen
 
 from ..ir.compiled import Mode
-from ..ir.errors import CutsError
 from ..ir.graph import Graph, Node
+from ..ir.target import Target
 from ..ir.types import TensorType
 from ..ops.inference import Instances
-from .groups import Workshop
-from .legality import Policy
-from .partition import Evaluator, Partitioner, partition
-from .programs import build_programs
+from .fragments import Planner, Priced, cut_fragments, fragment_of
+from .partition import Evaluator
 from .rewrite import fresh_name, prune
-from .views import find_views
 
 #: Most nodes behind one that are looked at with it.
 FOLLOWERS = 4
@@ -39,34 +37,43 @@ class Choice:
 
     @property
     def best(self) -> str:
-        """The name of the cheapest alternative, "" where none saves enough."""
+        """The name of the cheapest alternative, "" where none saves enough, or where it is not known what the declaration takes."""
+        if self.seconds[""] == inf:
+            return ""
         name = min(self.seconds, key=lambda n: (self.seconds[n], n))
         return name if self.seconds[name] < (1 - MARGIN) * self.seconds[""] else ""
 
 
 @frozen
 class ChooseAlgorithms:
-    """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new node."""
+    """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new node.
+
+    `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with other costs,
+    compares the same kernels.
+    """
 
     instances: Instances
     evaluator: Evaluator
-    policy: Policy
+    target: Target
     mode: Mode
+    plan: Planner = cut_fragments
     choices: list[Choice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
-    known: dict[Hashable, Mapping[str, float]] = field(factory=dict)
+    plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
         self.choices.clear()
-        self.known.clear()
         self.used.clear()
+        nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
+        parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
+        keys = {name: _key(part, graph) for name, part in parts.items()}
+        self._plan({keys[name]: self._alternatives(part, graph, nodes[name]) for name, part in parts.items()})
         result = graph
         for node in graph.nodes:
-            alternatives = self.instances.of_node(node, graph).algorithms
-            if not alternatives:
+            if node.name not in nodes:
                 continue
-            choice = Choice(node.name, self._costs(node, graph, alternatives))
+            choice = Choice(node.name, {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()})
             self.choices.append(choice)
             if choice.best:
                 before = {n.name for n in result.nodes}
@@ -74,30 +81,29 @@ class ChooseAlgorithms:
                 self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
         return result
 
-    def _costs(self, node: Node, graph: Graph, alternatives: Collection[str]) -> Mapping[str, float]:
-        followers = _followers(node, graph, self.instances)
-        part = _fragment((node, *followers), graph)
+    def _alternatives(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Graph]:
+        """Return the graph of each alternative of the first node of a part, without what is known when it is compiled."""
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
-        names = {v: n for n, v in enumerate(part.types)}
-        members = tuple((n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes)
-        key = (members, tuple(part.types.values()), tuple(sorted(names[v] for v in fixed)))
-        if key not in self.known:
-            costs = {"": self._seconds(part, fixed)}
-            for name in alternatives:
-                costs[name] = self._seconds(replace_node(part, node, name, self.instances), fixed)
-            self.known[key] = costs
-        return self.known[key]
+        made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
+        return {name: _without_known(each, set(fixed)) for name, each in {"": part, **made}.items()}
 
-    def _seconds(self, graph: Graph, fixed: Collection[str]) -> float:
-        """Return the seconds of a small graph whose `fixed` inputs are known when it is compiled."""
-        graph = _without_known(graph, set(fixed))
-        try:
-            views = find_views(build_programs(graph, self.instances.registry))
-            workshop = Workshop(views, self.policy)
-            partitioner = Partitioner(workshop, self.evaluator)
-            return sum(partitioner.cost(group) for group in partition(partitioner, self.mode))
-        except CutsError:
-            return inf
+    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Graph]]) -> None:
+        """Have cut into kernels what was not cut before."""
+        fresh = {key: graphs for key, graphs in wanted.items() if key not in self.plans}
+        graphs = [graph for each in fresh.values() for graph in each.values()]
+        if graphs:
+            found = iter(self.plan([fragment_of(g, self.instances.registry, self.target, self.mode) for g in graphs]))
+            self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
+
+    def _seconds(self, kernels: Priced) -> float:
+        return inf if kernels is None else sum(self.evaluator.cost(form) for form, _ in kernels)
+
+
+def _key(part: Graph, graph: Graph) -> Hashable:
+    """Return what the alternatives of a part depend on."""
+    names = {v: n for n, v in enumerate(part.types)}
+    members = tuple((n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes)
+    return members, tuple(part.types.values()), tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:
@@ -123,8 +129,8 @@ def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances)
     return evolve(graph, nodes=tuple(nodes), types=types)
 
 
-def _followers(node: Node, graph: Graph, instances: Instances) -> tuple[Node, ...]:
-    """Return the chain of pointwise nodes that a node's only result goes through and nothing else needs."""
+def _with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:
+    """Return a node as a graph, with the chain of pointwise nodes that its only result goes through and nothing else needs."""
     consumers = graph.consumers()
     chain: list[Node] = []
     while len(chain) < FOLLOWERS:
@@ -137,7 +143,7 @@ def _followers(node: Node, graph: Graph, instances: Instances) -> tuple[Node, ..
         if not same or not all(s.is_pointwise for s in program.statements):
             break
         chain.append(users[0])
-    return tuple(chain)
+    return _fragment((node, *chain), graph)
 
 
 def _fragment(nodes: Iterable[Node], graph: Graph) -> Graph:

@@ -134,7 +134,7 @@ class _Pipeline:
         if self.selector is None:
             return graph, {}
         instances = Instances(self.registry)
-        step = ChooseAlgorithms(instances, evaluator, Policy(shared_bytes=self.target.MAX_shared), self.options.mode)
+        step = ChooseAlgorithms(instances, evaluator, self.target, self.options.mode, self.selector.plan)
         chosen = step.run(graph)
         while self.selector is not None and step.choices and self.selector.learn():
             chosen = step.run(graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
 from attrs import frozen
@@ -10,6 +10,7 @@ from attrs import frozen
 from ..ir.launch import Storage
 from ..ir.segment import FusedGroup
 from .choose import Candidate
+from .fragments import Fragment, Priced
 from .partition import Evaluator
 
 
@@ -33,6 +34,10 @@ class Selector(Protocol):
 
     def evaluator(self, modelled: Evaluator) -> Evaluator:
         """Return what groups cost: measured times where they are known, else what the model says."""
+        ...
+
+    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Return the kernels of small graphs, cut by the model."""
         ...
 
     def learn(self) -> bool:

@@ -21,15 +21,19 @@ from ..ir.schedule import Schedule
 from ..passes.choose import Candidate, candidate_of
 from ..passes.climb import Point, best_points
 from ..passes.extract import extract
+from ..passes.fragments import Fragment, Priced, cut_fragment
 from ..passes.lower import lower
 from ..passes.space import make_space
 from .child import START_LIMIT, Child, Lost
+from .draw import Drawn, draw
 from .measure import Reference, make_reference
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 
 #: Seconds that one candidate may take to be lowered and compiled.
 COMPILE_LIMIT = 30.0
+#: Seconds in which some thousand points must be drawn from a space.
+DRAW_LIMIT = 300.0
 
 
 @frozen
@@ -65,6 +69,10 @@ class Factory:
         space = make_space(problem.form, problem.target)
         return [Scored(p, candidate_of(space, p)) for p in best_points(problem.form, problem.target, model, count)]
 
+    def plan(self, fragment: Fragment) -> Priced:
+        """Return the kernels that a small graph is cut into."""
+        return cut_fragment(fragment)
+
     def refer(self, problem: Problem) -> Reference | None:
         """Return what the outputs must be, evaluated in float64."""
         return make_reference(problem)
@@ -76,6 +84,10 @@ class Factory:
     def prove(self, problem: Problem, best: float) -> Proof:
         """Return how much of the space is proven slower than a time."""
         return prove(problem, best)
+
+    def draw(self, problem: Problem, model: str, count: int, seed: int) -> Drawn:
+        """Return random legal points of a problem's space, all of them where there are no more."""
+        return draw(problem, model, count, seed)
 
     def build(self, problem: Problem, schedule: Schedule) -> Built:
         """Lower, print and compile one candidate; a kernel that spills registers is refused."""

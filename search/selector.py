@@ -17,6 +17,7 @@ from ..ir.segment import FusedGroup
 from ..ir.target import Target
 from ..ir.text import print_ir
 from ..passes.choose import Candidate
+from ..passes.fragments import Fragment, Priced
 from ..passes.groups import form_key
 from ..passes.partition import Evaluator
 from ..passes.workload import Workload
@@ -78,6 +79,13 @@ class MeasuredSelector:
         key = form_key(group)
         self._forms.setdefault(key, group)
         return self._measured.get(key, self._scale * self._model(key, group))
+
+    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Return the kernels of small graphs, which the workers find side by side; what the model says of them is kept."""
+        found = self.tuner.plan(fragments)
+        for form, seconds in (each for kernels in found for each in kernels or ()):
+            self._costs.setdefault(form_key(form), seconds)
+        return found
 
     def learn(self) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it."""

@@ -9,23 +9,28 @@ are broken by rule, so that noise does not choose.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from math import inf
 
 from ..ir.errors import CutsError, PassError, UsageError
 from ..ir.schedule import Schedule
 from ..passes.check import check_schedule
 from ..passes.choose import assess, choose
+from ..passes.fragments import Fragment, Priced
 from ..passes.space import make_space
 from .bench import Bench
-from .build import Builder, Built, Done, Job, Scored, make_kernel
+from .build import DRAW_LIMIT, Builder, Built, Done, Job, Scored, make_kernel
 from .database import Database, Trial, Winner
 from .measure import Reference, Verdict
 from .oracle import WHOLE, evaluations
 from .problem import Problem, read_schedule, schedule_text
 from .settings import Choice, Settings, Statistics
 from .strategies import make_strategy
-from .task import Entry, Task
+from .task import Entry, Sweep, Task
+
+#: Problems whose points are drawn and built ahead of the one that is timed.
+AHEAD = 4
 
 
 class Tuner:
@@ -105,6 +110,25 @@ class Tuner:
                     self.database.keep_cost(f"estimate {problem.key}", choice.seconds)
         return [known[p.key] for p in problems]
 
+    def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
+        """Return the kernels of small graphs, found by the workers side by side; none for those that there was no time for."""
+        self._until = self.budget
+        found: list[Priced] = [None] * len(fragments)
+        waiting = set(range(len(fragments)))
+        try:
+            for number in waiting if not self._over() else ():
+                self.builder.submit(Job(number, "plan", (fragments[number],)))
+            with self.statistics.phase("algorithms"):
+                while waiting and not self._over():
+                    for done in self.builder.collect(min(0.1, max(0.0, self._until - self.elapsed))):
+                        found[done.job.owner] = done.value
+                        waiting.discard(done.job.owner)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        if waiting:
+            self.close()
+        return found
+
     def close(self) -> None:
         """End the workers and give the device back."""
         for part in (self._builder, self._bench):
@@ -114,31 +138,64 @@ class Tuner:
 
     # ---- given candidates
 
-    def time_points(self, problem: Problem, entries: Sequence[Entry], settings: Settings) -> None:
-        """Build, check and time given candidates, in their order, as far as the budget reaches."""
+    def time_points(self, sweeps: Iterable[Sweep], settings: Settings) -> Iterator[Sweep]:
+        """Build, check and time points drawn for each sweep, and yield the sweeps as they are finished, as far as the budget reaches.
+
+        Some sweeps are begun ahead: while the last points of one are timed, workers build those of the next.
+        """
         self._settings, self._until = settings, self.budget
-        task = Task(problem)
-        self.tasks = [task]
+        coming = enumerate(sweeps)
+        begun: list[Sweep] = []
         try:
-            self._refer(task)
-            for number, entry in enumerate(entries):
-                task.entries[entry.text] = entry
-                self._build(task, entry, number)
-            while (task.waiting or task.ready) and not self._over():
+            while not self._over():
+                for turn, sweep in islice(coming, AHEAD - len(begun)):
+                    begun.append(sweep)
+                    self._sweep(sweep, turn)
+                if not begun:
+                    return
+                self.tasks = list(begun)
                 self._step()
+                for sweep in [s for s in begun if s.finished]:
+                    begun.remove(sweep)
+                    yield sweep
         except KeyboardInterrupt:
             self.interrupted = True
-        self.statistics.audited += len(entries)
-        if not self.complete:
-            self.close()
+        finally:
+            self.tasks = []
+            if not self.complete:
+                self.close()
 
-    def compare(self, problem: Problem, entries: Sequence[Entry], settings: Settings) -> None:
-        """Time candidates that ran again, in turns."""
-        self._settings = settings
-        for _ in range(settings.rounds):
-            for entry in entries:
-                if entry.outcome == "ok" and not self._over():
-                    self._again(Task(problem), entry)
+    def compare(self, task: Task, entries: Sequence[Entry], settings: Settings) -> None:
+        """Time candidates that ran anew, in turns, so that a drifting clock hits each alike; the workers go on meanwhile."""
+        entries = [e for e in entries if e.outcome == "ok"]
+        for entry in entries:
+            entry.samples = []
+        for entry in chain.from_iterable(repeat(entries, settings.rounds)):
+            if entry.outcome == "ok" and not self._over():
+                self._again(task, entry)
+                self._take_in(0.0)
+
+    def _sweep(self, sweep: Sweep, turn: int) -> None:
+        """Have the points of a sweep drawn, and its choice built before them."""
+        sweep.turn = turn
+        self.database.register(sweep.problem)
+        self._refer(sweep)
+        sweep.entries[sweep.chosen.text] = sweep.chosen
+        self._build(sweep, sweep.chosen, turn)
+        sweep.waiting += 1
+        wanted = (sweep.problem, self._settings.model, sweep.count, self._settings.seed)
+        self.builder.submit(Job((sweep, None), "draw", wanted, (-2.0, turn), DRAW_LIMIT))
+
+    def _drawn(self, sweep: Sweep, done: Done) -> None:
+        if done.value is None:
+            raise PassError(f"{sweep.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
+        sweep.drawn = done.value
+        for candidate in sweep.drawn.candidates:
+            text = schedule_text(candidate.schedule)
+            if text not in sweep.entries:
+                entry = sweep.entries[text] = Entry(Scored(None, candidate), text)
+                self._build(sweep, entry, sweep.turn)
+        self.statistics.audited += len(sweep.entries) - 1
 
     # ---- the whole search
 
@@ -178,9 +235,7 @@ class Tuner:
         """Take in what was built, time one candidate, move on what waits for nothing."""
         ready = any(t.measurable for t in self.tasks)
         with self.statistics.phase("wait for workers"):
-            done = self.builder.collect(0.0 if ready else min(0.1, max(0.0, self._until - self.elapsed)))
-        for each in done:
-            self._receive(each)
+            self._take_in(0.0 if ready else min(0.1, max(0.0, self._until - self.elapsed)))
         waiting = [t for t in self.tasks if t.measurable]
         if waiting:  # the problem whose data is in use goes first, then the one that promises most
             if self._current not in waiting:
@@ -191,6 +246,11 @@ class Tuner:
             if task.idle:
                 self._advance(task)
         self._monitor(self)
+
+    def _take_in(self, timeout: float) -> None:
+        """Take in what the workers have done; wait for something, but no longer than `timeout`."""
+        for each in self.builder.collect(timeout):
+            self._receive(each)
 
     def _kept(self, problem: Problem) -> Choice | None:
         """Return what a finished search chose, if it still builds to the code that was measured; forget it otherwise."""
@@ -241,6 +301,8 @@ class Tuner:
                 self.bench.prepare(task.problem, done.value)
         elif done.job.method == "prove":
             task.proof = done.value
+        elif isinstance(task, Sweep) and done.job.method == "draw":
+            self._drawn(task, done)
         elif entry is not None:
             self._built(task, entry, done)
 

@@ -20,7 +20,6 @@ from cuts.ops.amplification import amplification
 from cuts.ops.inference import Instances
 from cuts.passes.algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.canonicalise import Canonicalise
-from cuts.passes.legality import Policy
 from cuts.passes.pipeline import compile_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ from ..needs import needs_opencl
 
 REGISTRY = Registry.builtin()
 INSTANCES = Instances(REGISTRY)
+TARGET = find_target("cuda:sm_90")
 
 
 def convolution(
@@ -79,7 +79,7 @@ class Words:
 @pytest.mark.parametrize(("contraction", "best"), [(0.0, ""), (1.0, "winograd_4x4")])
 def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     graph = convolution(2, 16, 16, 16, 16)
-    step = ChooseAlgorithms(INSTANCES, Words(contraction), Policy(), "mixed")
+    step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed")
     chosen = step.run(graph)
     assert [c.best for c in step.choices] == [best]
     assert (chosen is graph) == (not best)
@@ -92,10 +92,10 @@ def test_equal_nodes_are_decided_once() -> None:
     again = evolve(graph.nodes[0], name="d", inputs=("z", "w", "b"), outputs=("v",))
     twice = evolve(graph, nodes=(*graph.nodes, again, Node("s", "relu", ("v",), ("u",))), outputs=("u",),
                    types={**graph.types, "v": graph.types["y"], "u": graph.types["y"]})  # fmt: skip
-    step = ChooseAlgorithms(INSTANCES, Words(0.0), Policy(), "mixed")
+    step = ChooseAlgorithms(INSTANCES, Words(0.0), TARGET, "mixed")
     step.run(twice)
     assert len(step.choices) == 2
-    assert len(step.known) == 1
+    assert len(step.plans) == 1
 
 
 def test_larger_tiles_round_more() -> None:
@@ -112,7 +112,7 @@ def test_larger_tiles_round_more() -> None:
 @pytest.mark.parametrize("size", [(5, 5), (7, 6)])
 def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
     graph = convolution(2, 16, 16, 32, 32, (2, 2, 2, 2), size=size)
-    step = ChooseAlgorithms(INSTANCES, Words(1.0), Policy(), "mixed")
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed")
     step.run(graph)
     assert [c.best for c in step.choices] == ["fourier_16"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import pytest
 from attrs import evolve
@@ -13,6 +13,7 @@ from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes.choose import Candidate, choose
+from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.partition import Evaluator
 from cuts.passes.pipeline import STAGES, compile_graph, graph_passes
 from cuts.passes.workload import Workload
@@ -76,6 +77,9 @@ class Slowest:
 
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)
+
+    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        return cut_fragments(fragments)
 
     def learn(self) -> bool:
         self.rounds += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.choose import Candidate, choose
 from cuts.passes.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.legality import Policy, shared_level
 from cuts.passes.normalise import Illegal, normalise
 from cuts.passes.partition import Evaluator
@@ -217,6 +218,10 @@ class ByModel:
     def evaluator(self, modelled: Evaluator) -> Evaluator:
         """Return the model."""
         return modelled
+
+    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Cut fragments in this process."""
+        return cut_fragments(fragments)
 
     def learn(self) -> bool:
         """Measure nothing."""

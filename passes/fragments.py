@@ -1,0 +1,69 @@
+"""Fragments: small graphs on their own, cut into groups by the model, where need be in another process.
+
+To compare the algorithms of a node, each of them is cut into groups like any graph. Its transforms are long expressions, which take a
+while to bring into normal form; a fragment holds all that this needs, so that a tuner's workers can do it side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from attrs import frozen
+
+from ..ir.compiled import Mode
+from ..ir.errors import CutsError
+from ..ir.graph import Graph
+from ..ir.segment import FusedGroup
+from ..ir.target import Target
+from ..ops.registry import Registry
+from .evaluators import Modelled
+from .groups import Workshop
+from .legality import Policy
+from .partition import Partitioner, Remembered, partition
+from .programs import build_programs
+from .split import Splitting
+from .views import find_views
+
+#: The kernels of a fragment with the seconds that the model gives each; nothing where it cannot be cut.
+Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
+
+
+@frozen
+class Fragment:
+    """A small graph, the declarations of its operations, and what its kernels are for."""
+
+    graph: Graph
+    registry: Registry
+    target: Target
+    mode: Mode
+
+
+class Planner(Protocol):
+    """Cuts fragments into kernels."""
+
+    def __call__(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Return the kernels of each fragment."""
+        ...
+
+
+def fragment_of(graph: Graph, registry: Registry, target: Target, mode: Mode) -> Fragment:
+    """Return a fragment that carries no more of the vocabulary than it needs."""
+    return Fragment(graph, Registry({n.op: registry[n.op] for n in graph.nodes}), target, mode)
+
+
+def cut_fragment(fragment: Fragment) -> Priced:
+    """Return the kernels of the partition that is best by the model, before any of them is split."""
+    modelled = Remembered(Modelled(fragment.target))
+    try:
+        views = find_views(build_programs(fragment.graph, fragment.registry))
+        workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared))
+        groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
+    except CutsError:
+        return None
+    return tuple((group.form, modelled.cost(group.form)) for group in groups)
+
+
+def cut_fragments(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    """Return the kernels of each fragment, one after the other in this process."""
+    return [cut_fragment(fragment) for fragment in fragments]
