@@ -78,13 +78,15 @@ def spec_of_texts(texts: Mapping[str, str]) -> Spec:
 
 
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Graph:
-    """Return the graph of a model: a graph, graph.json, an ONNX file, or `-` for graph.json on standard input."""
+    """Return the graph of a model: a graph, graph.json, an ONNX file, a `.pt2` of torch.export, or `-` for graph.json on standard input."""
     infer = spec.instances.infer
     if isinstance(model, Graph):
         return _with_shapes(model, spec, shapes or {})
     path = os.fspath(model)
     if path.lower().endswith(".onnx"):
         return _load_onnx(path, spec, shapes or {})
+    if path.lower().endswith(".pt2"):
+        return _load_torch(path, spec, shapes or {})
     from .frontends.graph_json import graph_from_json, load_graph
 
     graph = graph_from_json(sys.stdin.read(), os.getcwd(), infer) if path == "-" else load_graph(path, infer)
@@ -97,6 +99,21 @@ def _load_onnx(path: str, spec: Spec, shapes: Shapes) -> Graph:
     except ImportError as error:
         raise BackendError(f"reading {path} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'") from error
     return load_onnx(path, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
+
+
+def _load_torch(path: str, spec: Spec, shapes: Shapes) -> Graph:
+    if not Path(path).is_file():
+        raise GraphError(f"{path}: no such file")
+    try:
+        from .frontends.torch_archive import load_archive
+    except ImportError as error:
+        raise BackendError(f"reading {path} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
+    graph = load_archive(Path(path), spec.instances.infer)
+    changed = [name for name, shape in shapes.items() if name not in graph.inputs or graph.types[name].shape != tuple(shape)]
+    if changed:
+        known = ", ".join(f"{name}={'x'.join(map(str, graph.types[name].shape))}" for name in graph.inputs)
+        raise UsageError(f"--shape {changed[0]}: an exported program has fixed shapes", hint=f"inputs are: {known}")
+    return graph
 
 
 def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:

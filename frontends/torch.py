@@ -38,7 +38,7 @@ def load_torch(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str
     return graph_of_export(program, infer)
 
 
-def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None) -> Graph:
+def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
     """Return the graph of an exported program."""
     derive = infer or default_inference()
     program = program.run_decompositions(decompositions())
@@ -49,7 +49,7 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
     found = _results(program.graph)
     outputs = tuple(reader.output(reader.value(found[n]), specs[n].arg.name) for n in wanted)
-    return verify_graph(live_graph(reader, "torch", inputs, outputs), derive)
+    return verify_graph(live_graph(reader, name, inputs, outputs), derive)
 
 
 def graph_of_nodes(graph: torch.fx.Graph, infer: Infer | None = None) -> tuple[Graph, list[str | None]]:

@@ -1,0 +1,99 @@
+"""Archives of torch.export on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.tests.cli.conftest import Cuts
+from cuts.tests.needs import needs_opencl
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> tuple[Path, Any]:
+    """Return a small network's archive and the network."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 5)).eval()
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(module, (torch.randn(2, 3, 6, 6),)), path)
+    return path, module
+
+
+def rewritten(path: Path, change: Any) -> None:
+    """Write an archive again with its program changed."""
+    with zipfile.ZipFile(path) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
+        for name, content in parts.items():
+            new.writestr(name, change(content) if name.endswith("models/model.json") else content)
+
+
+@needs_opencl
+@pytest.mark.filterwarnings("ignore")
+def test_an_archive_is_compiled_and_computes_what_pytorch_does(cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path) -> None:
+    import torch
+
+    assert cuts("compile", "net.pt2", "--verify").code == 0
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", input=x)
+    assert cuts("run", "net.plan", "--input", "x.npz", "--output", "y.npz").code == 0
+    (found,) = np.load(tmp_path / "y.npz").values()
+    assert np.allclose(found, archive[1](torch.from_numpy(x)).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert cuts("verify", "net.pt2", "--target", "reference").code == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_broken_archives_and_other_versions_are_said_so(cuts: Cuts, archive: tuple[Path, Any]) -> None:
+    path, _ = archive
+
+    def newer(program: bytes) -> bytes:
+        return json.dumps(json.loads(program) | {"schema_version": {"major": 99, "minor": 0}}).encode()
+
+    rewritten(path, newer)
+    result = cuts("compile", "net.pt2", "--target", "reference")
+    assert (result.code, "reads archives of schema version" in result.err, "found 99" in result.err) == (3, True, True)
+    rewritten(path, lambda program: b'{"schema_version": {"major": 8}}')
+    assert "cannot read this archive" in cuts("compile", "net.pt2", "--target", "reference").err
+    path.write_bytes(path.read_bytes()[:900])
+    result = cuts("compile", "net.pt2", "--target", "reference")
+    assert (result.code, "not a torch.export archive (or a damaged one)" in result.err) == (3, True)
+    assert "no such file" in cuts("compile", "none.pt2").err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_archive_cannot_run_code(cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    import torch
+
+    torch.save({"args": Bomb()}, tmp_path / "bomb")
+    bomb = (tmp_path / "bomb").read_bytes()
+    path, _ = archive
+    with zipfile.ZipFile(path) as old:
+        parts = {name: bomb if name.endswith("sample_inputs/model.pt") else old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
+        for name, content in parts.items():
+            new.writestr(name, content)
+    assert "cannot read this archive" in cuts("compile", "net.pt2", "--target", "reference").err
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_shapes_of_a_program_are_fixed(cuts: Cuts, archive: tuple[Path, Any]) -> None:
+    result = cuts("compile", "net.pt2", "--shape", "input=4x3x6x6")
+    assert (result.code, "inputs are: input=2x3x6x6" in result.err) == (2, True)
+
+
+def test_without_pytorch_an_archive_says_what_to_install(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.pt2").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "cuts.frontends.torch_archive", None)
+    result = cuts("compile", "net.pt2")
+    assert (result.code, "pip install 'cuts[torch]'" in result.err) == (4, True)
