@@ -1,108 +1,137 @@
 """Audit: did pruning throw away the winner? Points that the search did not look at are timed, at random or all of a small space.
 
-The figure is published with every release of the model: how many of the audited points ran faster than the choice, whether one of them
-was proven slower (which must never happen), and how close the bound comes to measured times.
+A point that beats the choice, and whose lower bound says that it cannot, was lost by a wrong proof: there must never be one. A point that
+beats the choice and was merely not proposed says how good the search is. The figures are published with every release of the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 import numpy as np
 from attrs import frozen
 
-from ..passes.choose import candidate_of
-from ..passes.space import make_space
 from .build import Scored
 from .problem import Problem, schedule_text
 from .settings import Choice, Settings
-from .strategies import random_points
-from .task import Entry
+from .task import Entry, Sweep
 from .tuner import Tuner
 
 
 @frozen
 class Audit:
-    """What was found of one problem: the choice's time, points timed besides, how many beat the choice by more than its tie band.
+    """What was found of one problem: times of its choice and of other points, and how many of those beat the choice by more than `band`.
 
-    `unsound` counts points that ran faster than their lower bound. `best` is the least time met, `tightness` the median of bound over
-    time, `position` where the fastest point stands in the model's order among all that ran.
+    The space has `points`, of which `legal` are legal (counted if `exact`, else estimated from a sample); `timed` of them ran besides the
+    choice, and `exhaustive` says that these are all. Of those that ran `pruned` are proven slower than the choice by their lower bound.
+    `lost` are proven slower and beat the choice, `missed` beat it and were not proposed, `unsound` ran faster than their lower bound in at
+    least one run. `best` is the least time met, `tightness` the median of bound over time, `winner` that of the choice, `position` where
+    the fastest point stands in the model's order among all that ran.
     """
 
     label: str
     key: str
-    chosen: float
+    points: int
+    legal: int
+    exact: bool
     timed: int
-    faster: int
-    unsound: int
-    best: float
-    tightness: float
-    position: int
     exhaustive: bool
+    chosen: float
+    best: float
+    band: float
+    pruned: int
+    lost: int
+    missed: int
+    unsound: int
+    tightness: float
+    winner: float
+    position: int
 
     @property
-    def lost(self) -> bool:
-        """Whether pruning lost the winner."""
-        return self.faster > 0
+    def faster(self) -> int:
+        """How many points beat the choice."""
+        return self.lost + self.missed
 
     def record(self) -> dict[str, object]:
         """Return it as JSON values."""
         return {
             "kernel": self.label,
             "tuning": self.key,
-            "chosen": self.chosen,
+            "points": self.points,
+            "legal": self.legal,
+            "legal counted": self.exact,
             "timed": self.timed,
-            "faster": self.faster,
-            "faster than their bound": self.unsound,
-            "best": self.best,
-            "lost": round(1 - self.best / self.chosen, 4) if self.chosen else 0.0,
-            "median bound / time": round(self.tightness, 3),
-            "position of the fastest": self.position,
             "exhaustive": self.exhaustive,
+            "chosen": self.chosen,
+            "best": self.best,
+            "best / chosen": round(self.best / self.chosen, 4) if self.chosen else 1.0,
+            "band": round(self.band, 4),
+            "proven slower": self.pruned,
+            "lost by proof": self.lost,
+            "missed": self.missed,
+            "faster than their bound": self.unsound,
+            "median bound / time": round(self.tightness, 3),
+            "bound / time of the choice": round(self.winner, 3),
+            "position of the fastest": self.position,
         }
 
 
 def audit_choices(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings) -> list[Audit]:
     """Time `count` random legal points of each problem (all points of a space that has no more) and compare them with the choice."""
-    found: list[Audit] = []
-    for problem, choice in {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}.values():
-        entries = _points(problem, choice, count, settings)
-        tuner.time_points(problem, entries, settings)
-        chosen, *others = entries
-        if chosen.seconds < inf:
-            tuner.compare(problem, [chosen, *(e for e in others if e.seconds < chosen.seconds)], settings)
-            found.append(_judge(problem, chosen, others, settings))
+    return list(audits(tuner, problems, choices, count, settings))
+
+
+def audits(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings) -> Iterator[Audit]:
+    """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once."""
+    unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
+    sweeps = (Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values())
+    for sweep in tuner.time_points(sweeps, settings):
+        if sweep.chosen.seconds == inf:  # the choice does not run any more, so nothing can be held against it
+            continue
+        least = {e.text: min(e.samples) for e in sweep.entries.values() if e.seconds < inf}
+        faster = sorted((e for e in sweep.entries.values() if e.seconds < sweep.chosen.seconds), key=lambda e: e.seconds)
+        tuner.compare(sweep, [sweep.chosen, *faster], settings)
         if not tuner.complete:
-            break
-    return found
+            return
+        if sweep.chosen.seconds < inf:
+            yield _judge(sweep, least, (unique[sweep.problem.key][1].seconds or inf), settings)
 
 
-def _points(problem: Problem, choice: Choice, count: int, settings: Settings) -> list[Entry]:
-    """Return candidates for the choice and for random points, the choice first."""
-    space = make_space(problem.form, problem.target)
-    scored = [Scored(None, choice.candidate)]
-    scored += [Scored(p, candidate_of(space, p)) for p in random_points(space, count, settings.model, settings.seed)]
-    unique = {schedule_text(s.candidate.schedule): s for s in reversed(scored)}
-    return [Entry(s, text) for text, s in reversed(unique.items())]
+def _entry(choice: Choice) -> Entry:
+    return Entry(Scored(None, choice.candidate), schedule_text(choice.candidate.schedule))
 
 
-def _judge(problem: Problem, chosen: Entry, others: Sequence[Entry], settings: Settings) -> Audit:
-    ran = [chosen, *(e for e in others if e.seconds < inf)]
-    times, bounds, scores, least = (
+def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settings) -> Audit:
+    """Say what the times mean. The search discarded what is above the time that it `found`, which may differ from the time now."""
+    chosen, drawn = sweep.chosen, sweep.drawn
+    assert drawn is not None, "a finished sweep has its points"
+    ran = [chosen, *(e for e in sweep.entries.values() if e is not chosen and e.seconds < inf)]
+    times, bounds, scores, shortest = (
         np.asarray(column)
-        for column in zip(*((e.seconds, e.scored.candidate.bound, e.scored.candidate.score, min(e.samples)) for e in ran), strict=True)
+        for column in zip(
+            *((e.seconds, e.scored.candidate.bound, e.scored.candidate.score, min(*e.samples, least[e.text])) for e in ran), strict=True
+        )
     )
-    band = 1.0 - max(3 * settings.tie, chosen.spread)
+    band = max(3 * settings.tie, chosen.spread)
+    faster = times < (1.0 - band) * times[0]
+    pruned = bounds > min(float(times[0]), found)
     return Audit(
-        label=problem.label,
-        key=problem.key,
-        chosen=float(times[0]),
+        label=sweep.problem.label,
+        key=sweep.problem.key,
+        points=drawn.points,
+        legal=drawn.legal,
+        exact=drawn.exact,
         timed=len(ran) - 1,
-        faster=int((times[1:] < band * times[0]).sum()),
-        unsound=int((least < bounds).sum()),
+        exhaustive=drawn.whole,
+        chosen=float(times[0]),
         best=float(times.min()),
+        band=band,
+        pruned=int(pruned[1:].sum()),
+        lost=int(np.logical_and(faster, pruned).sum()),
+        missed=int(np.logical_and(faster, np.logical_not(pruned)).sum()),
+        unsound=int((shortest < bounds).sum()),
         tightness=float(np.median(bounds / times)),
+        winner=float(bounds[0] / times[0]),
         position=int((scores < scores[int(np.argmin(times))]).sum()) + 1,
-        exhaustive=len(others) + 1 >= make_space(problem.form, problem.target).size,
     )

@@ -18,10 +18,11 @@ from attrs import define, field, frozen
 from ..ir.errors import UsageError
 from ..passes.choose import candidate_of
 from ..passes.climb import Point, neighbours
-from ..passes.enumerate import columns_of, evaluate, sampled
+from ..passes.enumerate import columns_of, evaluate
 from ..passes.prune import score
 from ..passes.space import Space
 from .build import Scored
+from .draw import random_points
 
 #: Measured points whose neighbours are looked at in one round, and population of the genetic strategy.
 PARENTS, POPULATION = 3, 12
@@ -147,20 +148,6 @@ def score_points(space: Space, places: Sequence[tuple[int, tuple[int, ...]]], mo
         values = np.broadcast_to(score(batch, space, model), (len(rows),))
         found += [Point(float(v), position, row) for v, row in zip(values, rows, strict=True) if np.isfinite(v)]
     return found
-
-
-def random_points(space: Space, count: int, model: str, seed: int) -> list[Point]:
-    """Return legal points in a random order that depends on nothing but the space and the seed."""
-    generator = np.random.default_rng(seed)
-    found: list[Point] = []
-    for position, batch in enumerate(sampled(space, 8 * count // max(1, len(space.structures)) + 64)):
-        values = score(batch, space, model)
-        assert batch.points is not None, "samples name their points"
-        shape = batch.structure.shape
-        for k in np.flatnonzero(np.isfinite(values)):
-            places = np.unravel_index(int(batch.points[k]), shape) if shape else ()
-            found.append(Point(float(values[k]), position, tuple(int(p) for p in places)))
-    return [found[k] for k in generator.permutation(len(found))[:count]]
 
 
 #: Strategies by name.

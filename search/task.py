@@ -13,6 +13,7 @@ from ..backends.device import Timing
 from ..passes.climb import Point
 from .build import Built, Scored
 from .database import Trial
+from .draw import Drawn
 from .problem import Problem
 from .proof import Proof
 from .settings import Choice, Settings
@@ -131,3 +132,31 @@ class Task:
             return None
         band = 1.0 + max(settings.tie, min(3 * settings.tie, best.spread))
         return min((e for e in self.entries.values() if e.seconds <= band * best.seconds), key=lambda e: e.rank)
+
+
+@define(eq=False)
+class Sweep(Task):
+    """No search: `count` points drawn from the space of a problem are timed, each held against the `chosen` one.
+
+    `turn` is its number among the sweeps that are timed together.
+    """
+
+    chosen: Entry = field(kw_only=True)
+    count: int = field(kw_only=True)
+    turn: int = 0
+    drawn: Drawn | None = None
+
+    @property
+    def best(self) -> Entry:
+        """What the others are held against."""
+        return self.chosen
+
+    @property
+    def gain(self) -> float:
+        """Points are timed in the order in which they are built."""
+        return inf
+
+    @property
+    def finished(self) -> bool:
+        """Whether no point of it waits to be built or timed."""
+        return not self.waiting and not self.ready

@@ -1,38 +1,60 @@
-"""The audit over a made-up device: it finds what pruning lost, and accuses nobody else."""
+"""The audit over a made-up device: it finds what pruning lost and what the search missed, and accuses nobody else."""
 
 from __future__ import annotations
 
+from math import inf
+
 from attrs import evolve
 from cuts.ir.launch import KernelFunction
-from cuts.search.audit import Audit, audit_choices
+from cuts.passes.enumerate import illegal_histogram
+from cuts.passes.space import make_space
+from cuts.search.audit import Audit, audits
+from cuts.search.bench import Timed
+from cuts.search.draw import Drawn, draw
+from cuts.search.measure import Verdict
+from cuts.search.problem import Problem, schedule_text
+from cuts.search.proof import EXACT
 from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
 
-from .fakes import FakeBench, by_threads, problem_of, tuner_of
+from .fakes import MACHINE, OPENCL, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
+SMALL = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
 
 
-def audited(bench: FakeBench, settings: Settings, count: int = 30) -> Audit:
-    tuner = tuner_of(bench)
-    problem = problem_of()
-    choices = tuner.run([problem], settings)
-    (found,) = audit_choices(tuner, [problem], choices, count, settings)
+def audited(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: Problem | None = None) -> Audit:
+    tuner, problems = tuner_of(bench), [problem or problem_of()]
+    (found,) = audits(tuner, problems, tuner.run(problems, settings), count, settings)
     return found
 
 
-def test_a_winner_that_pruning_lost_is_found() -> None:
-    found = audited(FakeBench(by_threads), ONE)
-    assert found.lost
+def times_of(first: float, others: float) -> FakeBench:
+    """A bench on which the kernel that is checked first, which is the choice of a search for one, takes another time than the others."""
+    bench = FakeBench(lambda kernel: first if kernel.name == bench.checked[0] else others)
+    return bench
+
+
+def test_a_winner_that_the_search_missed_is_found() -> None:
+    found = audited(FakeBench(by_threads))
+    assert found.missed
     assert found.best < found.chosen
-    assert (found.timed, found.unsound, found.exhaustive) == (30, 0, False)
+    assert (found.timed, found.lost, found.pruned, found.unsound, found.exhaustive) == (30, 0, 0, 0, False)
+
+
+def test_a_faster_point_that_is_proven_slower_was_lost() -> None:
+    found = audited(times_of(2e-12, 1e-12))
+    assert (found.pruned, found.lost, found.missed, found.unsound) == (30, 30, 0, 31)
+    assert found.record()["best / chosen"] == 0.5
+
+
+def test_slower_points_are_proven_slower_in_silence() -> None:
+    found = audited(times_of(1e-12, 1.0))
+    assert (found.pruned, found.faster, found.unsound) == (30, 0, 1)
 
 
 def test_equal_points_do_not_accuse_the_choice() -> None:
-    assert not audited(FakeBench(lambda kernel: 1e-3), ONE).lost
-
-
-def test_points_faster_than_their_bound_are_counted() -> None:
-    assert audited(FakeBench(lambda kernel: 1e-9), ONE).unsound == 31
+    assert not audited(FakeBench(lambda kernel: 1e-3)).faster
 
 
 def test_noise_that_does_not_last_accuses_nobody() -> None:
@@ -42,4 +64,76 @@ def test_noise_that_does_not_last_accuses_nobody() -> None:
         seen[kernel.name] = seen.get(kernel.name, 0) + 1
         return 0.9e-3 if seen[kernel.name] == 1 else 1e-3
 
-    assert not audited(FakeBench(cost), evolve(ONE, runs=1, rounds=6)).lost
+    assert not audited(FakeBench(cost), evolve(ONE, runs=1)).faster
+
+
+def test_wrong_points_are_no_winners() -> None:
+    bench = FakeBench(by_threads, lambda kernel: Verdict("ok" if kernel.name == bench.checked[0] else "wrong"))
+    found = audited(bench)
+    assert (found.timed, found.faster) == (0, 0)
+
+
+def test_a_small_space_is_timed_whole() -> None:
+    found = audited(FakeBench(by_threads), count=5000, problem=SMALL)
+    legal = illegal_histogram(make_space(SMALL.form, OPENCL))["legal"]
+    assert (found.exhaustive, found.exact, found.legal, found.timed) == (True, True, legal, legal - 1)
+
+
+def drawn_texts(drawn: Drawn) -> list[str]:
+    return [schedule_text(c.schedule) for c in drawn.candidates]
+
+
+def test_points_are_drawn_once_and_always_the_same_ones() -> None:
+    large = problem_of()
+    assert make_space(large.form, OPENCL).size > EXACT
+    for problem in (SMALL, large):
+        drawn = draw(problem, "bound", 40, seed=3)
+        texts = drawn_texts(drawn)
+        assert len(set(texts)) == len(texts) == 40 < drawn.legal <= drawn.points
+        assert texts == drawn_texts(draw(problem, "bound", 40, seed=3)) != drawn_texts(draw(problem, "bound", 40, seed=4))
+        assert (drawn.exact, drawn.whole) == (problem is SMALL, False)
+
+
+def two(bench: FakeBench, builder: Inline | None = None) -> tuple[Tuner, list[Problem]]:
+    return tuner_of(bench, builder), [problem_of(48), problem_of()]
+
+
+def test_points_of_the_next_problem_are_built_while_one_is_timed() -> None:
+    builder = Inline()
+    tuner, problems = two(FakeBench(by_threads), builder)
+    found = audits(tuner, problems, tuner.run(problems, ONE), 30, ONE)
+    assert next(found).label == "matmul 48"
+    assert builder.built > 2 + 31  # both choices were built in the search, and the first problem has 31 points
+    assert [a.label for a in found] == ["matmul 64"]
+    assert builder.load == 0
+    assert tuner.statistics.audited == 60
+
+
+def test_what_was_finished_before_an_interrupt_is_kept() -> None:
+    bench = FakeBench(by_threads)
+    tuner, problems = two(bench)
+    choices = tuner.run(problems, ONE)
+
+    def interrupted(problem: Problem, *_: object) -> Timed:
+        if problem is problems[1]:
+            raise KeyboardInterrupt
+        return Timed((1e-3,) * 3)
+
+    bench.sample = interrupted  # type: ignore[method-assign, assignment]
+    assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
+    assert tuner.interrupted
+
+
+def test_a_choice_that_does_not_run_again_is_passed_over() -> None:
+    bench = FakeBench(by_threads)
+    tuner, problems = two(bench)
+    choices = tuner.run(problems, ONE)
+    first = bench.checked[0]
+    bench.cost = lambda kernel: inf if kernel.name == first else 1e-3
+    assert len(list(audits(tuner, problems, choices, 5, ONE))) == 1
+
+
+def test_equal_problems_are_looked_at_once() -> None:
+    tuner = tuner_of(FakeBench(by_threads))
+    problems = [problem_of()] * 3
+    assert len(list(audits(tuner, problems, tuner.run(problems, ONE), 5, ONE))) == 1
