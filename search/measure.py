@@ -34,6 +34,8 @@ Array = npt.NDArray[Any]
 
 #: Bytes of device memory that data of problems may take before the least recently used is dropped.
 MEMORY = 8 << 30
+#: Kernels of one problem that stay loaded; the least recently used is dropped, and loaded again when it is asked for.
+LOADED = 256
 #: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
 _PERIOD = 4_194_301
 #: What outputs hold before a kernel runs.
@@ -61,7 +63,8 @@ class Reference:
 class _Data:
     """The data of one problem on the device, and the launches of its kernels.
 
-    `blank` holds the outputs as they are before a kernel runs, `whole` as the first right kernel left them.
+    `blank` holds the outputs as they are before a kernel runs, `whole` as the first right kernel left them. `launches` begins with the
+    kernel that was not used for the longest time.
     """
 
     problem: Problem
@@ -122,7 +125,10 @@ class Device:
             message = "" if self._alike(data, tensor) else self._compare(data, tensor)
             if message:
                 return Verdict("wrong", message)
+        data.launches.pop(kernel.name, None)
         data.launches[kernel.name] = launch
+        if len(data.launches) > LOADED:
+            self._unload(data, next(iter(data.launches)))
         if not data.whole:
             self._keep(data)
         return Verdict("ok")
@@ -133,7 +139,14 @@ class Device:
         if data is None or kernel not in data.launches:
             return None
         self._problems.move_to_end(problem.key)
-        return self.device.time(data.launches[kernel], warmup=warmup, repeats=repeats, cold=not problem.target.is_cpu).samples
+        launch = data.launches[kernel] = data.launches.pop(kernel)
+        return self.device.time(launch, warmup=warmup, repeats=repeats, cold=not problem.target.is_cpu).samples
+
+    @staticmethod
+    def _unload(data: _Data, kernel: str) -> None:
+        """Forget a kernel and its tables; the device frees what nothing refers to."""
+        del data.launches[kernel]
+        data.tables = {key: place for key, place in data.tables.items() if key[0] != kernel}
 
     # ---- what a kernel wrote
 

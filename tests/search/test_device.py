@@ -24,7 +24,7 @@ from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.database import Database
-from cuts.search.measure import index_ranges
+from cuts.search.measure import Device, index_ranges
 from cuts.search.oracle import WHOLE, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -104,6 +104,18 @@ def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
         made = built(problem, number)
         assert bench.check(problem, made).outcome == "ok"
         assert len(bench.sample(problem, made, 3).samples) == 3
+
+
+@needs_opencl
+def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuts.search.measure.LOADED", 2)
+    device, problem = Device(OPENCL), problem_of(32)
+    kernels = [make_kernel(problem, c.schedule) for c in choose(problem.form, OPENCL, count=3)]
+    for kernel in kernels[:2]:
+        assert device.check(problem, kernel, None).outcome == "ok"
+    assert device.sample(problem, kernels[0].name, 1)
+    assert device.check(problem, kernels[2], None).outcome == "ok"
+    assert [device.sample(problem, kernel.name, 1) is not None for kernel in kernels] == [True, False, True]
 
 
 @needs_opencl
