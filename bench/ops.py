@@ -112,7 +112,7 @@ class Suite:
                     "peers": {}, "bound_ms": tuned.bound * 1e3, "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
         try:
-            return row | self._times(tuned) | {"kernels": [describe(r) for r in tuned.records]}
+            return row | self._times(tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
         except CutsError as error:
             if error.hint and "context is lost" in error.hint:
                 raise  # every later row would fail with it
@@ -123,7 +123,7 @@ class Suite:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()
 
-    def _times(self, tuned: Tuned) -> Row:
+    def _times(self, tuned: Tuned, moved: int) -> Row:
         first = fill(tuned, self.device)
         sets = [first]
         for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
@@ -131,6 +131,8 @@ class Suite:
             sets[-1].copy(first)
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(_all(launches)), len(sets))]
+        if tuned.case.kind in ("memory", "gemv"):
+            contenders.append(copying(self.device, moved, self.target.l2_bytes))
         kept = self.baselines.peers.get(tuned.case.key, {}) if self.options.reuse else {}
         wrong = ""
         if not kept and not self.options.no_peers:
@@ -139,7 +141,7 @@ class Suite:
             wrong = peers.difference()
             contenders += list(peers.contenders(self.options.compile))
         timings = in_turns(self.device, contenders)
-        times = {name: timing.median * 1e3 for name, timing in timings.items() if name != "cuts"}
+        times = {name: timing.median * 1e3 for name, timing in timings.items() if name not in ("cuts", "copy")}
         if times:
             self.baselines.keep(tuned.case.key, times, self.facts)
         ours: Timing = timings["cuts"]
@@ -150,7 +152,8 @@ class Suite:
             "reused": bool(kept),
             "sets": len(sets),
         }
-        return found | ({"wrong": wrong} if wrong else {})
+        copied = {"copy_ms": timings["copy"].median * 1e3} if "copy" in timings else {}
+        return found | copied | ({"wrong": wrong} if wrong else {})
 
 
 def _all(launches: Sequence[Launch]) -> Launch:
@@ -244,6 +247,18 @@ class Peers:
         best = min(plans, key=lambda plan: plan.seconds)
         launches = [best.launch.on(places(memory)) for memory in self.sets]
         return Contender("cudnn", self.device.capture(_all(launches)), len(self.sets))
+
+
+def copying(device: Device, nbytes: int, cache: int) -> Contender:
+    """Return the device's own copy as a contender: it reads half of `nbytes` and writes as many."""
+    half = max(16, nbytes // 2)
+    pairs = [(Pointer(device.allocate(half)), Pointer(device.allocate(half))) for _ in range(sets_for(2 * half, cache))]
+
+    def run() -> None:
+        for source, destination in pairs:
+            device.copy(destination, source, half)
+
+    return Contender("copy", device.capture(run), len(pairs))
 
 
 def copy_bandwidth(device: Device, nbytes: int = 1 << 30) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -17,6 +18,7 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
+from cuts.passes.bound import warmed
 from cuts.passes.normalise import Illegal, normalise
 from cuts.passes.pipeline import Emit, compile_graph
 from cuts.passes.programs import build_programs
@@ -38,11 +40,18 @@ class Tuned:
     storages: Mapping[str, Storage]
     records: tuple[Mapping[str, object], ...]
     prefix: str
+    target: Target
 
     @property
     def bound(self) -> float:
-        """The sum of the kernels' lower bounds, in seconds."""
-        return sum(float(str(record["bound"])) for record in self.records)
+        """The sum of the kernels' lower bounds, in seconds; what one of them leaves for the next may be in the cache."""
+        made: set[str] = set()
+        total = 0.0
+        for record in self.records:
+            terms, read = cast("Mapping[str, float]", record["terms"]), cast("Sequence[str]", record["inputs"])
+            total += warmed(terms, self.target, sum(self.type_of(t).nbytes for t in read if t in made))
+            made.update(cast("Sequence[str]", record["outputs"]))
+        return total
 
     def type_of(self, tensor: str) -> TensorType:
         """Return the type of a tensor; an input that no kernel reads any more, since its equal is read instead, has that of the case."""
@@ -94,10 +103,10 @@ def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector |
     """Compile cases together, so that workers and device are busy all the time; without a selector the model chooses."""
     registry = Registry.builtin()
     compiled = compile_graph(union(cases, registry), registry, target, CompileOptions(mode="mixed"), emit, selector)
-    return [_part(compiled, case, prefix(number)) for number, case in enumerate(cases)]
+    return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
-def _part(compiled: CompiledGraph, case: Case, mark: str) -> Tuned:
+def _part(compiled: CompiledGraph, case: Case, mark: str, target: Target) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.
@@ -105,7 +114,7 @@ def _part(compiled: CompiledGraph, case: Case, mark: str) -> Tuned:
             chosen.append((step, record))
     steps, records = tuple(s for s, _ in chosen), tuple(r for _, r in chosen)
     kernels = tuple(compiled.kernels[s.kernel] for s in steps)
-    return Tuned(case, compiled.graph, kernels, steps, compiled.storages, records, mark)
+    return Tuned(case, compiled.graph, kernels, steps, compiled.storages, records, mark, target)
 
 
 @frozen(eq=False)

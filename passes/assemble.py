@@ -31,7 +31,9 @@ def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
 
 def facts(candidate: Candidate) -> dict[str, object]:
     """Return what a kernel's record says of its chosen point."""
-    return {"parameters": parameters(candidate.schedule), "bound": candidate.bound, "limit": candidate.limit, **candidate.measured}
+    terms = {name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")}
+    found = {"parameters": parameters(candidate.schedule), "bound": candidate.bound, "limit": candidate.limit, "terms": terms}
+    return {**found, **candidate.measured}
 
 
 def assemble(

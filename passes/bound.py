@@ -1,19 +1,26 @@
 """A lower bound on the time of a point.
 
-The bound is `launch + max(terms)`. Every term is the least time one resource needs, at the highest rate the target can reach:
+The bound is `launch + max(first + max(throughput terms), latency)`. Every term is the least time one resource needs, at the highest rate
+the target can reach; `first` is the latency of the first load from global memory, before which there is nothing to compute with, nor
+anything that a memory could deliver:
 
 * math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole principle), at peak.
 * issue: warp instructions of those blocks, at the number an SM issues per clock.
 * shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth` bytes.
 * l2: sectors that all blocks must get and the bytes they store, at the bandwidth of the L2 cache.
-* dram: distinct bytes read and written, at DRAM bandwidth; with a warm cache what fits the L2 cache may never leave it.
+* dram: distinct bytes read and written, at DRAM bandwidth, less those that may be in the L2 cache when the kernel starts.
 * latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
+
+A GPU is taken to start with cold caches, as kernels are timed: what it then holds of other data must be written back before it takes in
+new, so that in the long run every distinct byte passes through DRAM.
 
 The bound is never an estimate: where registers limit how many blocks are resident, it takes those that a thread certainly holds.
 `passes.rank` is an estimate, and orders points for measurement.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from attrs import frozen
@@ -32,10 +39,14 @@ RESOURCES = ("math", "issue", "shared", "l2", "dram", "latency")
 
 @frozen
 class Bound:
-    """The bound of points: `time` in seconds with the launch, `terms` per resource, blocks expected to fit an SM at once."""
+    """The bound of points: `time` in seconds with the launch, `terms` per resource, blocks expected to fit an SM at once.
+
+    `first` is what goes before all throughput terms.
+    """
 
     time: Count
     terms: dict[str, Count]
+    first: Count
     occupancy: Count
 
 
@@ -53,16 +64,16 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
     return np.minimum(resident, target.shared_per_sm // np.maximum(1, features.shared + target.shared_reserved))
 
 
-def bound(features: Features, target: Target, cold: bool = False) -> Bound:
-    """Return the lower bound of every point; `cold` says that no input is in the L2 cache when the kernel starts."""
+def bound(features: Features, target: Target) -> Bound:
+    """Return the lower bound of every point. A CPU's cache may hold the data when a kernel starts, a GPU's is cold."""
     most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
     fullest = np.ceil(features.grid / target.NUM_SM)
-    dram = features.unique_bytes if cold else np.maximum(0.0, features.unique_bytes - target.l2_bytes)
+    dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.is_cpu else features.unique_bytes
     lanes = float(target.warp_size)
     barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
     warps = ceil_div(features.threads, target.warp_size)
     issued = _warp_instructions(features, lanes) + features.barriers * warps
-    first = target.dram_latency * (1.0 if cold else CACHED_LATENCY)
+    load = target.dram_latency * (CACHED_LATENCY if target.is_cpu else 1.0)
     waves = np.ceil(features.grid / (target.NUM_SM * most))
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
     terms: dict[str, Count] = {
@@ -71,19 +82,36 @@ def bound(features: Features, target: Target, cold: bool = False) -> Bound:
         "shared": fullest * features.wavefronts / target.clock,
         "l2": features.grid * (features.bytes + features.stored) / target.l2_bandwidth,
         "dram": dram / target.BW_global,
-        "latency": waves * (first + chain / target.clock),
+        "latency": waves * (load + chain / target.clock),
     }
-    return Bound(target.launch_time + longest(terms), terms, np.maximum(1, occupancy(features, target)))
+    first = 0.0 if target.is_cpu else np.where(np.greater(features.bytes, 0), load, 0.0)
+    return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
 
 
 def _warp_instructions(features: Features, lanes: float) -> Count:
     return (features.issue + features.shared_loads + features.global_loads + features.stores) / lanes
 
 
-def longest(terms: dict[str, Count]) -> Count:
-    """Return the greatest term of every point."""
-    values = list(terms.values())
-    top = values[0]
-    for value in values[1:]:
-        top = np.maximum(top, value)
+def limiting(found: Bound) -> str:
+    """Return which resource decides the bound of one point."""
+    return max(found.terms, key=lambda name: float(found.terms[name]) + (0.0 if name == "latency" else float(found.first)))
+
+
+def longest(terms: Mapping[str, Count], first: Count) -> Count:
+    """Return the least time that terms of every point allow: latency contains the first load, throughput begins behind it."""
+    top = terms["latency"]
+    for name, value in terms.items():
+        if name != "latency":
+            top = np.maximum(top, first + value)
     return top
+
+
+def warmed(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
+    """Return the bound of one point, given by its terms, where `nbytes` of its data were just written and may be in the L2 cache."""
+    if not nbytes:
+        return target.launch_time + float(longest(terms, terms["first"]))
+    dram = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
+    # The first load, and with it the shortest chain of loads, may now hit the cache.
+    saved = (1.0 - CACHED_LATENCY) * target.dram_latency
+    throughput = {n: v for n, v in terms.items() if n not in ("first", "latency")} | {"dram": dram}
+    return target.launch_time + max(CACHED_LATENCY * terms["first"] + max(throughput.values()), terms["latency"] - saved)

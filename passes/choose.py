@@ -16,7 +16,7 @@ from ..ir.index import Var, substitute
 from ..ir.schedule import Schedule
 from ..ir.segment import FusedGroup, Segment
 from ..ir.target import Target
-from .bound import Bound, bound
+from .bound import Bound, bound, limiting
 from .check import features_of
 from .climb import Point, best_points
 from .enumerate import columns_of, schedule_of
@@ -113,15 +113,14 @@ def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float |
     """Return a schedule with its bound, what limits it and its counts; its score is the bound where none is given."""
     features = features_of(group, schedule, target)
     found = bound(features, target)
-    limit = max(found.terms, key=lambda name: float(found.terms[name]))
     time = float(found.time)
-    return Candidate(schedule, time, limit, _numbers(features, found), time if score is None else score)
+    return Candidate(schedule, time, limiting(found), _numbers(features, found), time if score is None else score)
 
 
 def _numbers(features: Features, found: Bound) -> dict[str, float]:
     values = {f.name: getattr(features, f.name) for f in attrs.fields(Features) if f.name != "segments"}
     values["occupancy"] = found.occupancy
-    values.update({f"time_{name}": term for name, term in found.terms.items()})
+    values.update({f"time_{name}": term for name, term in (*found.terms.items(), ("first", found.first))})
     return {name: float(value) for name, value in values.items()}
 
 
@@ -141,9 +140,10 @@ def explain(candidate: Candidate, target: Target) -> str:
     numbers = candidate.features
     time = max(candidate.bound, 1e-12)
     share = numbers[f"time_{candidate.limit}"] / time
+    direct = candidate.limit != "latency" and numbers["time_first"] > 0
     lines = [
         f"at least {candidate.bound * 1e6:.2f} us: {share:.0%} of it {_MEANING[candidate.limit]}, "
-        f"{target.launch_time / time:.0%} the launch",
+        f"{target.launch_time / time:.0%} the launch" + (f", {numbers['time_first'] / time:.0%} the first load" if direct else ""),
         _waves(int(numbers["grid"]), target.NUM_SM),
         f"{int(numbers['threads'])} threads a block, {int(numbers['occupancy'])} blocks resident on an SM, "
         f"{int(numbers['shared'])} bytes of shared memory, about {int(numbers['registers'])} registers",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.target import Target
-from .bound import CACHED_LATENCY, Bound, longest, resident_blocks
+from .bound import CACHED_LATENCY, Bound, resident_blocks
 from .costs import FITTED, Costs
 from .features import Features
 from .footprint import Count, ceil_div
@@ -45,7 +45,7 @@ def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.
     barriers = waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
     total = blocks * costs.block / target.clock + busy + exposed + barriers + costs.fixed * target.dram_latency
     tables = features.table * np.greater(features.divided, 0) * waves * features.rounds * costs.entry * target.dram_latency
-    return target.launch_time + np.maximum((total + tables) * _unwieldy(features, costs), longest(found.terms))
+    return np.maximum(target.launch_time + (total + tables) * _unwieldy(features, costs), found.time)
 
 
 def _occupancy(features: Features, target: Target) -> Count:

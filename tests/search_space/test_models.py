@@ -8,8 +8,9 @@ from attrs import evolve
 from cuts.backends.targets import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.passes.banks import conflict_factor, warp_cycles
-from cuts.passes.bound import RESOURCES, bound, occupancy
+from cuts.passes.bound import RESOURCES, bound, occupancy, warmed
 from cuts.passes.check import features_of, geometry_of
+from cuts.passes.choose import assess
 from cuts.passes.enumerate import batches
 from cuts.passes.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.rank import rank
@@ -143,10 +144,21 @@ def test_occupancy_is_limited_by_each_resource():
     assert float(occupancy(counts, evolve(H200, blocks_per_sm=1))) == 1
 
 
-def test_warm_bounds_are_never_above_cold_ones():
+def test_data_that_was_just_written_lowers_the_bound():
     group, schedule = gemm_schedule()
-    counts = features_of(group, schedule, H200)
-    assert bound(counts, H200).time <= bound(counts, H200, cold=True).time
+    candidate = assess(group, schedule, H200)
+    terms = {name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")}
+    cold, part, whole = (warmed(terms, H200, nbytes) for nbytes in (0, 1 << 10, 1 << 30))
+    assert cold == candidate.bound
+    assert whole <= part < cold
+
+
+def test_throughput_begins_behind_the_first_load():
+    group = pointwise(1 << 24)
+    schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 1024, 4, 4),)),))
+    found = bound(features_of(group, schedule, H200), H200)
+    moved = 3 * 4 * (1 << 24) / H200.BW_global
+    assert float(found.time) == pytest.approx(H200.launch_time + H200.dram_latency + moved)
 
 
 def test_a_warp_map_reads_fewer_words():
