@@ -125,16 +125,16 @@ class _Backward:
 
     def _operands(self, node: Node, steps: Sequence[Node], wanted: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Add the nodes that compute the gradients of a node's operands; `wanted` maps formal names to values."""
-        known = dict(names)
+        made: dict[str, str] = {}  # apart from the operands, one of which may be called as the gradient of another is
         own = {f"d{formal}": f"{value}.grad" for formal, value in wanted.items()}
         for step in steps:
             outputs = tuple(self._fresh(own.get(o, f"{node.name}.{o}")) for o in step.outputs)
-            inputs = tuple(None if v is None else known[v] for v in step.inputs)
+            inputs = tuple(None if v is None else made[v] if v in made else names[v] for v in step.inputs)
             self._add(fresh_name(self.taken, f"{node.name}.grad"), step.op, inputs, outputs, step.attributes)
-            known |= dict(zip(step.outputs, outputs, strict=True))
+            made |= dict(zip(step.outputs, outputs, strict=True))
         for formal, value in wanted.items():
-            if f"d{formal}" in known:
-                self.parts.setdefault(value, []).append(known[f"d{formal}"])
+            if f"d{formal}" in made:
+                self.parts.setdefault(value, []).append(made[f"d{formal}"])
             else:
                 self.blocked[node.name] = f"the derivative of {node.op} with respect to '{formal}' is zero everywhere"
 

@@ -64,3 +64,10 @@ def needs_toolchain(test: Test) -> Test:
 
 def _skip(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(reason), reason=reason or "it is here")
+
+
+#: The devices that kernels run on, for `parametrize`: OpenCL wherever it is, CUDA where a test run asks for it and has it.
+DEVICES = [
+    pytest.param("opencl", marks=(pytest.mark.opencl, _skip(opencl_reason()))),
+    pytest.param("cuda", marks=(pytest.mark.cuda, _skip(cuda_reason()))),
+]

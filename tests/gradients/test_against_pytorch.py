@@ -11,8 +11,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ops.gradients import Gradients
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.gradient import differentiate_graph
-
-from .finite import REGISTRY, Use, i64, uses
+from cuts.tests.operations import REGISTRY, Use, i64, uses
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from cuts.tests.operations import Use, i64, uses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .finite import Use, check, i64, uses
+from .finite import check
 
 Draw = Callable[[int, int], int]
 

@@ -14,8 +14,9 @@ from cuts.ops.gradients import Gradients
 from cuts.ops.parser import parse
 from cuts.ops.printer import print_declaration
 from cuts.ops.reference import evaluate
+from cuts.tests.operations import REGISTRY, Use, f32, uses
 
-from .finite import REGISTRY, Use, derive, f32, read_back, uses
+from .finite import derive, read_back
 
 N, C, K, H = 2, 4, 6, 8
 

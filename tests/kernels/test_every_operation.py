@@ -1,0 +1,54 @@
+"""Every operation of the vocabulary, and its gradient, through the whole pipeline: each device computes what the reference does.
+
+Tests in `tests/gradients` hold the same gradients to finite differences; this one holds generated kernels to the reference.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from cuts.backends.targets import find_target
+from cuts.driver import build_graph
+from cuts.ir.compiled import CompileOptions
+from cuts.tests.needs import DEVICES
+from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use
+from cuts.tests.operations_graph import bench_of
+
+#: Uses that are compiled together.
+TOGETHER = 16
+NIGHTLY = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
+FORWARD = [*DIFFERENTIABLE, *SCALAR, *FLAT]
+BACKWARD = [*DIFFERENTIABLE, *SCALAR]
+
+
+def parts(uses: list[Use]) -> list[list[Use]]:
+    return [uses[first : first + TOGETHER] for first in range(0, len(uses), TOGETHER)]
+
+
+def span(uses: list[Use]) -> str:
+    """Name a part by its first and its last operation."""
+    return f"{uses[0].op}-{uses[-1].op}"
+
+
+def check(uses: list[Use], device: str, backward: bool) -> None:
+    bench = bench_of(uses, backward)
+    plan = build_graph(bench.graph, bench.spec, find_target(device), CompileOptions(mode="mixed"))
+    assert [result.text for result in plan.verify(bench.inputs) if not result.ok] == []
+
+
+def test_every_operation_is_used() -> None:
+    assert {use.op for use in FORWARD} == set(REGISTRY)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("uses", parts(FORWARD), ids=span)
+def test_kernels_compute_what_the_reference_does(uses: list[Use], device: str) -> None:
+    check(uses, device, backward=False)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("uses", parts(BACKWARD), ids=span)
+def test_kernels_of_gradients_compute_what_the_reference_does(uses: list[Use], device: str) -> None:
+    # Building kernels for a CPU takes its time, and there are three times as many as for the operations alone.
+    check(uses if device != "opencl" or NIGHTLY else uses[:: TOGETHER // 4], device, backward=True)
