@@ -1,113 +1,228 @@
-"""How sound the bound is and how good the order: points of small operations are timed, those pruning would keep and random ones.
+"""Does pruning lose winners? Single operations are tuned as usual; then all points of their spaces, or random ones, are timed as well.
 
-Run it with `python bench/audit.py [TARGET] [POINTS]`. One JSON object per operation is printed: points timed, how many ran faster than
-their lower bound (must be 0), the median of bound over time, the time of the model's first choice over the best time met, and the
-position of the fastest point in the model's order.
+Run it with `python bench/audit.py --out bench/results/audit.json`. Rows that the file has are skipped: a long audit is made in several
+calls, and `--limit` seconds end a call; only cases that were finished are kept. Every case is tuned with `--budget` seconds at the default
+settings. `--points` random points of each space (all of a space that has no more) are then built by all cores, checked and timed; points
+faster than the choice are timed again in turns with it. A row says how many beat the choice by more than the tie band although their
+lower bound proved them slower (lost: a wrong proof, must be 0), how many did that the search did not propose (missed), and how many ran
+faster than their lower bound (unsound, must be 0). The table comes last.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-import numpy as np
-from cuts.backends.device import Device, Pointer, open_device, time_kernel
-from cuts.backends.emit import emit
+from cuts.backends.device import open_device
 from cuts.backends.targets import find_target
-from cuts.ir.graph import Attribute, Graph, Node
-from cuts.ir.schedule import Schedule
-from cuts.ir.segment import FusedGroup
+from cuts.bench.records import RESULTS, Row, circumstances, geomean, key_of, merged, read_rows, write_rows
+from cuts.bench.shapes import Case, Convolution, Step, convolution_case, single
+from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
-from cuts.ir.types import DType, TensorType
-from cuts.ops import Registry
-from cuts.passes.choose import assess, choose
-from cuts.passes.enumerate import sampled, to_schedule
-from cuts.passes.extract import extract
-from cuts.passes.lower import lower
-from cuts.passes.normalise import Illegal, normalise
-from cuts.passes.programs import build_programs
-from cuts.passes.prune import score
-from cuts.passes.space import make_space
+from cuts.search.audit import Audit, audits
+from cuts.search.problem import Problem, machine_of
+from cuts.search.session import tuning_session
+from cuts.search.settings import Choice
 
-#: Operations: name, shapes of the operands, attributes.
-CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Attribute]]] = {
-    "conv 3x3": ("conv", ((1, 64, 28, 28), (64, 64, 3, 3)), {"pads": (1, 1, 1, 1)}),
-    "conv 1x1": ("conv", ((1, 64, 28, 28), (128, 64, 1, 1)), {}),
-    "depthwise": ("conv", ((1, 64, 28, 28), (64, 1, 3, 3)), {"groups": 64, "pads": (1, 1, 1, 1)}),
-    "matmul": ("matmul", ((256, 256), (256, 256)), {}),
-    "gemv": ("matmul", ((1, 512), (512, 1000)), {}),
-    "softmax": ("softmax", ((256, 512),), {}),
-    "pool": ("max_pool", ((1, 64, 56, 56),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
-    "add": ("add", ((64, 64, 64), (64, 64, 64)), {}),
-}
+#: Points of each space that are timed unless asked otherwise.
+POINTS = 2000
 
 
-def group_of(op: str, shapes: tuple[tuple[int, ...], ...], attributes: dict[str, Attribute]) -> FusedGroup:
-    """Return the fused group of a single operation."""
-    registry = Registry.builtin()
-    types = {f"x{k}": TensorType(DType.F32, shape) for k, shape in enumerate(shapes)}
-    types["y"] = registry[op].instantiate(list(types.values()), attributes).output_types[0]
-    inputs = tuple(t for t in types if t != "y")
-    programs = build_programs(Graph("audit", inputs, ("y",), types, (Node("node", op, inputs, ("y",), attributes),)), registry)
-    group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
-    assert not isinstance(group, Illegal), group.reason
-    return group
+def audit_cases() -> list[Case]:
+    """Return the operations: of every kind, each fast enough that thousands of its points can be timed; small spaces first."""
+    return [*_small(), *_convolutions(), *_products(), *_images(), *_rows()]
 
 
-def measure(device: Device, target: Target, group: FusedGroup, schedule: Schedule) -> float:
-    """Return the least time of a point in seconds."""
-    function = emit(extract(lower(group, schedule, {}, target)), target.dialect)
-    generator = np.random.default_rng(0)
-    values = {t: generator.standard_normal(group.tensors[t].shape).astype(np.float32) for t in (*group.inputs, *group.outputs)}
-    values |= {t: np.asarray(v, dtype=np.int32) for t, v in function.tables.items()}
-    places = {}
-    for name, array in values.items():
-        places[name] = Pointer(device.allocate(array.nbytes))
-        device.upload(places[name], array)
-    return time_kernel(device, function, [places[a.tensor] for a in function.arguments], repeats=10).best
+def _small() -> Iterator[Case]:
+    """Yield operations whose spaces have so few points that all of them can be timed."""
+    yield single("memory", "layer norm 1x768", 1, "layer_norm", ((1, 768), (768,), (768,)), {}, 2)
+    yield single("memory", "softmax 1x65536", 1, "softmax", ((1, 65536),), {})
+    yield single("memory", "sum of 1000000", 1, "reduce_sum", ((1, 1000000),), {"axes": (1,)})
+    yield single("gemv", "dot 4096", 1, "matmul", ((1, 4096), (4096, 1)), {})
+    yield single("memory", "softmax 16x64", 1, "softmax", ((16, 64),), {})
+    yield single("memory", "relu 64x512", 1, "relu", ((64, 512),), {})
+    yield single("memory", "batch norm 64x28", 1, "batch_norm", ((1, 64, 28, 28), *((64,),) * 4), {}, 4)
+    shape = (128, 1000)
+    nodes: tuple[Step, ...] = (
+        ("mul", ("a", "b"), "t0", {}),
+        ("add", ("t0", "c"), "t1", {}),
+        ("sigmoid", ("t1",), "t2", {}),
+        ("mul", ("t1", "t2"), "y", {}),
+    )
+    yield Case("memory", "chain with broadcast 128x1000", 1, {"a": shape, "b": shape, "c": (1000,)}, nodes)
 
 
-def points(group: FusedGroup, target: Target, count: int) -> Iterator[tuple[float, Schedule]]:
-    """Yield the model's first choice, its best points of every structure, and random legal ones, with their scores."""
-    (first,) = choose(group, target)
-    yield first.score, first.schedule
-    space = make_space(group, target, coarse=True)
-    generator = np.random.default_rng(0)
-    share = max(1, count // (2 * len(space.structures)))
-    for batch in sampled(space, 2048):
-        assert batch.points is not None, "samples name their points"
-        values = score(batch, space, "bound")
-        order = np.argsort(values, kind="stable")[: int(np.isfinite(values).sum())]
-        chosen = [*order[:share], *generator.permutation(order[share:])[:share]]
-        for k in chosen:
-            yield float(values[k]), to_schedule(space, batch.start + int(batch.points[k]))
+def _rows() -> Iterator[Case]:
+    yield single("memory", "softmax 512x1024", 1, "softmax", ((512, 1024),), {})
+    yield single("memory", "layer norm 384x768", 1, "layer_norm", ((384, 768), (768,), (768,)), {}, 2)
+    yield single("memory", "sum of rows 1024x1024", 1, "reduce_sum", ((1024, 1024),), {"axes": (1,)})
+    yield single("memory", "sum of columns 1024x1000", 1, "reduce_sum", ((1024, 1000),), {"axes": (0,)})
+    yield single("memory", "transpose 1024x768", 1, "transpose", ((1024, 768),), {"perm": (1, 0)})
 
 
-def audit(device: Device, target: Target, name: str, count: int) -> dict[str, object]:
-    """Time points of one operation and compare them with the model."""
-    group = group_of(*CASES[name])
-    rows = [(s, measure(device, target, group, c), assess(group, c, target).bound) for s, c in points(group, target, count)]
-    scores, times, bounds = (np.asarray(column) for column in zip(*rows, strict=True))
-    winner = int(np.argmin(times))
-    return {
-        "op": name,
-        "target": target.name,
-        "points": len(rows),
-        "faster than their bound": int((times < bounds).sum()),
-        "median bound / time": round(float(np.median(bounds / times)), 3),
-        "first choice / best": round(float(times[0] / times.min()), 3),
-        "best in us": round(float(times.min()) * 1e6, 2),
-        "winner's position": f"{int((scores < scores[winner]).sum()) + 1} of {len(rows)}",
-    }
+def _images() -> Iterator[Case]:
+    window = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    yield single("memory", "max pool 64x56", 1, "max_pool", ((1, 64, 56, 56),), window)
+    yield single("memory", "average pool 64x56", 1, "average_pool", ((1, 64, 56, 56),), {"kernel_shape": (2, 2), "strides": (2, 2)})
+    yield single("memory", "global average pool 1024x7", 1, "global_average_pool", ((1, 1024, 7, 7),), {})
+
+
+def _products() -> Iterator[Case]:
+    yield single("gemm", "square 512", 1, "matmul", ((512, 512), (512, 512)), {}, 1)
+    yield single("gemm", "skinny 16x1024x1024", 1, "matmul", ((16, 1024), (1024, 1024)), {}, 1)
+    yield single("gemm", "odd 333x555x127", 1, "matmul", ((333, 127), (127, 555)), {}, 1)
+    yield single("gemm", "batched 12x128x128x64", 1, "matmul", ((12, 128, 64), (12, 64, 128)), {})
+    yield single("gemm", "winograd 36x64x64x49", 1, "matmul", ((36, 64, 64), (36, 64, 49)), {}, 0)
+    yield single("gemv", "dense 2048-1000", 1, "gemm", ((1, 2048), (1000, 2048)), {"trans_b": True}, 1)
+
+
+def _convolutions() -> Iterator[Case]:
+    shapes = (
+        Convolution(64, 28, 64, (3, 3), 1, (1, 1)),
+        Convolution(64, 28, 128, (1, 1)),
+        Convolution(64, 28, 128, (3, 3), 2, (1, 1)),
+        Convolution(96, 28, 96, (3, 3), 1, (1, 1), depthwise=True),
+        Convolution(64, 17, 96, (1, 7), 1, (0, 3)),
+    )
+    yield from (convolution_case(shape, 1) for shape in shapes)
+
+
+def problems_of(cases: Sequence[Case], target: Target) -> list[Problem]:
+    """Return what is to be tuned: every case is one kernel."""
+    machine = machine_of(target)
+    found = []
+    for case in cases:
+        group = group_of(case)
+        assert group is not None, f"{case.key} is no single kernel"
+        found.append(Problem(group, {}, target, machine, case.name))
+    return found
+
+
+def row_of(audit: Audit, case: Case, choice: Choice, facts: dict[str, Any]) -> Row:
+    """Return the row of a case."""
+    head = {"suite": "audit", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32"}
+    values = {"chosen_us": audit.chosen * 1e6, "best_us": audit.best * 1e6, "trials": choice.trials}
+    return head | audit.record() | values | facts
+
+
+def measure(cases: Sequence[Case], target: Target, options: argparse.Namespace, rows: list[Row], facts: dict[str, Any]) -> list[Row]:
+    """Tune cases and audit their choices until time is over; the file is written with every row."""
+    begin = time.monotonic()
+    problems = problems_of(cases, target)
+    with tuning_session(target, budget=min(options.budget * len(cases), 0.5 * options.limit)) as tuning:
+        choices = tuning.tuner.run(problems, tuning.settings)
+    spent = time.monotonic() - begin
+    print(f"tuned {len(cases)} operations in {spent:.1f} s: {tuning.tuner.statistics.record()}", file=sys.stderr)
+    for case in (c for c, choice in zip(cases, choices, strict=True) if choice.seconds is None):
+        print(f"{case.key}: nothing was measured in its share of the tuning time, so there is nothing to audit", file=sys.stderr)
+    found = {p.key: (case, choice) for p, case, choice in zip(problems, cases, choices, strict=True)}
+    with tuning_session(target, budget=max(0.0, options.limit - spent)) as session:
+        for audit in audits(session.tuner, problems, choices, options.points, session.settings):
+            row = row_of(audit, *found[audit.key], facts)
+            rows = merged(rows, row)
+            write_rows(options.out, rows)
+            print(f"{time.monotonic() - begin:6.1f} s  {line(row)}", file=sys.stderr, flush=True)
+        print(f"audited in {time.monotonic() - begin - spent:.1f} s: {session.tuner.statistics.record()}", file=sys.stderr)
+        if not session.complete:
+            print("time is over: what has no row is left for the next call", file=sys.stderr)
+    return rows
+
+
+# ---- the table
+
+HEAD = (
+    f"{'operation':<40}{'points':>9}{'legal':>9}{'timed':>6} {'all':<4}{'chosen us':>10}{'best us':>9}{'ratio':>7}"
+    f"{'proven':>8}{'lost':>5}{'missed':>7}{'unsound':>8}{'bound':>7}{'winner':>7}"
+)
+
+
+def line(row: Row) -> str:
+    """Return a row as a line of the table."""
+    points, legal = (f"{row[name]:.3g}" if row[name] >= 1e6 else f"{row[name]}" for name in ("points", "legal"))
+    return (
+        f"{row['class'] + ' ' + row['name']:<40}{points:>9}{legal:>9}{row['timed']:>6} {'all' if row['exhaustive'] else '':<4}"
+        f"{row['chosen_us']:>10.2f}{row['best_us']:>9.2f}{row['best / chosen']:>7.3f}{row['proven slower']:>8}{row['lost by proof']:>5}"
+        f"{row['missed']:>7}{row['faster than their bound']:>8}{row['median bound / time']:>7.2f}{row['bound / time of the choice']:>7.2f}"
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return all rows and totals as text."""
+    if not rows:
+        return "no space was audited"
+    totals = {name: sum(row[name] for row in rows) for name in ("timed", "proven slower", "lost by proof", "faster than their bound")}
+    beaten = [row for row in rows if row["missed"]]
+    ratios = [row["best / chosen"] for row in rows]
+    return "\n".join(
+        [
+            HEAD,
+            *(line(row) for row in rows),
+            f"{len(rows)} spaces, {sum(row['exhaustive'] for row in rows)} of them timed whole; {totals['timed']} points timed besides the"
+            f" choices, {totals['proven slower']} of them proven slower",
+            f"lost by proof: {totals['lost by proof']}; faster than their bound: {totals['faster than their bound']}; spaces with a faster"
+            f" point that was not proposed: {len(beaten)}",
+            f"best / chosen: geometric mean {geomean(ratios):.3f}, worst {min(ratios):.3f}; bound / time: median of points"
+            f" {median(row['median bound / time'] for row in rows):.2f}, of choices"
+            f" {median(row['bound / time of the choice'] for row in rows):.2f}",
+        ]
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the rows as a table for the documentation, with the totals."""
+    lines = ["| operation | points | legal | timed | chosen us | best us | proven slower | lost | missed | unsound | bound / time |"]
+    lines.append("|---" * 11 + "|")
+    for row in rows:
+        timed = f"{row['timed']}{' (all)' * row['exhaustive']}"
+        cells = [f"{row['class']} {row['name']}", f"{row['points']:.3g}", f"{row['legal']:.3g}", timed]
+        cells += [f"{row['chosen_us']:.2f}", f"{row['best_us']:.2f}"]
+        cells += [
+            f"{row[n]}" for n in ("proven slower", "lost by proof", "missed", "faster than their bound", "bound / time of the choice")
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *table(rows).splitlines()[-3:]])
+
+
+# ---- the command line
+
+
+def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
+    """Return the cases that were asked for and have no row yet."""
+    known = set() if options.again else {key_of(row) for row in rows}
+    named = [c for c in audit_cases() if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
+    return [case for case in named if case.key not in known]
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="TEXT", help="cases whose class and name contain this; may be repeated")
+    parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
+    parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")
+    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="end after this, keeping finished cases")
+    parser.add_argument("--out", type=Path, default=RESULTS / "audit.json", help="the file of rows; what it has is not audited again")
+    parser.add_argument("--again", action="store_true", help="audit cases that the file has, too")
+    parser.add_argument("--target", default="cuda:device")
+    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
+    parser.add_argument("--table", action="store_true", help="only print the table of the file")
+    parser.add_argument("--markdown", action="store_true", help="print the table for the documentation")
+    return parser.parse_args(argv)
 
 
 def main() -> None:
-    """Audit every case on a target's device."""
-    target = find_target(sys.argv[1] if len(sys.argv) > 1 else "opencl")
-    device = open_device(target)
-    for name in CASES:
-        print(json.dumps(audit(device, device.target, name, int(sys.argv[2]) if len(sys.argv) > 2 else 24)), flush=True)
+    """Audit what is missing and print the table."""
+    options = arguments()
+    rows = read_rows(options.out)
+    cases = [] if options.table or options.markdown else select(options, rows)
+    if cases:
+        target = find_target(options.target)
+        rows = measure(cases, target, options, rows, circumstances(open_device(target).name, options.commit))
+    print(markdown(rows) if options.markdown else table(rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 import numpy as np
-from attrs import frozen
+from attrs import asdict, frozen
 
 from .build import Scored
 from .problem import Problem, schedule_text
@@ -20,14 +20,25 @@ from .tuner import Tuner
 
 
 @frozen
+class Ran:
+    """A point that ran: its schedule, its time and the shortest of its runs, its lower bound and what limits it."""
+
+    schedule: str
+    seconds: float
+    least: float
+    bound: float
+    limit: str
+
+
+@frozen
 class Audit:
     """What was found of one problem: times of its choice and of other points, and how many of those beat the choice by more than `band`.
 
     The space has `points`, of which `legal` are legal (counted if `exact`, else estimated from a sample); `timed` of them ran besides the
     choice, and `exhaustive` says that these are all. Of those that ran `pruned` are proven slower than the choice by their lower bound.
     `lost` are proven slower and beat the choice, `missed` beat it and were not proposed, `unsound` ran faster than their lower bound in at
-    least one run. `best` is the least time met, `tightness` the median of bound over time, `winner` that of the choice, `position` where
-    the fastest point stands in the model's order among all that ran.
+    least one run. `tightness` is the median of bound over time, `winner` that of the choice. `fastest` is the point with the least time,
+    `position` where it stands in the model's order among all that ran, `tightest` the point whose bound is closest to its shortest run.
     """
 
     label: str
@@ -38,7 +49,6 @@ class Audit:
     timed: int
     exhaustive: bool
     chosen: float
-    best: float
     band: float
     pruned: int
     lost: int
@@ -46,7 +56,14 @@ class Audit:
     unsound: int
     tightness: float
     winner: float
+    fastest: Ran
     position: int
+    tightest: Ran
+
+    @property
+    def best(self) -> float:
+        """The least time met."""
+        return self.fastest.seconds
 
     @property
     def faster(self) -> int:
@@ -74,6 +91,8 @@ class Audit:
             "median bound / time": round(self.tightness, 3),
             "bound / time of the choice": round(self.winner, 3),
             "position of the fastest": self.position,
+            "fastest": asdict(self.fastest),
+            "tightest": asdict(self.tightest),
         }
 
 
@@ -87,15 +106,16 @@ def audits(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice],
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
     sweeps = (Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values())
     for sweep in tuner.time_points(sweeps, settings):
-        if sweep.chosen.seconds == inf:  # the choice does not run any more, so nothing can be held against it
-            continue
-        least = {e.text: min(e.samples) for e in sweep.entries.values() if e.seconds < inf}
-        faster = sorted((e for e in sweep.entries.values() if e.seconds < sweep.chosen.seconds), key=lambda e: e.seconds)
-        tuner.compare(sweep, [sweep.chosen, *faster], settings)
+        ran = [e for e in sweep.entries.values() if e.seconds < inf]
+        least = {e.text: min(e.samples) for e in ran}
+        tuner.compare(sweep, [sweep.chosen], settings)  # it decides which points come into question, so it is timed more often than they
+        limit = (1.0 + settings.tie) * sweep.chosen.seconds
+        rivals = [e for e in ran if e is not sweep.chosen and e.seconds < limit] if limit < inf else []
+        tuner.compare(sweep, [sweep.chosen, *rivals], settings)
         if not tuner.complete:
             return
-        if sweep.chosen.seconds < inf:
-            yield _judge(sweep, least, (unique[sweep.problem.key][1].seconds or inf), settings)
+        if sweep.chosen.seconds < inf:  # otherwise the choice does not run any more, so that nothing can be held against it
+            yield _judge(sweep, least, unique[sweep.problem.key][1].seconds or inf, settings)
 
 
 def _entry(choice: Choice) -> Entry:
@@ -106,16 +126,14 @@ def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settin
     """Say what the times mean. The search discarded what is above the time that it `found`, which may differ from the time now."""
     chosen, drawn = sweep.chosen, sweep.drawn
     assert drawn is not None, "a finished sweep has its points"
-    ran = [chosen, *(e for e in sweep.entries.values() if e is not chosen and e.seconds < inf)]
-    times, bounds, scores, shortest = (
-        np.asarray(column)
-        for column in zip(
-            *((e.seconds, e.scored.candidate.bound, e.scored.candidate.score, min(*e.samples, least[e.text])) for e in ran), strict=True
-        )
-    )
+    entries = [chosen, *(e for e in sweep.entries.values() if e is not chosen and e.seconds < inf)]
+    ran = [_ran(entry, least[entry.text]) for entry in entries]
+    times, shortest, bounds = (np.asarray([getattr(r, name) for r in ran]) for name in ("seconds", "least", "bound"))
+    scores = np.asarray([e.scored.candidate.score for e in entries])
     band = max(3 * settings.tie, chosen.spread)
     faster = times < (1.0 - band) * times[0]
     pruned = bounds > min(float(times[0]), found)
+    fastest = int(np.argmin(times))
     return Audit(
         label=sweep.problem.label,
         key=sweep.problem.key,
@@ -125,7 +143,6 @@ def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settin
         timed=len(ran) - 1,
         exhaustive=drawn.whole,
         chosen=float(times[0]),
-        best=float(times.min()),
         band=band,
         pruned=int(pruned[1:].sum()),
         lost=int(np.logical_and(faster, pruned).sum()),
@@ -133,5 +150,12 @@ def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settin
         unsound=int((shortest < bounds).sum()),
         tightness=float(np.median(bounds / times)),
         winner=float(bounds[0] / times[0]),
-        position=int((scores < scores[int(np.argmin(times))]).sum()) + 1,
+        fastest=ran[fastest],
+        position=int((scores < scores[fastest]).sum()) + 1,
+        tightest=ran[int(np.argmax(bounds / shortest))],
     )
+
+
+def _ran(entry: Entry, least: float) -> Ran:
+    candidate = entry.scored.candidate
+    return Ran(entry.text, entry.seconds, min(*entry.samples, least), candidate.bound, candidate.limit)

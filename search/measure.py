@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 #: Bytes of device memory that data of problems may take before the least recently used is dropped.
 MEMORY = 8 << 30
 #: Kernels of one problem that stay loaded; the least recently used is dropped, and loaded again when it is asked for.
-LOADED = 256
+LOADED = 512
 #: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
 _PERIOD = 4_194_301
 #: What outputs hold before a kernel runs.

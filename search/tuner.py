@@ -394,7 +394,8 @@ class Tuner:
         if entry.seconds > self._settings.hopeless * best.seconds:
             self.statistics.dropped += 1
             return verdict
-        self._again(task, best)
+        if not isinstance(task, Sweep):  # what beats the choice of a sweep is compared with it at the end
+            self._again(task, best)
         return self._sample(task, entry)
 
     def _sample(self, task: Task, entry: Entry) -> Verdict:

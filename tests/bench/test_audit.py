@@ -1,0 +1,53 @@
+"""The audit of the benchmark: its cases, its rows, and what the table adds up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuts.backends.targets import find_target
+from cuts.bench.audit import POINTS, arguments, audit_cases, markdown, problems_of, row_of, select, table
+from cuts.bench.records import Row, circumstances, key_of, read_rows, write_rows
+from cuts.passes.choose import choose
+from cuts.search.audit import Audit, Ran
+from cuts.search.draw import draw
+from cuts.search.settings import Choice
+
+H200 = find_target("cuda:h200")
+CASES = audit_cases()
+
+
+def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
+    problem = problems_of(CASES[number : number + 1], H200)[0]
+    (candidate,) = choose(problem.form, H200)
+    fastest = Ran("schedule", 9e-6 if lost + missed else 1e-5, 9e-6, 5e-6, "dram")
+    audit = Audit(problem.label, problem.key, 900, 800, True, 799, True, 1e-5, 0.03, 400, lost, missed, lost, 0.4, 0.8, fastest, 3, fastest)
+    return row_of(audit, CASES[number], Choice(candidate, 1e-5, trials=30), circumstances("a GPU", "abc"))
+
+
+def test_cases_are_single_kernels_of_every_kind() -> None:
+    assert len({case.key for case in CASES}) == len(CASES) >= 24
+    assert len({problem.key for problem in problems_of(CASES, H200)}) == len(CASES)
+    assert {"conv", "depthwise", "gemm", "gemv", "memory"} == {case.kind for case in CASES}
+
+
+def test_several_spaces_are_small_enough_to_be_timed_whole() -> None:
+    legal = [draw(problem, "bound", 1, 0) for problem in problems_of(CASES[:9], H200)]
+    assert sum(drawn.exact and drawn.legal <= POINTS for drawn in legal) >= 6
+
+
+def test_cases_that_have_a_row_are_skipped(tmp_path: Path) -> None:
+    write_rows(tmp_path / "audit.json", [row(0)])
+    rows = read_rows(tmp_path / "audit.json")
+    assert [key_of(r) for r in rows] == [CASES[0].key]
+    assert select(arguments([]), rows) == CASES[1:]
+    assert select(arguments(["--again"]), rows) == CASES
+    assert {case.kind for case in select(arguments(["--only", "depthwise", "--only", "gemv"]), rows)} == {"depthwise", "gemv"}
+
+
+def test_the_table_adds_up_what_was_lost_and_what_was_missed() -> None:
+    text = table([row(0), row(1, lost=2), row(2, missed=5)])
+    assert "3 spaces, 3 of them timed whole; 2397 points timed besides the choices, 1200 of them proven slower" in text
+    assert "lost by proof: 2; faster than their bound: 2; spaces with a faster point that was not proposed: 1" in text
+    assert "worst 0.900" in text
+    assert markdown([row(0)]).startswith("| operation")
+    assert table([]) == "no space was audited"
