@@ -19,7 +19,7 @@ from cuts.ops.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.canonicalise import Canonicalise
 from cuts.tests import models
-from cuts.tests.needs import needs_opencl
+from cuts.tests.needs import DEVICES
 
 onnx = pytest.importorskip("onnx")
 INFER = builtin_instances().infer
@@ -86,9 +86,10 @@ def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
     assert agreement(name, ReferenceBackend) <= 1e-3
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", COMPILED)
-def test_kernels_agree_with_onnx_runtime(name: str) -> None:
+def test_kernels_agree_with_onnx_runtime(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.onnx_backend import CutsBackend
 
+    monkeypatch.setenv("CUTS_ONNX_TARGET", device)
     assert agreement(name, CutsBackend) <= 1e-3

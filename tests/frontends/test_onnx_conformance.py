@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 
 from cuts.frontends.onnx_backend import ReferenceBackend, out_of_scope  # noqa: E402  # onnx is optional
 from cuts.onnx_backend import CutsBackend  # noqa: E402
-from cuts.tests.needs import needs_opencl  # noqa: E402
+from cuts.tests.needs import DEVICES  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 
 LEAST_IN_SCOPE = 1180
@@ -137,12 +137,13 @@ def test_the_reference_computes_what_every_case_in_scope_expects() -> None:
     check(list(in_scope()), ReferenceBackend, "reference")
 
 
-@needs_opencl
-def test_kernels_compute_what_the_cases_expect() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_compute_what_the_cases_expect(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_ONNX_TARGET", device)
     chosen = list(in_scope())
     if os.environ.get("CUTS_HYPOTHESIS_PROFILE") != "nightly":
         first: dict[str, Any] = {}
         for case in chosen:
             first.setdefault(case.model.graph.node[0].op_type, case)
         chosen = list(first.values())
-    check(chosen, CutsBackend, "opencl")
+    check(chosen, CutsBackend, device)

@@ -26,6 +26,7 @@ from .cases import accumulation, arrays, chains, pairs, points
 GPU = find_target("cuda:sm_90")
 #: The GPU's space as PoCL tests draw from it: smaller work groups, because PoCL takes seconds to compile large ones with barriers.
 SMALL_GPU = evolve(GPU, MAX_thread=32, MAX_shared=16384)
+SPACES = {"opencl": SMALL_GPU, "cuda": GPU}
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 

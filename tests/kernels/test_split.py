@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cuts
 import numpy as np
+import pytest
 from attrs import evolve
 from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
@@ -20,9 +21,9 @@ from cuts.passes.split import Splitting, candidates, split_reduction
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ..needs import needs_opencl
+from ..needs import DEVICES, needs_opencl
 from .cases import ByModel, arrays, builder, chains, points, whole
-from .test_points import SMALL_GPU, _device, check
+from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
 
@@ -50,15 +51,15 @@ def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGro
         np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
-def test_points_of_the_halves_opencl(data: st.DataObject) -> None:
+def test_points_of_the_halves(device: str, data: st.DataObject) -> None:
     half = data.draw(st.sampled_from((1, 2)))
     group = data.draw(splits())[half]
-    schedule = data.draw(points(group, SMALL_GPU))
+    schedule = data.draw(points(group, SPACES[device]))
     assume(schedule is not None)
-    check(_device("opencl"), SMALL_GPU, group, schedule)
+    check(_device(device), SPACES[device], group, schedule)
 
 
 def convolution(n: int, c: int, size: int) -> FusedGroup:

@@ -22,9 +22,9 @@ from cuts.passes.lower import lower
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ..needs import needs_opencl
+from ..needs import DEVICES
 from .cases import Builder, arrays, builder, points, whole
-from .test_points import SMALL_GPU, _device, check
+from .test_points import SPACES, _device, check
 
 TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), ("winograd_filter", {"tile": 2}),
               ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}), ("winograd_output", {"tile": 4})]  # fmt: skip
@@ -100,16 +100,16 @@ def test_folding_keeps_the_value(data: st.DataObject) -> None:
     np.testing.assert_allclose(found, next(iter(expected.values())), rtol=1e-9, atol=1e-9)
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
-def test_points_of_transforms_opencl(data: st.DataObject) -> None:
+def test_points_of_transforms(device: str, data: st.DataObject) -> None:
     op, attributes = data.draw(st.sampled_from(TRANSFORMS))
     sizes = {name: data.draw(st.integers(1, 9)) for name in ("n", "c", "height", "width")}
     group = transform(op, attributes["tile"], **sizes)
-    schedule = data.draw(points(group, SMALL_GPU))
+    schedule = data.draw(points(group, SPACES[device]))
     assume(schedule is not None)
-    check(_device("opencl"), SMALL_GPU, group, schedule)
+    check(_device(device), SPACES[device], group, schedule)
 
 
 def test_source_is_text() -> None:
@@ -119,10 +119,10 @@ def test_source_is_text() -> None:
     assert "constant" not in emit(extract(lower(group, choose(group, target)[0].schedule, {}, target)), "cuda").source
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
-def test_a_table_indexed_by_other_threads_is_an_array_of_the_kernel(data: st.DataObject) -> None:
+def test_a_table_indexed_by_other_threads_is_an_array_of_the_kernel(device: str, data: st.DataObject) -> None:
     text = """
 op spread "neighbours, weighted by place" {
   type T: float
@@ -136,6 +136,6 @@ op spread "neighbours, weighted by place" {
     value = make.node("spread", make.input(3, 130))
     group = whole(make.programs(), value)
     assert group.constants
-    schedule = data.draw(points(group, SMALL_GPU))
+    schedule = data.draw(points(group, SPACES[device]))
     assume(schedule is not None)
-    check(_device("opencl"), SMALL_GPU, group, schedule)
+    check(_device(device), SPACES[device], group, schedule)

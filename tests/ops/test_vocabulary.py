@@ -15,13 +15,12 @@ from cuts.ir.types import TensorType, dtype_of_numpy
 from cuts.ops import Registry
 from cuts.ops.inference import default_inference
 from cuts.ops.reference import evaluate_graph
-from cuts.tests.needs import needs_opencl, opencl_reason
+from cuts.tests.needs import DEVICES, needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Arrays = Mapping[str, Any]
-OPENCL = (pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here"))
-TARGETS = ["reference", pytest.param("opencl", marks=OPENCL)]
+TARGETS = ["reference", *DEVICES]
 DRAW = np.random.default_rng(0)
 
 
@@ -140,18 +139,18 @@ def test_the_reference_computes_what_numpy_does(name: str) -> None:
     assert close(run(op, inputs, **attributes)[0], expected())
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["attention, causal", "bags, mean of those that end early", "interaction", "rfft2", "irfft2"])
-def test_kernels_compute_what_numpy_does(name: str) -> None:
+def test_kernels_compute_what_numpy_does(name: str, device: str) -> None:
     op, inputs, attributes, expected = CASES[name]
-    assert close(run(op, inputs, target="opencl", **attributes)[0], expected())
+    assert close(run(op, inputs, target=device, **attributes)[0], expected())
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_octave_convolution_is_two_kernels(target: str) -> None:
     found = run("octave_conv", OCTAVE, 2, target)
     assert all(close(a, b) for a, b in zip(found, octave(**OCTAVE), strict=True))
-    if target == "opencl":
+    if target != "reference":
         assert len(build(graph_of("octave_conv", OCTAVE, 2), target=target).kernels) == 2
 
 

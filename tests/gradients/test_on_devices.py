@@ -1,4 +1,4 @@
-"""Derived gradients go through the whole pipeline like any operation: what PoCL computes is what the reference computes."""
+"""Derived gradients go through the whole pipeline like any operation: every device computes what the reference does."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
-from cuts.tests.needs import needs_opencl
+from cuts.tests.needs import DEVICES
 
 from .networks import Network
 from .test_training import NETWORKS, STATISTICS, batches, train
 
 
-def gradients_of(net: Network, last: str, *wrt: str, mode: Any = "mixed") -> None:
+def gradients_of(net: Network, device: str, last: str, *wrt: str, mode: Any = "mixed") -> None:
     """Compare the gradients of a weighted sum of a value with the reference."""
     net.weight("weights", *net.types[last].shape)
     net.op("mul", last, "weights", out="weighted")
@@ -22,12 +22,12 @@ def gradients_of(net: Network, last: str, *wrt: str, mode: Any = "mixed") -> Non
     rng = np.random.default_rng(0)
     data = {name: rng.standard_normal(net.types[name].shape).astype(np.float32) for name in net.inputs}
     expected = training.reference(data)
-    found = training.build("opencl", mode=mode).run(data)
+    found = training.build(device, mode=mode).run(data)
     for name in training.gradients.values():
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["no-fusion", "mixed"])
 @pytest.mark.parametrize(
     ("kernel", "attributes"),
@@ -38,33 +38,33 @@ def gradients_of(net: Network, last: str, *wrt: str, mode: Any = "mixed") -> Non
         (3, {"dilations": (2, 1), "groups": 2}),
     ],
 )
-def test_convolution_backward(kernel: int, attributes: dict[str, Any], mode: str) -> None:
+def test_convolution_backward(kernel: int, attributes: dict[str, Any], mode: str, device: str) -> None:
     net = Network("convolution")
     net.input("x", 2, 4, 7, 6)
     net.weight("w", 6, 4 // attributes.get("groups", 1), kernel, kernel)
     net.weight("b", 6)
     net.op("conv", "x", "w", "b", out="y", **attributes)
-    gradients_of(net, "y", "x", "w", "b", mode=mode)
+    gradients_of(net, device, "y", "x", "w", "b", mode=mode)
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", ["softmax", "max_pool", "layer_norm"])
-def test_backward_of_rows_and_windows(op: str) -> None:
+def test_backward_of_rows_and_windows(op: str, device: str) -> None:
     net = Network(op)
     net.input("x", 2, 3, 6)
     attributes = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1)} if op == "max_pool" else {}
     net.op(op, "x", *([net.weight("scale", 6)] if op == "layer_norm" else []), out="y", **attributes)
-    gradients_of(net, "y", "x")
+    gradients_of(net, device, "y", "x")
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_three_steps_of_a_small_network(name: str) -> None:
+def test_three_steps_of_a_small_network(name: str, device: str) -> None:
     make, _, classes = NETWORKS[name]
     net = make()
     training = cuts.grad(net.graph("loss"), optimiser=cuts.SGD(rate=0.1, momentum=0.9), updates=STATISTICS if name == "resnet" else {})
     data = batches(net, classes)
-    losses, state = train(training, training.build("opencl").run, data)
+    losses, state = train(training, training.build(device).run, data)
     expected_losses, expected = train(training, training.reference, data)
     assert losses == pytest.approx(expected_losses, rel=1e-4)
     for value in training.carried:
