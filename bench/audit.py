@@ -168,7 +168,8 @@ def table(rows: Sequence[Row]) -> str:
             f" point that was not proposed: {len(beaten)}",
             f"best / chosen: geometric mean {geomean(ratios):.3f}, worst {min(ratios):.3f}; bound / time: median of points"
             f" {median(row['median bound / time'] for row in rows):.2f}, of choices"
-            f" {median(row['bound / time of the choice'] for row in rows):.2f}",
+            f" {median(row['bound / time of the choice'] for row in rows):.2f}; tie band: median {median(row['band'] for row in rows):.3f},"
+            f" widest {max(row['band'] for row in rows):.3f}",
         ]
     )
 
