@@ -103,7 +103,7 @@ def _options(arguments: Namespace) -> CompileOptions:
         elif name in arguments.print_after or "all" in arguments.print_after:
             console.note(f"; after {name}\n{text}")
 
-    return CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show)
+    return CompileOptions(arguments.mode, arguments.budget, tuple(arguments.print_after), arguments.stop_after, dump, show, arguments.debug)
 
 
 def _compiled_graph(

@@ -54,7 +54,7 @@ def is_model(path: str) -> bool:
 def _built(arguments: Namespace) -> AnyPlan:
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
     arguments.model = arguments.plan
-    options = CompileOptions(mode=arguments.mode)
+    options = CompileOptions(mode=arguments.mode, debug=arguments.debug)
     graph = load_graph(arguments, spec)
 
     def compile_part(part: Graph) -> CompiledPlan:

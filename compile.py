@@ -100,6 +100,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="fail where an operation is outside the vocabulary, instead of running it uncompiled"
     )
+    parser.add_argument("--debug", action="store_true", help="let the plan check every index that comes from data, while it runs")
     _spec(parser)
 
 

@@ -141,9 +141,12 @@ def compile_model(graph: Graph, spec: Spec, target: Target, options: CompileOpti
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
         return CompiledGraph(graph, (), ())
     from .backends.emit import emit
+    from .passes.check_indices import Checked, check_indices
     from .passes.pipeline import compile_graph
 
-    return compile_graph(graph, spec.registry, target, options, emit, selector)
+    checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
+    compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector)
+    return evolve(compiled, checks=checked.checks)
 
 
 def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cubin, ...]:
@@ -265,9 +268,13 @@ def build(
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
+    debug: bool = False,
     options: CompileOptions | None = None,
 ) -> CompiledPlan:
     """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further operations.
+
+    With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which names the tensor, the
+    position, the value and what was expected. Without it such an index counts as the nearest one, and nothing is written for it.
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results that the tuning
     database has are used, and a missing one is an error.
@@ -277,7 +284,7 @@ def build(
     vocabulary = load_spec(spec)
     machine = find_target(target) if isinstance(target, str) else target
     graph = load_model(model, vocabulary, shapes)
-    chosen = options or CompileOptions(mode=mode, budget=budget)
+    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug)
     if not (tune or frozen) or machine.dialect == "reference":
         return build_graph(graph, vocabulary, machine, chosen)
     from .plan_cache import tuned_plan

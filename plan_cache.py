@@ -72,7 +72,7 @@ def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, 
         repr(target),
         repr(sorted(machine_of(target).items())),
     )
-    return cache_key([*facts, options.mode, repr(selector.settings), *_weights(graph)])
+    return cache_key([*facts, options.mode, repr(options.debug), repr(selector.settings), *_weights(graph)])
 
 
 @cache

@@ -13,11 +13,15 @@ from ..ir.types import DType
 from .dialects import Dialect
 
 
-def index_text(index: Index, pointers: Mapping[str, str]) -> str:
-    """Return an index as a C expression of type int; `pointers` names the buffers of indirect reads."""
+def index_text(index: Index, pointers: Mapping[str, str], *, raw: bool = False) -> str:
+    """Return an index as a C expression of type int; `pointers` names the buffers of indirect reads.
+
+    An integer of a tensor that is no index of its axis counts as the nearest one, so that no address leaves its tensor; where it is
+    compared (`raw`) it stays what it is, and equals nothing.
+    """
     parts: list[str] = []
     for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
-        text = _atom_text(atom, pointers)
+        text = _atom_text(atom, pointers, raw)
         body = text if abs(factor) == 1 else f"{text} * {abs(factor)}"
         sign = "-" if factor < 0 else ("+ " if parts else "")
         parts.append(f"{sign}{' ' if sign == '-' and parts else ''}{body}")
@@ -27,21 +31,21 @@ def index_text(index: Index, pointers: Mapping[str, str]) -> str:
     return " ".join(parts)
 
 
-def _atom_text(atom: object, pointers: Mapping[str, str]) -> str:
+def _atom_text(atom: object, pointers: Mapping[str, str], raw: bool) -> str:
     if isinstance(atom, Var):
         return atom.name
     if isinstance(atom, FloorDiv):
-        quotient = f"({_unsigned(atom.num, atom.den, pointers)} / {atom.den})"
+        quotient = f"({_unsigned(atom.num, atom.den, pointers, raw)} / {atom.den})"
         shift = _shift(atom.num, atom.den)
         return f"({quotient} - {shift})" if shift else quotient
     if isinstance(atom, Mod):
-        return f"({_unsigned(atom.num, atom.den, pointers)} % {atom.den})"
+        return f"({_unsigned(atom.num, atom.den, pointers, raw)} % {atom.den})"
     if isinstance(atom, Clamp):
-        return f"cuts_clamp({index_text(atom.arg, pointers)}, {atom.low}, {atom.high})"
+        return f"cuts_clamp({index_text(atom.arg, pointers, raw=raw)}, {atom.low}, {atom.high})"
     assert isinstance(atom, Indirect)
     (flat,) = atom.indices
     element = f"(int){pointers[atom.tensor]}[{index_text(flat, pointers)}]"
-    return f"cuts_wrap({element}, {atom.extent})" if atom.wraps else f"({element})"
+    return f"{'cuts_wrap' if raw else 'cuts_index'}({element}, {atom.extent})" if atom.wraps else f"({element})"
 
 
 def _shift(index: Index, divisor: int) -> int:
@@ -50,8 +54,8 @@ def _shift(index: Index, divisor: int) -> int:
     return 0 if low >= 0 else -(low // divisor)
 
 
-def _unsigned(index: Index, divisor: int, pointers: Mapping[str, str]) -> str:
-    return f"({index_text(index + _shift(index, divisor) * divisor, pointers)})"
+def _unsigned(index: Index, divisor: int, pointers: Mapping[str, str], raw: bool) -> str:
+    return f"({index_text(index + _shift(index, divisor) * divisor, pointers, raw=raw)})"
 
 
 def guard_text(guards: Sequence[Guard], pointers: Mapping[str, str]) -> str:
@@ -59,7 +63,7 @@ def guard_text(guards: Sequence[Guard], pointers: Mapping[str, str]) -> str:
     parts: list[str] = []
     for guard in guards:
         low, high = guard.index.bounds()
-        text = index_text(guard.index, pointers)
+        text = index_text(guard.index, pointers, raw=True)
         if low < guard.low:
             parts.append(f"{text} >= {guard.low}")
         if high >= guard.high:

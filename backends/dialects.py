@@ -80,6 +80,7 @@ _TYPES = {
 def _index_helpers(device: str) -> dict[str, str]:
     return {
         "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
+        "cuts_index": f"{device} int cuts_index(int i, int n) {{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }}",
         "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
     }
 

@@ -305,7 +305,7 @@ class PhasePrinter:
         if isinstance(node, Literal):
             return literal_text(node, dialect)
         if isinstance(node, IndexNode):
-            return f"({dialect.type(node.dtype)})({index_text(node.index, pointers)})"
+            return f"({dialect.type(node.dtype)})({index_text(node.index, pointers, raw=True)})"
         if isinstance(node, Test):
             return f"({guard_text(node.guards, pointers)})"
         if isinstance(node, Held):

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
+from .checks import IndexCheck
 from .graph import Graph
 from .launch import KernelFunction, Storage
 
@@ -35,6 +36,7 @@ class CompiledGraph:
     `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its name).
     `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`, `level`, `why` and
     whatever else a report should show; values are JSON values. `complete` is False when the time budget ended the search early.
+    The results of `checks` are among the graph's outputs; they are for the runtime, not for the caller.
     """
 
     graph: Graph
@@ -43,6 +45,7 @@ class CompiledGraph:
     storages: Mapping[str, Storage] = field(factory=dict)
     groups: tuple[Mapping[str, object], ...] = ()
     complete: bool = True
+    checks: tuple[IndexCheck, ...] = ()
 
 
 def _ignore(name: str, text: str) -> None:
@@ -55,6 +58,7 @@ class CompileOptions:
 
     A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in `print_after` and
     `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a `UsageError` that lists its passes for others.
+    With `debug` the plan checks every index that comes from data.
     """
 
     mode: Mode = "mixed"
@@ -63,6 +67,7 @@ class CompileOptions:
     stop_after: str | None = None
     dump: Path | None = None
     callback: Callable[[str, str], None] = _ignore
+    debug: bool = False
 
     def after(self, name: str, show: Callable[[], str]) -> None:
         """Hand the printed IR to the callback, which prints or dumps it, where somebody asked for it."""

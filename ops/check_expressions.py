@@ -15,7 +15,9 @@ from .builtins import BUILTINS, CONSTANTS
 
 DTYPES = frozenset(d.value for d in DType)
 RESERVED = frozenset(CONSTANTS) | DTYPES
-_FUNCTION_NAMES = frozenset(FUNCTIONS) | frozenset(BUILTINS) | {"value"}
+#: What looks at a tensor itself: the value of a constant operand, an element as an index.
+_ON_TENSORS = {"value": 1, "index": 2}
+_FUNCTION_NAMES = frozenset(FUNCTIONS) | frozenset(BUILTINS) | frozenset(_ON_TENSORS)
 
 
 class ExpressionChecker:
@@ -88,8 +90,8 @@ class ExpressionChecker:
             least = most = 1
         elif node.fn in BUILTINS:
             least, most = BUILTINS[node.fn].arity
-        elif node.fn in FUNCTIONS or node.fn == "value":
-            least = most = FUNCTIONS[node.fn].arity if node.fn in FUNCTIONS else 1
+        elif node.fn in FUNCTIONS or node.fn in _ON_TENSORS:
+            least = most = FUNCTIONS[node.fn].arity if node.fn in FUNCTIONS else _ON_TENSORS[node.fn]
         else:
             close = get_close_matches(node.fn, sorted(_FUNCTION_NAMES), 3)
             self.error(f"unknown function '{node.fn}'", node.span, f"did you mean {' or '.join(close)}?" if close else "see spec/README.md")

@@ -92,7 +92,16 @@ class _StatementWriter:
         if isinstance(atom, Clamp):
             return f"clamp({self.index(atom.arg)}, {atom.low}, {atom.high})"
         assert isinstance(atom, Indirect)
-        return f"{self.writer.names[atom.tensor]}[{', '.join(map(self.index, atom.indices))}]"
+        return f"index({self._element(atom)}, {atom.extent})"
+
+    def _element(self, read: Read | Indirect) -> str:
+        return f"{self.writer.names[read.tensor]}[{', '.join(map(self._subscript, read.indices))}]"
+
+    def _subscript(self, index: Index) -> str:
+        """Return an index that stands as a subscript, where an element of an integer tensor may stand alone."""
+        (atom, factor), *rest = index.terms or ((None, 0),)
+        alone = isinstance(atom, Indirect) and factor == 1 and not rest and not index.const
+        return self._element(atom) if alone and isinstance(atom, Indirect) else self.index(index)
 
     def _guard(self, guard: Guard) -> str:
         low, high = guard.index.bounds()
@@ -125,7 +134,7 @@ class _StatementWriter:
     def _read(self, read: Read) -> str:
         shape = self.writer.types[read.tensor].shape
         own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
-        text = f"{self.writer.names[read.tensor]}[{', '.join(map(self.index, read.indices))}]"
+        text = self._element(read)
         inside = all(g.always for g in own) or not shape
         extra = [g for g in read.guards if g not in own]
         text = text if inside else f"{text} outside {_number(read.fill)}"

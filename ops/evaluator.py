@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import reduce as fold
 
 from ..ir.errors import SpecError
-from ..ir.expr import Const, call
+from ..ir.expr import Const, Read, call
 from ..ir.functions import FUNCTIONS
-from ..ir.index import Var, as_index
+from ..ir.index import Indirect, Var, as_index, atom_index
 from ..ir.source import Span
 from ..ir.types import DType
 from . import syntax as s
@@ -161,6 +161,8 @@ class Evaluator(Workspace):
             return self.arithmetic.convert(dtype, self.element(node.args[0]))
         if node.fn == "value":
             return self._constant_operand(node)
+        if node.fn == "index":
+            return self._data_index(node)
         if node.fn in ABOUT_TENSORS:
             return apply_builtin(node.fn, tuple(self.evaluate(a) for a in node.args))
         args = tuple(self.element(a) for a in node.args)
@@ -173,6 +175,13 @@ class Evaluator(Workspace):
         if not isinstance(value, TensorRef) or self.fetch_constant is None:
             raise Trouble(f"value() needs an operand, found {describe(value)}")
         return self.fetch_constant(value.name)
+
+    def _data_index(self, node: s.Call) -> Value:
+        """Return an element of an integer tensor as an index of an axis."""
+        element, extent = self.element(node.args[0]), self.size(node.args[1])
+        if not isinstance(element, Read) or element.guards or not self.arithmetic.dtype(element).is_int:
+            raise Trouble(f"index() needs an element of an integer tensor, found {describe(element)}")
+        return atom_index(Indirect(element.tensor, element.indices, extent))
 
     def _scalar_call(self, fn: str, args: tuple[Value, ...]) -> Value:
         if fn in _FOLDS:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ir.checks import IndexFault, out_of_range, tensor_words
 from ..ir.errors import GraphError
 from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, expr_variables
 from ..ir.functions import COMBINERS, FUNCTIONS
@@ -60,7 +61,12 @@ def evaluate_graph(graph: Graph, registry: Registry, inputs: Mapping[str, Array]
         operands = {
             formal: values[v] for formal, v in zip(instance.inputs, node.inputs, strict=False) if formal is not None and v is not None
         }
-        results = evaluate(instance.program, operands, dtype)
+        try:
+            results = evaluate(instance.program, operands, dtype)
+        except IndexFault as fault:
+            named = dict(zip(instance.inputs, node.inputs, strict=False)).get(fault.tensor) or ""
+            where = tensor_words(node.origin or node.name, node.op, fault.tensor, named)
+            raise out_of_range(where, fault.at, fault.found, fault.extent) from fault
         values.update({v: results[formal] for v, formal in zip(node.outputs, instance.outputs, strict=False)})
     return {name: values[name] for name in graph.outputs}
 
@@ -122,6 +128,7 @@ class _Box:
     def __init__(self, run: _Run, box: Box) -> None:
         self.run, self.tensors, self.box = run, run.tensors, box
         self.dims = {var: n for n, var in enumerate(box)}
+        self.live: Values = np.ones((1,) * len(box), np.bool_)  # where the value of what is being evaluated matters
 
     def compute(self) -> Values:
         """Return the values of the statement over its axes."""
@@ -168,12 +175,20 @@ class _Box:
             return self.index(atom.num) % atom.den
         if isinstance(atom, Clamp):
             return np.clip(self.index(atom.arg), atom.low, atom.high)
+        return self._indirect(atom)
+
+    def _indirect(self, atom: Indirect) -> Values:
+        """Return elements of an integer tensor as indices; each that is looked at must be one."""
         tensor = self.tensors[atom.tensor]
-        value = tensor.reshape(-1)[self.flat(atom.indices, tensor.shape)].astype(np.int64)
-        value = np.where(value < 0, value + atom.extent, value) if atom.wraps else value
-        if value.size and not (value.min() >= 0 and value.max() < atom.extent):
-            raise GraphError(f"'{atom.tensor}' holds index {int(value.max())}, expected indices below {atom.extent}")
-        return value
+        flat = self.flat(atom.indices, tensor.shape)
+        element = tensor.reshape(-1)[flat].astype(np.int64)
+        value = np.where(element < 0, element + atom.extent, element) if atom.wraps else element
+        wrong, flat = np.broadcast_arrays(self.live & ((value < 0) | (value >= atom.extent)), flat)
+        if wrong.any():
+            first = int(flat[wrong].min())
+            at = tuple(int(n) for n in np.unravel_index(first, tensor.shape))
+            raise IndexFault(atom.tensor, at, int(tensor.reshape(-1)[first]), atom.extent)
+        return np.clip(value, 0, atom.extent - 1)
 
     def flat(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return row-major flat positions of the indexed elements."""
@@ -205,19 +220,37 @@ class _Box:
         if isinstance(expr, Cast):
             return self._cast(self.expr(expr.arg), expr.dtype)
         assert isinstance(expr, Call)
-        return np.asarray(FUNCTIONS[expr.fn].numpy(*(self.expr(a) for a in expr.args)))
+        return self._call(expr)
+
+    def _call(self, expr: Call) -> Values:
+        first = self.expr(expr.args[0])
+        if expr.fn == "select":
+            rest = [self._where(first, expr.args[1]), self._where(~first, expr.args[2])]
+        elif expr.fn in ("and", "or"):
+            rest = [self._where(first if expr.fn == "and" else ~first, expr.args[1])]
+        else:
+            rest = [self.expr(a) for a in expr.args[1:]]
+        return np.asarray(FUNCTIONS[expr.fn].numpy(first, *rest))
+
+    def _where(self, condition: Values, expr: Expr) -> Values:
+        """Return an expression whose value matters where a condition holds."""
+        before, self.live = self.live, self.live & condition
+        try:
+            return self.expr(expr)
+        finally:
+            self.live = before
 
     def _dtype(self, dtype: DType) -> np.dtype[Any]:
         return _working(dtype, self.run.floats)
 
     def _read(self, read: Read) -> Values:
         tensor = self.tensors[read.tensor]
-        where = self.flat(read.indices, tensor.shape)
         if not read.guards:
-            return np.asarray(tensor.reshape(-1)[where])
+            return np.asarray(tensor.reshape(-1)[self.flat(read.indices, tensor.shape)])
         inside = self.inside(read.guards)
-        if tensor.size == 0:
-            return np.full(np.broadcast_shapes(where.shape, inside.shape), read.fill, tensor.dtype)
+        before, self.live = self.live, self.live & inside
+        where = self.flat(read.indices, tensor.shape)
+        self.live = before
         values = tensor.reshape(-1)[np.where(inside, where, 0)]
         return np.where(inside, values, np.asarray(read.fill).astype(tensor.dtype))
 

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends.device import Array, Buffer, Device, Launch, Pointer, Timing, open_device
-from ..ir.errors import PlanError
+from ..ir.errors import PlanError, raise_all
 from ..ir.verify_graph import quote
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .plan import Plan, extent_bytes
@@ -136,9 +136,15 @@ class Session:
         launch()
         self.device.synchronize()
         computed = time.perf_counter()
+        self._check()
         outputs = {name: self._device_array(name) if on_device else self.read(name) for name in self.plan.outputs}
         end = time.perf_counter()
         return outputs, Split(fed - start, computed - fed, end - computed, end - start)
+
+    def _check(self) -> None:
+        """Raise what the plan's checks found."""
+        found = [check.error(int(self.read(check.place)), int(self.read(check.found))) for check in self.plan.checks]
+        raise_all([error for error in found if error is not None])
 
     def _device_array(self, tensor: str) -> DeviceArray:
         return DeviceArray(self.plan.types[tensor], self._place(tensor), self.device, self.plan.storages[tensor].strides)

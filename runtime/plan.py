@@ -12,6 +12,7 @@ from importlib import metadata
 import numpy as np
 from attrs import field, frozen
 
+from ..ir.checks import IndexCheck
 from ..ir.compiled import CompiledGraph, Step
 from ..ir.errors import PlanError
 from ..ir.graph import Array, Graph
@@ -44,7 +45,8 @@ class Plan:
 
     `types` and `storages` have an entry for every tensor that a step, an input or an output touches; `buffers` places each storage's
     buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are uploaded once, before the first run.
-    `binaries[k]` is the compiled form of kernel `k`, or None where it is built from its source when the plan is opened.
+    `binaries[k]` is the compiled form of kernel `k`, or None where it is built from its source when the plan is opened. The results of
+    `checks` are kept to the end like outputs.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Plan:
     binaries: tuple[bytes | None, ...] = field(default=(), repr=False)
     model: Model | None = field(default=None, eq=False, repr=False)
     cuts: str = field(factory=cuts_version)
+    checks: tuple[IndexCheck, ...] = ()
 
     @property
     def buffer_bytes(self) -> int:
@@ -81,6 +84,7 @@ def make_plan(
     sizes: dict[tuple[str, int, str], int] = {}
     lifetimes: dict[tuple[str, int, str], Lifetime] = {}
     ends = (-1, len(compiled.steps))
+    checked = {name for check in compiled.checks for name in (check.place, check.found)}
 
     def use(tensor: str, step: int) -> None:
         key = ("tensor", 0, storages[tensor].buffer)
@@ -107,7 +111,7 @@ def make_plan(
         name=name or graph.name,
         target=target,
         inputs=graph.inputs,
-        outputs=graph.outputs,
+        outputs=tuple(name for name in graph.outputs if name not in checked),
         types={t: graph.types[t] for t in touched},
         storages=storages,
         buffers={key: place for (kind, _, key), place in placed.items() if kind == "tensor"},
@@ -119,6 +123,7 @@ def make_plan(
         groups=compiled.groups,
         binaries=binaries or (None,) * len(compiled.kernels),
         model=model,
+        checks=compiled.checks,
     )
     check_plan(plan)
     return plan
@@ -148,7 +153,8 @@ def check_plan(plan: Plan) -> None:
 
 
 def _check_tensors(plan: Plan) -> None:
-    for tensor in (*plan.inputs, *plan.outputs, *plan.constants):
+    checked = (name for check in plan.checks for name in (check.place, check.found))
+    for tensor in (*plan.inputs, *plan.outputs, *plan.constants, *checked):
         if tensor not in plan.types:
             raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no type")
     for tensor, array in plan.constants.items():

@@ -13,6 +13,7 @@ import cattrs
 import numpy as np
 from attrs import frozen
 
+from ..ir.checks import IndexCheck
 from ..ir.compiled import Step
 from ..ir.errors import PlanError
 from ..ir.launch import Argument, Storage
@@ -67,6 +68,7 @@ class Document:
     groups: tuple[dict[str, Any], ...]
     model: ModelRecord | None
     files: dict[str, str]
+    checks: tuple[IndexCheck, ...] = ()
 
 
 @frozen

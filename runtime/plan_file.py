@@ -118,7 +118,7 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
     document = Document(
         plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages), dict(plan.buffers), plan.arena,
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
-        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}, plan.checks,
     )  # fmt: skip
     return files | {"plan.json": write_document(document)}
 
@@ -207,6 +207,7 @@ def _assemble(document: Document, files: Mapping[str, bytes]) -> Plan:
         binaries=tuple(files[_binary_path(n)] if record.binary else None for n, record in enumerate(document.kernels)),
         model=model,
         cuts=document.cuts,
+        checks=document.checks,
     )
 
 

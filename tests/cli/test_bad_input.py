@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cuts.runtime.plan_file import save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
+from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import example_plan
 
 COMPILE = ["compile", "graph.json", "--target", "reference", "-o", "p"]
@@ -118,6 +120,26 @@ def test_a_spec_with_errors_points_into_it(cuts: Cuts, tmp_path: Path) -> None:
     assert "^" in result.err
     assert "Traceback" not in result.err
     assert not (tmp_path / "p").exists()
+
+
+@needs_opencl
+def test_an_index_out_of_range_is_named_in_debug_mode(cuts: Cuts, tmp_path: Path) -> None:
+    model = {
+        "format": "cuts.graph", "version": 1, "name": "lookup", "outputs": ["y"],
+        "inputs": [{"name": "table", "dtype": "f32", "shape": [5, 3]}, {"name": "ids", "dtype": "i64", "shape": [2]}],
+        "nodes": [{"name": "look up", "op": "gather", "inputs": ["table", "ids"], "outputs": ["y"]}],
+    }  # fmt: skip
+    (tmp_path / "graph.json").write_text(json.dumps(model))
+    np.savez(tmp_path / "ids.npz", ids=np.array([1, 8]))
+    assert cuts("compile", "graph.json", "--debug", "-o", "p").code == 0
+    for arguments in (["p"], ["graph.json", "--debug"]):
+        result = cuts("run", *arguments, "--input", "ids.npz")
+        assert (result.code, result.out) == (3, "")
+        assert result.err.splitlines()[-1] == (
+            "cuts: error: node 'look up' (gather): operand 'indices' (value 'ids'): expected indices from -5 to 4, found 8 at [1]; "
+            "correct the integers that the model is given"
+        )
+    assert cuts("run", "graph.json", "--input", "ids.npz").code == 0
 
 
 def test_a_traceback_is_shown_on_request(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
