@@ -25,14 +25,16 @@ from ..ir.dfg import (
     Store,
     Test,
     Value,
+    WideStore,
     Window,
     operands,
     own_variables,
     post_order,
     substitute_node,
 )
+from ..ir.expr import Guard
 from ..ir.functions import COMBINE_FUNCTION, COMBINERS
-from ..ir.index import IndexLike, Var, as_index, linearise
+from ..ir.index import Index, IndexLike, Var, as_index, linearise
 from ..ir.kernel import Phase
 from ..ir.types import DType, row_major
 from ..ir.vector import vector_address, vector_guards
@@ -117,7 +119,7 @@ class PhasePrinter:
         """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
         operations = sum(size for n, size in sizes.items() if isinstance(n, Accumulate))
-        moves = sum(size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store)))
+        moves = sum(size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store, WideStore)))
         limit = _UNROLLED_FETCHES if self.phase.kind == "fetch" else _UNROLLED_MOVES
         times = min(var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves))
         return max(1, times)
@@ -162,7 +164,7 @@ class PhasePrinter:
     def _declare(self, unit: _Unit, home: dict[Node, _Unit], opened: tuple[Var, ...]) -> None:
         """Declare the values of a unit that another one uses, as arrays over the box that is not yet open."""
         for node in unit.nodes:
-            if isinstance(node, (Store, Accumulate, Initialise, LaneReduce)) or node in self.declared:
+            if isinstance(node, (Store, WideStore, Accumulate, Initialise, LaneReduce)) or node in self.declared:
                 continue
             if all(home.get(u) is unit for u in self.users.get(node, [])) and unit.key[0] != "vector":
                 continue
@@ -203,14 +205,11 @@ class PhasePrinter:
         if isinstance(node, Store) and self._is_copy(node):
             self._copy(node, var)
             return
-        vector = dialect.vector.format(type=dialect.memory_type(node.dtype), width=var.extent)
-        space = "__global" if node.space == "global" else "__local"
-        where = {"p": self.names.buffer(node.space, node.buffer), "i": index_text(start, pointers), "vector": vector, "space": space}
-        condition = f"if ({guard_text(guards, pointers)}) " if guards else ""
         if isinstance(node, Store):
-            values = ", ".join(self._lane_text(node.value, var, n) for n in range(var.extent))
-            self.out.line(condition + dialect.vector_store.format(**where, values=values))
+            self._vector_store(node, start, guards, [self._lane_text(node.value, var, n) for n in range(var.extent)])
             return
+        where = self._vector_place(node, start, var.extent)
+        vector, condition = where["vector"], f"if ({guard_text(guards, pointers)}) " if guards else ""
         name = self.names.fresh()
         fill = number_text(node.fill, node.dtype, dialect)
         if guards:
@@ -220,6 +219,22 @@ class PhasePrinter:
             self.out.line(f"{vector} {name} = {dialect.vector_load.format(**where)};")
         for n in range(var.extent):
             self.out.line(f"{self._lane_text(node, var, n)} = {name}.{'xyzw'[n]};")
+
+    def _vector_store(self, node: Store | WideStore, start: Index, guards: Sequence[Guard], values: Sequence[str]) -> None:
+        condition = f"if ({guard_text(guards, self.names.pointers)}) " if guards else ""
+        place = self._vector_place(node, start, len(values))
+        self.out.line(condition + self.names.dialect.vector_store.format(**place, values=", ".join(values)))
+
+    def _vector_place(self, node: Load | Store | WideStore, start: Index, width: int) -> dict[str, str]:
+        """Return what the templates of vector accesses ask for."""
+        vector = self.names.dialect.vector.format(type=self.names.dialect.memory_type(node.dtype), width=width)
+        space = "__global" if node.space == "global" else "__local"
+        return {
+            "p": self.names.buffer(node.space, node.buffer),
+            "i": index_text(start, self.names.pointers),
+            "vector": vector,
+            "space": space,
+        }
 
     def _lane_text(self, node: Value, var: Var, number: int) -> str:
         if isinstance(node, (Held, IndexNode, Test)):
@@ -251,6 +266,8 @@ class PhasePrinter:
     def _node(self, node: Node) -> None:
         if isinstance(node, Store):
             self._store(node)
+        elif isinstance(node, WideStore):
+            self._vector_store(node, node.address, node.guards, [self._text(v) for v in node.values])
         elif isinstance(node, Accumulate):
             self._accumulate(node)
         elif isinstance(node, Initialise):

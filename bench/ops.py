@@ -123,7 +123,7 @@ class Suite:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()
 
-    def _times(self, tuned: Tuned, moved: int) -> Row:
+    def _times(self, tuned: Tuned, moved: float) -> Row:
         first = fill(tuned, self.device)
         sets = [first]
         for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
@@ -132,7 +132,7 @@ class Suite:
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(_all(launches)), len(sets))]
         if tuned.case.kind in ("memory", "gemv"):
-            contenders.append(copying(self.device, moved, self.target.l2_bytes))
+            contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
         kept = self.baselines.peers.get(tuned.case.key, {}) if self.options.reuse else {}
         wrong = ""
         if not kept and not self.options.no_peers:

@@ -115,6 +115,18 @@ class Store:
 
 
 @frozen(cache_hash=True)
+class WideStore:
+    """Write values to neighbouring elements of a buffer, the first of them at `address`, where all guards hold."""
+
+    space: str
+    buffer: str
+    address: Index
+    values: tuple[Value, ...]
+    dtype: DType
+    guards: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
 class Accumulate:
     """`held[at] = combine(held[at], value)` for every point of `over`, in order."""
 
@@ -147,7 +159,7 @@ class LaneReduce:
     lanes: int
 
 
-Root: TypeAlias = Union[Store, Accumulate, Initialise, LaneReduce]
+Root: TypeAlias = Union[Store, WideStore, Accumulate, Initialise, LaneReduce]
 Node: TypeAlias = Union[Value, Root]
 
 
@@ -159,12 +171,14 @@ def operands(node: Node) -> tuple[Value, ...]:
         return (node.arg,)
     if isinstance(node, (Store, Accumulate)):
         return (node.value,)
+    if isinstance(node, WideStore):
+        return node.values
     return (node.load,) if isinstance(node, Window) else ()
 
 
 def own_indices(node: Node) -> Iterator[Index]:
     """Yield the index expressions a node itself holds."""
-    if isinstance(node, (Load, Store)):
+    if isinstance(node, (Load, Store, WideStore)):
         yield node.address
         yield from (g.index for g in node.guards)
     elif isinstance(node, IndexNode):

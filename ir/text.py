@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Load, Store, Test, Window
+from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Load, Store, Test, WideStore, Window
 from .forms import Form
 from .index_text import Names, parse_declarations
 from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
@@ -100,6 +100,7 @@ FORMS: dict[type, Form] = {
     Wait: Form("wait <pending>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form("store <space> <buffer>[<address>]: <dtype> = <value>{? if <guards>?}"),
+    WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>"),

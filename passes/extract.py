@@ -32,12 +32,13 @@ from ..ir.dfg import (
 from ..ir.expr import Guard, substitute_guards
 from ..ir.index import Index, IndexLike, Var, substitute
 from ..ir.kernel import Item, Kernel, Loop, Phase
+from .widen import widen
 from .windows import merge_windows
 
 
 def extract(kernel: Kernel) -> Kernel:
-    """Return the kernel as one thread executes it: every phase's graph restricted to the thread's share, windows merged."""
-    return merge_windows(evolve(kernel, items=tuple(_item(i) for i in kernel.items)))
+    """Return the kernel as one thread executes it: every phase's graph restricted to the thread's share, its accesses merged."""
+    return widen(merge_windows(evolve(kernel, items=tuple(_item(i) for i in kernel.items))))
 
 
 def _item(item: Item) -> Item:
