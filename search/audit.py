@@ -18,6 +18,9 @@ from .settings import Choice, Settings
 from .task import Entry, Sweep
 from .tuner import Tuner
 
+#: The widest tie band: where times scatter more than this, points are rather accused wrongly than excused.
+WIDEST = 0.1
+
 
 @frozen
 class Ran:
@@ -130,7 +133,7 @@ def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settin
     ran = [_ran(entry, least[entry.text]) for entry in entries]
     times, shortest, bounds = (np.asarray([getattr(r, name) for r in ran]) for name in ("seconds", "least", "bound"))
     scores = np.asarray([e.scored.candidate.score for e in entries])
-    band = max(3 * settings.tie, chosen.spread)
+    band = max(3 * settings.tie, min(WIDEST, chosen.spread))
     faster = times < (1.0 - band) * times[0]
     pruned = bounds > min(float(times[0]), found)
     fastest = int(np.argmin(times))
