@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..ir.segment import FusedGroup, is_contraction, operands
 from ..ir.target import Target
 from ..ir.types import DType
 from ..passes.views import addressed
-from .compare import BLOCK, Comparer
+from .compare import BLOCK, SMALL, Comparer
 from .oracle import Sample, error, expected, magnitude, tolerance
 from .problem import Problem
 
@@ -38,6 +39,8 @@ MEMORY = 8 << 30
 LOADED = 512
 #: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
 _PERIOD = 4_194_301
+#: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
+_KEPT = 6
 #: What outputs hold before a kernel runs.
 _POISON = {DType.F16: -60000.0, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
@@ -101,10 +104,10 @@ class Device:
         while self._problems and sum(d.nbytes for d in self._problems.values()) + nbytes > self.memory:
             self._problems.popitem(last=False)
         data = _Data(problem, reference, nbytes=nbytes)
-        for tensor, array in random_inputs(problem, reference.positive).items():
-            data.places[tensor] = self._upload(array)
+        for tensor, array in _periods(problem, reference.positive).items():
+            data.places[tensor] = self._repeated(array, _elements(problem, tensor))
         for tensor in outputs:
-            data.blank[tensor] = self._upload(_poison(problem, tensor))
+            data.blank[tensor] = self._repeated(_poison(problem, tensor), _elements(problem, tensor))
             data.places[tensor] = Pointer(self.device.allocate(_span(problem, tensor)))
         self._problems[problem.key] = data
 
@@ -157,14 +160,14 @@ class Device:
 
     def _alike(self, data: _Data, tensor: str) -> bool:
         """Whether the device finds a large output equal to what the first right kernel wrote; if not, the host looks closer."""
-        blocks = _elements(data.problem, tensor) // BLOCK
-        if tensor not in data.whole or not blocks or data.problem.form.tensors[tensor].dtype is not DType.F32 or not self.comparer.usable:
+        covered = _elements(data.problem, tensor) // SMALL * SMALL
+        if tensor not in data.whole or not covered or data.problem.form.tensors[tensor].dtype is not DType.F32 or not self.comparer.usable:
             return False
         allowed, scale = 2 * tolerance(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
         found, wanted = data.places[tensor], data.whole[tensor]
-        if self.comparer.differences(found, wanted, blocks * BLOCK, allowed, allowed * scale):
+        if self.comparer.differences(found, wanted, covered, allowed, allowed * scale):
             return False
-        tails = [self._read(data, tensor, place, blocks * BLOCK) for place in (found, wanted)]
+        tails = [self._read(data, tensor, place, covered) for place in (found, wanted)]
         return not tails[0].size or float(error(tails[0], tails[1], scale).max()) <= allowed
 
     def _compare(self, data: _Data, tensor: str) -> str:
@@ -186,6 +189,15 @@ class Device:
                     at = start + int(np.argmax(wrong))
                     return f"{tensor}: element {at} of memory is {found[at]}, another kernel, which was checked, makes it {wanted[at]}"
         return ""
+
+    def _repeated(self, array: Array, count: int) -> Pointer:
+        """Upload an array and repeat it on the device until there are `count` elements."""
+        total = count * array.itemsize
+        buffer = self.device.allocate(total)
+        self.device.upload(Pointer(buffer), array)
+        for start in range(array.nbytes, total, max(1, array.nbytes)):
+            self.device.copy(Pointer(buffer, start), Pointer(buffer), min(array.nbytes, total - start))
+        return Pointer(buffer)
 
     def _upload(self, array: Array) -> Pointer:
         place = Pointer(self.device.allocate(array.nbytes))
@@ -219,20 +231,30 @@ def make_reference(problem: Problem) -> Reference:
 
 def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
     """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same ones."""
-    generator = np.random.default_rng(0)
+    return {tensor: np.resize(array, _elements(problem, tensor)) for tensor, array in _periods(problem, positive).items()}
+
+
+def _periods(problem: Problem, positive: bool) -> dict[str, Array]:
+    """Return the numbers of each input up to where they repeat themselves."""
     ranges, scales = index_ranges(problem.form), input_scales(problem.form)
     found = {}
-    for tensor in problem.form.inputs:
-        dtype, count = problem.form.tensors[tensor].dtype, _elements(problem, tensor)
+    for number, tensor in enumerate(problem.form.inputs):
+        dtype, count = problem.form.tensors[tensor].dtype, min(_elements(problem, tensor), _PERIOD)
         values: Array
         if dtype.is_float:
-            values = generator.standard_normal(min(count, _PERIOD), np.float32)
+            values = _normal(number % _KEPT)[:count]
             values = (np.abs(values) + np.float32(0.5) if positive else values) * np.float32(scales.get(tensor, 1.0))
         else:
             high = 2 if dtype is DType.BOOL else ranges.get(tensor, 8)
-            values = generator.integers(0, high, min(count, _PERIOD))
-        found[tensor] = np.resize(values.astype(dtype.numpy), count)
+            values = np.random.default_rng(number).integers(0, high, count)
+        found[tensor] = values.astype(dtype.numpy)
     return found
+
+
+@lru_cache(maxsize=_KEPT)
+def _normal(seed: int) -> Array:
+    """Return a period of standard normal numbers; every problem begins with the same ones."""
+    return np.random.default_rng(seed).standard_normal(_PERIOD, np.float32)
 
 
 def input_scales(form: FusedGroup) -> dict[str, float]:
@@ -296,8 +318,8 @@ def _view(problem: Problem, tensor: str, memory: Array) -> Array:
 
 
 def _poison(problem: Problem, tensor: str) -> Array:
-    """Return memory of an output as it is before a kernel runs; a kernel that leaves an element out leaves this."""
-    dtype, count = problem.form.tensors[tensor].dtype, _elements(problem, tensor)
+    """Return a part of an output as it is before a kernel runs; a kernel that leaves an element out leaves this."""
+    dtype, count = problem.form.tensors[tensor].dtype, min(_elements(problem, tensor), _PERIOD)
     if dtype in _POISON:
         return np.full(count, _POISON[dtype], dtype.numpy)
     return np.full(count * dtype.size, 0x5A, np.uint8).view(_host(dtype))
