@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .driver import build
-from .ir.graph import Graph
+from .backends.targets import find_target
+from .driver import Spec, build_graph
+from .ir.compiled import CompileOptions
+
+if TYPE_CHECKING:
+    from .frontends.torch import Captured
 
 
 def cuts_backend(module: Any, examples: Sequence[Any]) -> Any:
@@ -16,6 +20,7 @@ def cuts_backend(module: Any, examples: Sequence[Any]) -> Any:
     return dynamo_backend(module, examples, _compile)
 
 
-def _compile(graph: Graph, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    plan = build(graph, target="cuda" if device == "cuda" else "opencl")
+def _compile(captured: Captured, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    target = find_target("cuda" if device == "cuda" else "opencl")
+    plan = build_graph(captured.graph, Spec(captured.registry, captured.texts), target, CompileOptions())
     return lambda arrays: plan.run(arrays, on_device=device == "cuda")

@@ -12,20 +12,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from attrs import frozen
+from torch._decomp import get_decompositions
 
 from ..ir.errors import CutsError, GraphError, raise_all
 from ..ir.graph import Graph
 from ..ir.verify_graph import Infer, quote, verify_graph
-from ..ops.inference import default_inference
-from . import torch_elementwise, torch_layers, torch_movement, torch_recurrent
+from ..ops import Registry
+from ..ops.inference import Instances, default_inference
+from . import torch_elementwise, torch_gradients, torch_indexing, torch_layers, torch_movement, torch_recurrent
 from .torch_reader import Convert, Reader, array_of, live_graph
 
-TABLE: dict[str, Convert] = {**torch_elementwise.TABLE, **torch_movement.TABLE, **torch_layers.TABLE, **torch_recurrent.TABLE}
+TABLE: dict[str, Convert] = {
+    **torch_elementwise.TABLE,
+    **torch_movement.TABLE,
+    **torch_indexing.TABLE,
+    **torch_layers.TABLE,
+    **torch_recurrent.TABLE,
+    **torch_gradients.TABLE,
+}
 #: Operations that PyTorch would take apart and our vocabulary has whole.
 WHOLE = (
     "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default", "silu.default", "mish.default",
     "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec", "hardswish.default", "hardsigmoid.default", "elu.default",
-    "softplus.default",
+    "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
+    "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
 )  # fmt: skip
 
 
@@ -52,21 +63,40 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     return verify_graph(live_graph(reader, name, inputs, outputs), derive)
 
 
-def graph_of_nodes(graph: torch.fx.Graph, infer: Infer | None = None) -> tuple[Graph, list[str | None]]:
-    """Return a captured graph of core operations, every placeholder an input, and the name behind each result (None where it is none)."""
-    derive = infer or default_inference()
-    reader = Reader(derive)
-    for node in graph.nodes:
-        if node.op == "placeholder":
+@frozen
+class Captured:
+    """A captured graph: ours, the name behind each of its results (None where it is none), and the derived gradients that it uses.
+
+    `inputs` has the name of each of its inputs, None for one that is no tensor and that nothing reads. Besides them the graph has the
+    inputs `seeds`: random numbers, new ones for each run.
+    """
+
+    graph: Graph
+    inputs: tuple[str | None, ...]
+    results: tuple[str | None, ...]
+    seeds: tuple[str, ...]
+    registry: Registry
+    texts: Mapping[str, str]
+
+
+def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
+    """Return a captured graph of core operations, every placeholder an input; backward operations become derived gradients."""
+    reader = Reader(default_inference())
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in places:
+        if node.users or "val" in node.meta:
             reader.define_input(node)
     _walk(graph, reader)
-    inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
+    given = tuple(node.name if node in reader.values else None for node in places)
+    inputs = tuple(name for name in given if name is not None)
     names: list[str | None] = []
     for node in _results(graph):
         known = isinstance(node, torch.fx.Node)
         names.append(reader.output(reader.value(node), node.name) if known else None)
     outputs = tuple(dict.fromkeys(name for name in names if name is not None))
-    return verify_graph(live_graph(reader, "torch", inputs, outputs), derive), names
+    registry = reader.gradients.registry
+    found = verify_graph(live_graph(reader, "torch", (*inputs, *reader.seeds), outputs), Instances(registry).infer)
+    return Captured(found, given, tuple(names), tuple(reader.seeds), registry, reader.gradients.texts)
 
 
 def _results(graph: torch.fx.Graph) -> list[Any]:
@@ -83,7 +113,17 @@ def _walk(graph: torch.fx.Graph, reader: Reader) -> None:
             _convert(node, reader, errors, unsupported)
         elif node.op == "call_function":
             reader.unknown.add(node)
+        elif node.op == "get_attr":
+            reader.define_constant(node, array_of(_attribute(graph, str(node.target))))
     raise_all(_faults(unsupported) + errors)
+
+
+def _attribute(graph: torch.fx.Graph, path: str) -> torch.Tensor:
+    """Return a tensor that a graph's module holds."""
+    found: Any = graph.owning_module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
 
 
 def decompositions() -> dict[Any, Any]:
@@ -93,6 +133,14 @@ def decompositions() -> dict[Any, Any]:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     return table
+
+
+def training_decompositions() -> dict[Any, Any]:
+    """Return how PyTorch takes apart what occurs in training only and is one operation for its exporter."""
+    aten = torch.ops.aten
+    more: list[Any] = [aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward, aten.batch_norm_backward]
+    more += [aten._native_batch_norm_legit.no_stats]
+    return {**decompositions(), **get_decompositions(more)}
 
 
 def _placeholders(program: torch.export.ExportedProgram, reader: Reader) -> tuple[str, ...]:

@@ -1,4 +1,9 @@
-"""A backend for `torch.compile`: graphs that Dynamo captures become ours; one that we cannot read runs in PyTorch, with a warning."""
+"""A backend for `torch.compile`: graphs that Dynamo captures become ours, forward and backward.
+
+Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are read alike: backward operations decompose, or
+are the derived adjoints of what their forward operations mean here (`torch_gradients`). A graph that we cannot read runs in PyTorch, with a
+warning.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..ir.errors import CutsError
-from ..ir.graph import Graph
-from .torch import decompositions, graph_of_nodes
+from .torch import Captured, graph_of_nodes, training_decompositions
 
 #: Compiles a graph for the device that tensors live on ("cpu" or "cuda") into a function of arrays by name.
-CompileGraph = Callable[[Graph, str], Callable[[Mapping[str, Any]], Mapping[str, Any]]]
+CompileGraph = Callable[[Captured, str], Callable[[Mapping[str, Any]], Mapping[str, Any]]]
 
 
 class UncompiledWarning(UserWarning):
@@ -26,23 +34,53 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
         try:
-            return _compiled(part, inputs, compile_graph)
+            with unset_fake_temporarily():  # constants are numbers here
+                return make_boxed_func(_compiled(part, inputs, compile_graph))
         except CutsError as error:
             warnings.warn(f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=2)
-            return part.forward
+            return make_boxed_func(part.forward)
 
-    return aot_autograd(fw_compiler=compile_part, decompositions=decompositions())(module, examples)
+    def compile_static(arguments: Sequence[Any]) -> Callable[..., Any]:
+        with sdpa_kernel(SDPBackend.MATH):  # attention as contractions and a softmax, whose gradients are such again
+            compiled: Callable[..., Any] = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())(
+                module, arguments
+            )
+            return compiled
+
+    return _by_shape(compile_static) if any(map(_is_dynamic, examples)) else compile_static(examples)
+
+
+def _is_dynamic(example: Any) -> bool:
+    if isinstance(example, torch.Tensor):
+        return any(isinstance(extent, torch.SymInt) for extent in example.shape)
+    return isinstance(example, torch.SymInt)
+
+
+def _by_shape(compile_static: Callable[[Sequence[Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function that compiles for the shapes of its arguments: ours are static where Dynamo would have them symbolic."""
+    compiled: dict[Any, Callable[..., Any]] = {}
+
+    def call(*arguments: Any) -> Any:
+        key = tuple((a.shape, a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments)
+        key = (torch.is_grad_enabled(), *key)
+        if key not in compiled:
+            compiled[key] = compile_static(arguments)
+        return compiled[key](*arguments)
+
+    return call
 
 
 def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> Callable[..., list[Any]]:
-    graph, results = graph_of_nodes(part.graph)
+    captured = graph_of_nodes(part.graph)
     device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), torch.device("cpu"))
-    run = compile_graph(graph, device.type)
+    run = compile_graph(captured, device.type)
 
     def call(*arguments: Any) -> list[Any]:
-        arrays = {name: _array(value) for name, value in zip(graph.inputs, arguments, strict=True)}
+        seeds = torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)  # PyTorch's generator, so that its seed counts
+        arrays = {name: _array(value) for name, value in zip(captured.inputs, arguments, strict=True) if name is not None}
+        arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
         found = run(arrays)
-        return [None if name is None else torch.as_tensor(found[name], device=device) for name in results]
+        return [None if name is None else torch.as_tensor(found[name], device=device) for name in captured.results]
 
     return call
 

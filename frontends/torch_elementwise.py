@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..ir.types import DType
@@ -23,16 +24,40 @@ def _same(op: str) -> Convert:
     return lambda reader, x: reader.emit(op, x)
 
 
+#: What arithmetic means for truth values.
+_OF_TRUTH = {"add": "logical_or", "mul": "logical_and", "max": "logical_or", "min": "logical_and"}
+
+
 def _binary(op: str) -> Convert:
     """Return the conversion of a function of two operands; `alpha` multiplies the second."""
 
     def convert(reader: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
         first, second = reader.common(a, b)
+        if op in _OF_TRUTH and reader.type(first).dtype is DType.BOOL:
+            return reader.emit(_OF_TRUTH[op], first, second)
         if alpha != 1:
             second = reader.emit("mul", second, reader.constant(alpha, dtype=reader.type(second).dtype))
         return reader.emit(op, first, second)
 
     return convert
+
+
+def _fmod(reader: Reader, a: Any, b: Any) -> Any:
+    return reader.emit("mod", *reader.common(a, b), fmod=True)
+
+
+def _atan2(reader: Reader, y: Any, x: Any) -> Any:
+    """The angle of a point: twice that of half the way, which needs no cases but where the point lies to the left on the axis."""
+    y, x = reader.common(y, x)
+    dtype = reader.type(y).dtype
+    zero = reader.constant(0, dtype=dtype)
+    radius = reader.emit("sqrt", reader.emit("add", reader.emit("mul", x, x), reader.emit("mul", y, y)))
+    half = reader.emit("atan", reader.emit("div", y, reader.emit("add", radius, x)))
+    steep = reader.emit("atan", reader.emit("div", reader.emit("sub", radius, x), y))  # exact where x is negative
+    left = reader.emit("less", x, zero)
+    flat = reader.emit("where", left, reader.constant(np.pi, dtype=dtype), zero)
+    angle = reader.emit("mul", reader.emit("where", left, steep, half), reader.constant(2, dtype=dtype))
+    return reader.emit("where", reader.emit("equal", y, zero), flat, angle)
 
 
 def _div(reader: Reader, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
@@ -115,6 +140,7 @@ TABLE: dict[str, Convert] = {
     "aten.maximum": _binary("max"), "aten.minimum": _binary("min"), "aten.remainder": _binary("mod"),
     "aten.eq": _binary("equal"), "aten.ne": _binary("not_equal"), "aten.lt": _binary("less"), "aten.le": _binary("less_or_equal"),
     "aten.gt": _binary("greater"), "aten.ge": _binary("greater_or_equal"),
+    "aten.fmod": _fmod, "aten.atan2": _atan2,
     "aten.div": _div, "aten.pow": _pow, "aten.rsub": _rsub, "aten.clamp": _clamp, "aten.hardtanh": _clamp,
     "aten.clamp_min": lambda reader, x, low: _clamp(reader, x, low),
     "aten.clamp_max": lambda reader, x, high: _clamp(reader, x, None, high),

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..ir.types import DType
-from .torch_reader import Convert, Reader, Value, dtype_of
+from .torch_reader import Convert, Reader, Value, array_of, dtype_of
 
 _END = (1 << 63) - 1
 
@@ -29,7 +28,8 @@ def _transpose(reader: Reader, x: Value, a: int = 0, b: int = 1) -> Any:
     return reader.emit("transpose", x, perm=tuple(order))
 
 
-def _unsqueeze(reader: Reader, x: Value, axis: int) -> Any:
+def unsqueeze(reader: Reader, x: Value, axis: int) -> Any:
+    """Convert a new axis of one element."""
     shape = list(reader.shape(x))
     shape.insert(axis % (len(shape) + 1), 1)
     return _view(reader, x, shape)
@@ -42,13 +42,15 @@ def _squeeze(reader: Reader, x: Value, axes: Sequence[int] | int | None = None) 
     return _view(reader, x, [n for a, n in enumerate(shape) if a not in dropped])
 
 
-def _expand(reader: Reader, x: Value, shape: Sequence[int], **_: Any) -> Any:
+def expand(reader: Reader, x: Value, shape: Sequence[int], **_: Any) -> Any:
+    """Convert a broadcast."""
     own = (1,) * (len(shape) - len(reader.shape(x))) + reader.shape(x)
     full = tuple(own[n] if extent == -1 else extent for n, extent in enumerate(shape))
     return x if full == reader.shape(x) else reader.emit("expand", x, shape=full)
 
 
-def _slice(reader: Reader, x: Value, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+def slices(reader: Reader, x: Value, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    """Convert a slice along an axis."""
     size = reader.shape(x)[axis]
     low, high = start or 0, size if end is None else min(end, size)
     if (low, high, step) == (0, size, 1):
@@ -70,7 +72,7 @@ def _cat(reader: Reader, values: Sequence[Value], axis: int = 0) -> Any:
 
 def _stack(reader: Reader, values: Sequence[Value], axis: int = 0) -> Any:
     place = axis % (len(reader.shape(values[0])) + 1)
-    return _cat(reader, [_unsqueeze(reader, v, place) for v in values], place)
+    return _cat(reader, [unsqueeze(reader, v, place) for v in values], place)
 
 
 def _split(reader: Reader, x: Value, sizes: Sequence[int], axis: int = 0) -> Any:
@@ -98,31 +100,6 @@ def _flip(reader: Reader, x: Value, axes: Sequence[int]) -> Any:
     return reader.emit("slice", x, starts=(-1,) * count, ends=(-_END,) * count, axes=tuple(axes), steps=(-1,) * count)
 
 
-def _embedding(reader: Reader, table: Value, indices: Value, *_: Any) -> Any:
-    return reader.emit("gather", table, indices, axis=0)
-
-
-def _index_select(reader: Reader, x: Value, axis: int, indices: Value) -> Any:
-    return reader.emit("gather", x, indices, axis=axis)
-
-
-def _gather(reader: Reader, x: Value, axis: int, indices: Value, **_: Any) -> Any:
-    return reader.emit("gather_elements", x, indices, axis=axis)
-
-
-def _index(reader: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
-    """Indices along the first axes broadcast together; one alone may stand along any axis."""
-    given = [n for n, v in enumerate(indices) if v is not None]
-    if len(given) == 1 and reader.type(str(indices[given[0]])).dtype.is_int:
-        return reader.emit("gather", x, indices[given[0]], axis=given[0])
-    parts = [v for v in indices if v is not None]
-    if given != list(range(len(given))) or not all(reader.type(v).dtype.is_int for v in parts):
-        reader.fail("indexing by several tensors is supported along the first axes, by integers")
-    shape = np.broadcast_shapes(*(reader.shape(v) for v in parts))
-    columns = [_unsqueeze(reader, _expand(reader, reader.cast(v, DType.I64), shape), len(shape)) for v in parts]
-    return reader.emit("gather_nd", x, reader.emit("concat", *columns, axis=len(shape)))
-
-
 def _full(reader: Reader, shape: Sequence[int], value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
     kind = dtype_of(
         dtype or (torch.get_default_dtype() if isinstance(value, float) else torch.bool if isinstance(value, bool) else torch.int64)
@@ -135,12 +112,21 @@ def _full_like(reader: Reader, x: Value, value: float, dtype: torch.dtype | None
     return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), reader.shape(x)))
 
 
+def _copy_onto(reader: Reader, x: Value, source: Value, *_: Any) -> Any:
+    return expand(reader, reader.cast(source, reader.type(x).dtype), reader.shape(x))
+
+
+def _new(reader: Reader, x: Value, shape: Sequence[int], dtype: torch.dtype | None = None) -> Any:
+    kind = reader.type(x).dtype if dtype is None else dtype_of(dtype)
+    return reader.constant(np.broadcast_to(np.zeros((), kind.numpy), tuple(shape)))
+
+
 def _arange(reader: Reader, start: float, end: float, step: float = 1, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return reader.constant(torch.arange(start, end, step, dtype=dtype).numpy())
+    return reader.constant(array_of(torch.arange(start, end, step, dtype=dtype)))
 
 
 def _scalar(reader: Reader, value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return reader.constant(torch.scalar_tensor(value, dtype=dtype).numpy())
+    return reader.constant(array_of(torch.scalar_tensor(value, dtype=dtype)))
 
 
 def _triangle(upper: bool) -> Convert:
@@ -149,13 +135,15 @@ def _triangle(upper: bool) -> Convert:
 
 TABLE: dict[str, Convert] = {
     "aten.view": _view, "aten.reshape": _view, "aten._unsafe_view": _view, "aten.permute": _permute, "aten.transpose": _transpose,
-    "aten.t": _transpose, "aten.unsqueeze": _unsqueeze, "aten.squeeze": _squeeze, "aten.expand": _expand, "aten.slice": _slice,
+    "aten.t": _transpose, "aten.unsqueeze": unsqueeze, "aten.squeeze": _squeeze, "aten.expand": expand, "aten.slice": slices,
     "aten.select": _select, "aten.cat": _cat, "aten.stack": _stack, "aten.split_with_sizes": _split, "aten.split": _split_size,
     "aten.unbind": lambda reader, x, axis=0: tuple(_select(reader, x, axis, n) for n in range(reader.shape(x)[axis])),
     "aten.constant_pad_nd": _pad, "aten.flip": _flip, "aten.repeat": lambda reader, x, n: _repeat(reader, x, n),
-    "aten.embedding": _embedding, "aten.index_select": _index_select, "aten.gather": _gather, "aten.index": _index,
     "aten.full": _full, "aten.full_like": _full_like, "aten.arange": _arange, "aten.scalar_tensor": _scalar,
     "aten.zeros_like": lambda reader, x, **_: _full_like(reader, x, 0), "aten.ones_like": lambda reader, x, **_: _full_like(reader, x, 1),
+    "aten.copy": _copy_onto,
+    "aten.empty": lambda reader, shape, **more: _full(reader, shape, 0.0, more.get("dtype")),  # what is written over, whatever it is
+    "aten.new_empty_strided": lambda reader, x, shape, strides, dtype=None, **_: _new(reader, x, shape, dtype),
     "aten.triu": _triangle(True), "aten.tril": _triangle(False),
     "aten.pixel_shuffle": lambda reader, x, factor: reader.emit("depth_to_space", x, blocksize=factor, mode="CRD"),
 }  # fmt: skip

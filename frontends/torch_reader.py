@@ -14,6 +14,8 @@ from ..ir.errors import GraphError
 from ..ir.graph import Array, Attribute, Graph, Node
 from ..ir.types import DType, TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer
+from ..ops import Registry
+from ..ops.gradients import Gradients
 
 DTYPES = {
     torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.int64: DType.I64, torch.int32: DType.I32,
@@ -52,6 +54,8 @@ class Reader:
     unknown: set[torch.fx.Node] = field(factory=set)
     origin: str = ""
     taken: set[str] = field(factory=set)
+    seeds: list[str] = field(factory=list)
+    gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
 
     def fail(self, message: str) -> NoReturn:
         """Raise an error about the node at hand."""
@@ -61,7 +65,7 @@ class Reader:
 
     def define_input(self, node: torch.fx.Node) -> None:
         """Make an input known."""
-        example = node.meta["val"]
+        example = node.meta.get("val")
         if not isinstance(example, torch.Tensor):
             raise GraphError(f"input '{node.name}': expected a tensor, found {type(example).__name__}")
         if not all(isinstance(extent, int) for extent in example.shape):
@@ -73,6 +77,13 @@ class Reader:
     def define_constant(self, node: torch.fx.Node, array: Array) -> None:
         """Make a parameter known."""
         self.values[node] = self.constant(array, node.name)
+
+    def seed(self) -> Value:
+        """Return a new input that whoever runs the graph fills with a random number."""
+        name = self._fresh("seed")
+        self.types[name] = TensorType(DType.U32, ())
+        self.seeds.append(name)
+        return Value(name)
 
     def value(self, node: torch.fx.Node) -> Any:
         """Return what a node stands for."""
@@ -117,6 +128,30 @@ class Reader:
         self.types.update(zip(names, types, strict=True))
         self.nodes.append(node)
         return names[0] if results == 1 else names
+
+    def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
+        """Return the gradients of operands of the operation that makes `y`, given that of `y`; zeros where it does not depend on one."""
+        node = next(node for node in reversed(self.nodes) if y in node.outputs)
+        instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
+        names: dict[str, str] = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+        formals = {value: formal for formal, value in names.items()}
+        results = dict(zip(node.outputs, instance.outputs, strict=False))
+        names |= {formal: value for value, formal in results.items()}
+        names[f"d{results[y]}"] = dy
+        made: dict[str, Value] = {}  # apart from the operands, one of which may be called as the gradient of another is
+        for step in self.gradients.steps(instance, [formals[v] for v in wrt], [results[y]]):
+            inputs = tuple(None if v is None else made.get(v) or names[v] for v in step.inputs)
+            outputs = tuple(Value(self._fresh(f"{self.origin}.{name}")) for name in step.outputs)
+            self._add(Node(self._fresh(f"{self.origin}.{step.op}"), step.op, inputs, outputs, step.attributes, self.origin))
+            made |= dict(zip(step.outputs, outputs, strict=True))
+        missing = [v for v in wrt if f"d{formals[v]}" not in made]
+        zeros = {v: self.constant(np.broadcast_to(np.zeros((), self.types[v].dtype.numpy), self.shape(v))) for v in missing}
+        return [zeros[v] if v in zeros else made[f"d{formals[v]}"] for v in wrt]
+
+    def _add(self, node: Node) -> None:
+        instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
+        self.types.update(zip(node.outputs, instance.output_types, strict=True))
+        self.nodes.append(node)
 
     def operand(self, value: Any, dtype: DType) -> Value:
         """Return a tensor or a number as a value of an element type."""

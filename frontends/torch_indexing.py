@@ -1,0 +1,164 @@
+"""PyTorch's reading and writing at places that tensors of integers, or windows, name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.types import DType
+from .torch_movement import expand, unsqueeze
+from .torch_reader import Convert, Reader, Value
+
+_REDUCTIONS = {None: "none", "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def embedding(reader: Reader, table: Value, indices: Value, *_: Any) -> Any:
+    """Convert a look-up of rows."""
+    return reader.emit("gather", table, indices, axis=0)
+
+
+def _index_select(reader: Reader, x: Value, axis: int, indices: Value) -> Any:
+    return reader.emit("gather", x, indices, axis=axis)
+
+
+def _gather(reader: Reader, x: Value, axis: int, indices: Value, **_: Any) -> Any:
+    return reader.emit("gather_elements", x, indices, axis=axis)
+
+
+def _places(reader: Reader, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], Value, tuple[int, ...]]:
+    """Return the axes that are indexed, the index tensors as rows of one tensor, and the shape that they broadcast to."""
+    given = [n for n, v in enumerate(indices) if v is not None]
+    parts = [v for v in indices if v is not None]
+    if not all(reader.type(v).dtype.is_int for v in parts):
+        reader.fail("indexing by a tensor of truth values is not supported, as the shape of the result depends on them")
+    shape = tuple(np.broadcast_shapes(*(reader.shape(v) for v in parts)))
+    columns = [unsqueeze(reader, expand(reader, reader.cast(v, DType.I64), shape), len(shape)) for v in parts]
+    return given, columns[0] if len(columns) == 1 else reader.emit("concat", *columns, axis=len(shape)), shape
+
+
+def _to_front(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
+    return (*axes, *(a for a in range(rank) if a not in axes))
+
+
+def _moved(reader: Reader, x: Value, order: Sequence[int]) -> Value:
+    return x if list(order) == list(range(len(order))) else reader.emit("transpose", x, perm=tuple(order))
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _result_order(axes: Sequence[int], rank: int, width: int) -> tuple[int, ...]:
+    """Return where indexed axes stand in a result: in place of the first of them where they are neighbours, else in front."""
+    apart = any(b - a != 1 for a, b in itertools.pairwise(axes))
+    first = 0 if apart else axes[0]
+    return (*range(width, width + first), *range(width), *range(width + first, width + rank - len(axes)))
+
+
+def index(reader: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
+    """Convert indexing by tensors of integers, which broadcast together."""
+    given = [n for n, v in enumerate(indices) if v is not None]
+    if len(given) == 1 and reader.type(str(indices[given[0]])).dtype.is_int:
+        return reader.emit("gather", x, indices[given[0]], axis=given[0])
+    axes, rows, shape = _places(reader, x, indices)
+    rank = len(reader.shape(x))
+    found = reader.emit("gather_nd", _moved(reader, x, _to_front(rank, axes)), rows)
+    return _moved(reader, found, _result_order(axes, rank, len(shape)))
+
+
+def _index_put(reader: Reader, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Any:
+    axes, rows, shape = _places(reader, x, indices)
+    rank, width, count = len(reader.shape(x)), len(shape), int(np.prod(shape, dtype=int))
+    order, back = _to_front(rank, axes), _result_order(axes, rank, len(shape))
+    rest = tuple(reader.shape(x)[a] for a in order[len(axes) :])
+    full = (*shape, *rest)
+    whole = expand(reader, values, tuple(full[n] for n in back))
+    updates = _moved(reader, whole, _inverse(back))
+    updates = reader.emit("reshape", updates, shape=(count, *rest))
+    rows = rows if width == 1 else reader.emit("reshape", rows, shape=(count, len(axes)))
+    found = reader.emit("scatter_nd", _moved(reader, x, order), rows, updates, reduction="add" if accumulate else "none")
+    return _moved(reader, found, _inverse(order))
+
+
+def _scatter(how: str) -> Convert:
+    def convert(reader: Reader, x: Value, axis: int, indices: Value, updates: Any, reduce: str | None = None, **more: Any) -> Any:
+        own, shape = reader.type(x).dtype, reader.shape(indices)
+        kind = DType.U8 if own is DType.BOOL else own
+        if not isinstance(updates, Value):
+            updates = reader.constant(np.broadcast_to(np.asarray(updates, kind.numpy), shape))
+        elif reader.shape(updates) != shape:
+            updates = reader.emit("slice", updates, starts=(0,) * len(shape), ends=shape, axes=tuple(range(len(shape))))
+        if reduce not in _REDUCTIONS or not more.get("include_self", True):
+            reader.fail(f"reduction {reduce!r} is supported with the elements that are there, and for sums, products and extremes")
+        x, updates = reader.cast(x, kind), reader.cast(updates, kind)
+        found = reader.emit("scatter_elements", x, indices, updates, axis=axis, reduction=_REDUCTIONS[reduce] if reduce else how)
+        return reader.cast(found, own)
+
+    return convert
+
+
+def _slice_scatter(
+    reader: Reader, x: Value, updates: Value, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    """Each element of the result asks whether the slice has it."""
+    shape = reader.shape(x)
+    axis %= len(shape)
+    low, high, _ = slice(start, end, step).indices(shape[axis])
+    places, rest = np.divmod(np.arange(shape[axis]) - low, step)
+    inside = (rest == 0) & (places >= 0) & (np.arange(shape[axis]) < high)
+    if inside.all():
+        return updates
+    moved = reader.emit("gather", updates, reader.constant(places.clip(0, reader.shape(updates)[axis] - 1)), axis=axis)
+    return reader.emit("where", reader.constant(inside.reshape(-1, *(1,) * (len(shape) - 1 - axis))), moved, x)
+
+
+def _select_scatter(reader: Reader, x: Value, updates: Value, axis: int, index: int) -> Any:
+    place = index % reader.shape(x)[axis]
+    return _slice_scatter(reader, x, unsqueeze(reader, updates, axis % len(reader.shape(x))), axis, place, place + 1)
+
+
+def _windows(reader: Reader, x: Value, axis: int, size: int, step: int) -> Any:
+    """Windows along an axis, their elements along a new last one."""
+    shape = reader.shape(x)
+    axis %= len(shape)
+    starts = np.arange(0, shape[axis] - size + 1, step)
+    found = reader.emit("gather", x, reader.constant(starts[:, None] + np.arange(size)), axis=axis)
+    return _moved(reader, found, (*(a for a in range(len(shape) + 1) if a != axis + 1), axis + 1))
+
+
+def _diagonal_places(reader: Reader, shape: Sequence[int], offset: int, a: int, b: int) -> list[Value | None]:
+    a, b = a % len(shape), b % len(shape)
+    count = max(0, min(shape[a] + min(offset, 0), shape[b] - max(offset, 0)))
+    indices: list[Value | None] = [None] * len(shape)
+    indices[a] = reader.constant(np.arange(count) - min(offset, 0))
+    indices[b] = reader.constant(np.arange(count) + max(offset, 0))
+    return indices
+
+
+def _diagonal(reader: Reader, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """The elements of a diagonal along a new last axis."""
+    rank = len(reader.shape(x))
+    axes, rows, _ = _places(reader, x, _diagonal_places(reader, reader.shape(x), offset, dim1, dim2))
+    found = reader.emit("gather_nd", _moved(reader, x, _to_front(rank, axes)), rows)
+    return _moved(reader, found, (*range(1, rank - 1), 0))
+
+
+def _diagonal_scatter(reader: Reader, x: Value, updates: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    rank = len(reader.shape(x))
+    axes, rows, _ = _places(reader, x, _diagonal_places(reader, reader.shape(x), offset, dim1, dim2))
+    order = _to_front(rank, axes)
+    columns = _moved(reader, updates, (rank - 2, *range(rank - 2)))
+    found = reader.emit("scatter_nd", _moved(reader, x, order), rows, columns)
+    return _moved(reader, found, _inverse(order))
+
+
+TABLE: dict[str, Convert] = {
+    "aten.embedding": embedding, "aten.index_select": _index_select, "aten.gather": _gather,
+    "aten.index": index, "aten._unsafe_index": index, "aten.index_put": _index_put, "aten._unsafe_index_put": _index_put,
+    "aten.scatter": _scatter("none"), "aten.scatter_add": _scatter("add"), "aten.scatter_reduce": _scatter("none"),
+    "aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter,
+     "aten.unfold": _windows, "aten.diagonal": _diagonal, "aten.diagonal_scatter": _diagonal_scatter,
+}  # fmt: skip
