@@ -18,13 +18,15 @@ class Network:
 
     name: str
     inputs: list[str] = field(factory=list)
+    below: dict[str, int] = field(factory=dict)  # the bound of an input of integers
     types: dict[str, TensorType] = field(factory=dict)
     constants: dict[str, Any] = field(factory=dict)
     nodes: list[Node] = field(factory=list)
     rng: np.random.Generator = field(factory=lambda: np.random.default_rng(1))
 
-    def input(self, name: str, *shape: int, dtype: DType = DType.F32) -> str:
+    def input(self, name: str, *shape: int, dtype: DType = DType.F32, below: int = 2) -> str:
         self.inputs.append(name)
+        self.below[name] = below
         self.types[name] = TensorType(dtype, shape)
         return name
 
@@ -49,39 +51,47 @@ class Network:
 
 
 def resnet() -> Network:
-    """A stem, a residual block with a strided shortcut, batch norm in training, pooling, a classifier."""
+    """A stem, an identity block and a strided one with a shortcut; batch norm in training, pooling, a classifier."""
     net = Network("tiny resnet")
     net.input("x", 2, 3, 8, 8)
-    net.input("target", 2, dtype=DType.I64)
-    net.weight("stem", 4, 3, 3, 3)
-    net.op("conv", "x", "stem", out="a", pads=(1, 1, 1, 1))
-    _batch_norm(net, "a", "bn1", 4)
-    net.op("relu", "bn1", out="r")
+    net.input("target", 2, dtype=DType.I64, below=5)
+    _normalised(net, "x", "stem", 3, 4)
+    net.op("relu", "stem.norm", out="r")
     net.op("max_pool", "r", out="p", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
-    net.weight("w1", 6, 4, 3, 3)
-    net.weight("w2", 6, 6, 3, 3)
-    net.weight("short", 6, 4, 1, 1)
-    net.op("conv", "p", "w1", out="c1", pads=(1, 1, 1, 1), strides=(2, 2))
-    _batch_norm(net, "c1", "bn2", 6)
-    net.op("relu", "bn2", out="r1")
-    net.op("conv", "r1", "w2", out="c2", pads=(1, 1, 1, 1))
-    net.op("conv", "p", "short", out="s", strides=(2, 2))
-    net.op("add", "c2", "s", out="sum")
-    net.op("relu", "sum", out="r2")
-    net.op("global_average_pool", "r2", out="g")
+    for name, features, results in BLOCKS:
+        stride = (1, 1) if features == results else (2, 2)
+        _normalised(net, "p" if name == "one" else "one", f"{name}.a", features, results, stride)
+        net.op("relu", f"{name}.a.norm", out=f"{name}.r")
+        shortcut = "p"
+        if features != results:
+            net.weight(f"{name}.short", results, features, 1, 1)
+            shortcut = net.op("conv", "one", f"{name}.short", out=f"{name}.s", strides=stride)
+        _normalised(net, f"{name}.r", f"{name}.b", results, results)
+        net.op("add", f"{name}.b.norm", shortcut, out=f"{name}.sum")
+        net.op("relu", f"{name}.sum", out=name)
+    net.op("global_average_pool", "two", out="g")
     net.op("reshape", "g", out="flat", shape=(2, 6))
-    _classify(net, "flat", 6, 5)
+    classify(net, "flat", 6, 5)
     return net
 
 
-def _batch_norm(net: Network, x: str, name: str, channels: int) -> None:
-    scale, bias = net.weight(f"{name}.scale", channels, shift=1.0), net.weight(f"{name}.bias", channels)
-    mean = net.constant(f"{name}.mean", np.zeros(channels, np.float32))
-    var = net.constant(f"{name}.var", np.ones(channels, np.float32))
-    net.op("batch_norm_training", x, scale, bias, mean, var, out=f"{name} {name}.new_mean {name}.new_var", unbiased=True)
+#: The blocks of the residual network: name, channels in, channels out.
+BLOCKS = (("one", 4, 4), ("two", 4, 6))
+STATISTICS = {f"{conv}.{what}": f"{conv}.new_{what}" for conv in ("stem", "one.a", "one.b", "two.a", "two.b") for what in ("mean", "var")}
 
 
-def _classify(net: Network, x: str, features: int, classes: int) -> None:
+def _normalised(net: Network, x: str, name: str, features: int, results: int, stride: tuple[int, int] = (1, 1)) -> None:
+    """Add a 3x3 convolution and its batch norm."""
+    net.weight(name, results, features, 3, 3)
+    net.op("conv", x, name, out=f"{name}.y", pads=(1, 1, 1, 1), strides=stride)
+    scale, bias = net.weight(f"{name}.scale", results, shift=1.0), net.weight(f"{name}.bias", results)
+    mean = net.constant(f"{name}.mean", np.zeros(results, np.float32))
+    var = net.constant(f"{name}.var", np.ones(results, np.float32))
+    net.op("batch_norm_training", f"{name}.y", scale, bias, mean, var, out=f"{name}.norm {name}.new_mean {name}.new_var", unbiased=True)
+
+
+def classify(net: Network, x: str, features: int, classes: int) -> None:
+    """Add a linear layer, and the loss against the input `target`."""
     net.weight("fc", features, classes)
     net.weight("fc.bias", classes)
     net.op("matmul", x, "fc", out="product")
@@ -89,30 +99,32 @@ def _classify(net: Network, x: str, features: int, classes: int) -> None:
     net.op("cross_entropy", "logits", "target", out="loss")
 
 
-def torch_resnet(p: Mapping[str, Any], x: Any, target: Any, stats: Mapping[str, Any]) -> Any:
+def torch_resnet(p: Mapping[str, Any], x: Any, target: Any) -> Any:
+    """PyTorch's batch norm changes the running statistics among the parameters in place."""
     import torch.nn.functional as f
 
-    def norm(value: Any, name: str) -> Any:
-        running = stats[f"{name}.mean"], stats[f"{name}.var"]
-        return f.batch_norm(value, *running, p[f"{name}.scale"], p[f"{name}.bias"], training=True, momentum=0.1)
+    def conv(value: Any, name: str, stride: int = 1) -> Any:
+        y = f.conv2d(value, p[name], padding=1, stride=stride)
+        return f.batch_norm(y, p[f"{name}.mean"], p[f"{name}.var"], p[f"{name}.scale"], p[f"{name}.bias"], training=True, momentum=0.1)
 
-    r = f.relu(norm(f.conv2d(x, p["stem"], padding=1), "bn1"))
-    h = f.max_pool2d(r, 3, 2, 1)
-    r1 = f.relu(norm(f.conv2d(h, p["w1"], padding=1, stride=2), "bn2"))
-    y = f.relu(f.conv2d(r1, p["w2"], padding=1) + f.conv2d(h, p["short"], stride=2))
-    return f.cross_entropy(y.mean((2, 3)) @ p["fc"] + p["fc.bias"], target)
+    h = f.max_pool2d(f.relu(conv(x, "stem")), 3, 2, 1)
+    for name, features, results in BLOCKS:
+        stride = 1 if features == results else 2
+        shortcut = h if stride == 1 else f.conv2d(h, p[f"{name}.short"], stride=stride)
+        h = f.relu(conv(f.relu(conv(h, f"{name}.a", stride)), f"{name}.b") + shortcut)
+    return f.cross_entropy(h.mean((2, 3)) @ p["fc"] + p["fc.bias"], target)
 
 
 def transformer(tokens: int = 5, width: int = 8, heads: int = 2, vocabulary: int = 7) -> Network:
     """An embedding, one encoder block before its norms, a classifier of the mean token."""
     net = Network("tiny transformer")
-    net.input("ids", 2, tokens, dtype=DType.I64)
-    net.input("target", 2, dtype=DType.I64)
+    net.input("ids", 2, tokens, dtype=DType.I64, below=vocabulary)
+    net.input("target", 2, dtype=DType.I64, below=4)
     net.weight("table", vocabulary, width, scale=1.0)
     net.weight("places", tokens, width)
     net.op("gather", "table", "ids", out="e")
     net.op("add", "e", "places", out="h")
-    _layer_norm(net, "h", "ln1", width)
+    layer_norm(net, "h", "ln1", width)
     for name in "qkv":
         net.weight(f"w{name}", width, width)
         net.op("matmul", "ln1", f"w{name}", out=f"{name}0")
@@ -128,7 +140,7 @@ def transformer(tokens: int = 5, width: int = 8, heads: int = 2, vocabulary: int
     net.weight("wo", width, width)
     net.op("matmul", "m2", "wo", out="o")
     net.op("add", "h", "o", out="h1")
-    _layer_norm(net, "h1", "ln2", width)
+    layer_norm(net, "h1", "ln2", width)
     net.weight("up", width, 2 * width)
     net.weight("up.bias", 2 * width)
     net.weight("down", 2 * width, width)
@@ -138,12 +150,13 @@ def transformer(tokens: int = 5, width: int = 8, heads: int = 2, vocabulary: int
     net.op("matmul", "u", "down", out="d")
     net.op("add", "h1", "d", out="h2")
     net.op("reduce_mean", "h2", out="token", axes=(1,), keepdims=False)
-    _classify(net, "token", width, 4)
+    classify(net, "token", width, 4)
     return net
 
 
-def _layer_norm(net: Network, x: str, name: str, width: int) -> None:
-    net.op("layer_norm", x, net.weight(f"{name}.scale", width, shift=1.0), net.weight(f"{name}.bias", width), out=name)
+def layer_norm(net: Network, x: str, name: str, width: int) -> str:
+    """Add a layer norm with parameters of its own."""
+    return net.op("layer_norm", x, net.weight(f"{name}.scale", width, shift=1.0), net.weight(f"{name}.bias", width), out=name)
 
 
 def torch_transformer(p: Mapping[str, Any], ids: Any, target: Any, heads: int = 2) -> Any:
@@ -168,13 +181,13 @@ def lstm_classifier() -> Network:
     """An LSTM over a short sequence, and a classifier of its last state."""
     net = Network("tiny lstm")
     net.input("x", 4, 2, 3)
-    net.input("target", 2, dtype=DType.I64)
+    net.input("target", 2, dtype=DType.I64, below=3)
     net.weight("w", 1, 20, 3)
     net.weight("r", 1, 20, 5)
     net.weight("b", 1, 40)
     net.op("lstm", "x", "w", "r", "b", out="y last cell")
     net.op("reshape", "last", out="flat", shape=(2, 5))
-    _classify(net, "flat", 5, 3)
+    classify(net, "flat", 5, 3)
     return net
 
 
