@@ -84,7 +84,7 @@ def bound(features: Features, target: Target) -> Bound:
         "dram": dram / target.BW_global,
         "latency": waves * (load + chain / target.clock),
     }
-    first = 0.0 if target.is_cpu else np.where(np.greater(features.bytes, 0), load, 0.0)
+    first = 0.0 if target.is_cpu else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
     return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
 
 

@@ -45,7 +45,7 @@ def seconds(kernel: KernelFunction) -> float:
         return number(source, "int i = 0; i < ") * 25 / CLOCK + 3e-6
     if kernel.name == "chase":
         return number(source, "int i = 0; i < ") * CHASE + 5e-6
-    return {"empty": 1.1e-6, "count_clocks": 2e-3}[kernel.name]
+    return {"empty": 1.1e-6, "touch": 2.0e-6, "count_clocks": 2e-3}[kernel.name]
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,7 @@ def test_rates_come_out_as_they_went_in() -> None:
     assert found.launch_time == pytest.approx(1.1e-6, rel=1e-3)
     assert found.barrier_clocks == pytest.approx(25.0, rel=1e-3)
     assert found.dram_latency == pytest.approx(CHASE, rel=1e-3)
+    assert found.first_load == pytest.approx(0.9e-6, rel=1e-3)
 
 
 def test_a_calibrated_target_leaves_head_room() -> None:
