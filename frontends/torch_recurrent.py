@@ -68,5 +68,5 @@ TABLE: dict[str, Convert] = {
     "aten.lstm.input": _recurrent("lstm"),
     "aten.gru.input": _recurrent("gru", linear_before_reset=True),
     "aten.rnn_tanh.input": _recurrent("rnn"),
-    "aten.rnn_relu.input": _recurrent("rnn", nonlinearity="relu"),
+    "aten.rnn_relu.input": _recurrent("rnn", activations=("relu",)),
 }

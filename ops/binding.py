@@ -204,7 +204,7 @@ def _plain(value: object) -> Value:
 
 _WORDS = {
     "int": "an integer", "float": "a number", "bool": "true or false", "string": "a string", "ints": "a list of integers",
-    "floats": "a list of numbers", "dtype": "an element type", "axis": "an axis", "axes": "a list of axes",
+    "floats": "a list of numbers", "strings": "a list of strings", "dtype": "an element type", "axis": "an axis", "axes": "a list of axes",
 }  # fmt: skip
 ATTRIBUTE_KINDS = frozenset(_WORDS) | {"choice"}
 
@@ -216,6 +216,8 @@ def _wanted(type_: s.AttributeType) -> str:
 def _convert(type_: s.AttributeType, value: Value) -> Value:
     """Return the value as the attribute's type, None where it is not one."""
     kind = type_.kind
+    if kind == "strings":
+        return value if isinstance(value, tuple) and all(isinstance(v, str) for v in value) else None
     if kind in ("ints", "axes", "floats"):
         if not isinstance(value, tuple):
             return None

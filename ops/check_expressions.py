@@ -30,6 +30,7 @@ class ExpressionChecker:
         self.tensors: dict[str, s.Operand | s.Result | s.Temporary | s.TableItem] = {}
         self.types: set[str] = set(DTYPES)
         self.kinds: dict[str, str] = {}
+        self.functions: dict[str, int] = {}
 
     def error(self, message: str, span: Span, hint: str = "") -> None:
         """Note an error, unless it belongs to a family and is reported there."""
@@ -88,12 +89,14 @@ class ExpressionChecker:
         self._children(node)
         if node.fn in self.types or self.kinds.get(node.fn) == "dtype":
             least = most = 1
+        elif node.fn in self.functions:
+            least = most = self.functions[node.fn]
         elif node.fn in BUILTINS:
             least, most = BUILTINS[node.fn].arity
         elif node.fn in FUNCTIONS or node.fn in _ON_TENSORS:
             least = most = FUNCTIONS[node.fn].arity if node.fn in FUNCTIONS else _ON_TENSORS[node.fn]
         else:
-            close = get_close_matches(node.fn, sorted(_FUNCTION_NAMES), 3)
+            close = get_close_matches(node.fn, sorted(_FUNCTION_NAMES | self.functions.keys()), 3)
             self.error(f"unknown function '{node.fn}'", node.span, f"did you mean {' or '.join(close)}?" if close else "see spec/README.md")
             return
         if not least <= len(node.args) <= most:

@@ -136,9 +136,13 @@ class _Checker(ExpressionChecker):
                 self._attribute(attribute)
         elif isinstance(item, s.LetItem):
             for binding in item.bindings:
-                self.expression(binding.value)
+                with self.local(binding.parameters, binding.span):
+                    self.expression(binding.value)
                 self._define(binding.name, binding.span)
-                self.scope.add(binding.name)
+                if binding.parameters:
+                    self.functions[binding.name] = len(binding.parameters)
+                else:
+                    self.scope.add(binding.name)
         elif isinstance(item, s.OutItem):
             for result in item.results:
                 self._result(result)

@@ -156,9 +156,11 @@ class Evaluator(Workspace):
         return self.arithmetic.select(test, self.element(node.then), self.element(node.other), self.written.type.dtype)
 
     def _call(self, node: s.Call) -> Value:
-        dtype = self.scope.get(node.fn)
-        if isinstance(dtype, DType):
-            return self.arithmetic.convert(dtype, self.element(node.args[0]))
+        known = self.scope.get(node.fn)
+        if isinstance(known, DType):
+            return self.arithmetic.convert(known, self.element(node.args[0]))
+        if isinstance(known, s.Binding):
+            return self._own_function(known, node)
         if node.fn == "value":
             return self._constant_operand(node)
         if node.fn == "index":
@@ -169,6 +171,16 @@ class Evaluator(Workspace):
         if node.fn not in BUILTINS or (node.fn in ON_ELEMENTS and takes_elements(args)):
             return self._scalar_call(node.fn, args)
         return apply_builtin(node.fn, args)
+
+    def _own_function(self, function: s.Binding, node: s.Call) -> Value:
+        """Return the value of a function that the declaration defines: each argument is evaluated once, by its name in the function."""
+        arguments = [self.element(a) for a in node.args]
+        outer = [self.scope.get(name) for name in function.parameters]
+        self.scope.update(zip(function.parameters, arguments, strict=True))
+        value = self.element(function.value)
+        for name, held in zip(function.parameters, outer, strict=True):
+            self._restore(name, held)
+        return value
 
     def _constant_operand(self, node: s.Call) -> Value:
         value = self.evaluate(node.args[0])

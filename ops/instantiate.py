@@ -105,7 +105,7 @@ class _Instantiation:
                 evaluator.scope[attribute.name] = self.attributes[attribute.name] = value
         elif isinstance(item, s.LetItem):
             for let in item.bindings:
-                evaluator.scope[let.name] = evaluator.evaluate(let.value)
+                evaluator.scope[let.name] = let if let.parameters else evaluator.evaluate(let.value)
         elif isinstance(item, s.TableItem):
             self._table(item)
         elif isinstance(item, s.Require):

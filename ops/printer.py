@@ -30,6 +30,11 @@ def print_file(declarations: Iterable[s.Declaration]) -> str:
     return "\n".join(map(print_declaration, declarations))
 
 
+def _let(binding: s.Binding) -> str:
+    parameters = f"({', '.join(binding.parameters)})" if binding.parameters else ""
+    return f"{binding.name}{parameters} = {print_expression(binding.value)}"
+
+
 def print_item(item: s.Item) -> str:
     """Return one item of a declaration."""
     if isinstance(item, s.TypeItem):
@@ -43,7 +48,7 @@ def print_item(item: s.Item) -> str:
     if isinstance(item, s.AttrItem):
         return "attr " + ", ".join(map(_attribute, item.attributes))
     if isinstance(item, s.LetItem):
-        return "let " + ", ".join(f"{b.name} = {print_expression(b.value)}" for b in item.bindings)
+        return "let " + ", ".join(map(_let, item.bindings))
     if isinstance(item, s.TableItem):
         return f"table {item.name}: {item.dtype} = {print_expression(item.value)}"
     if isinstance(item, s.Require):

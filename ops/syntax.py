@@ -205,10 +205,11 @@ class AttributeItem(Node):
 
 @frozen
 class Binding(Node):
-    """`name = value` in a `let`."""
+    """`name = value` in a `let`, or `name(parameters) = value`, a function of its own."""
 
     name: str
     value: Expression
+    parameters: tuple[str, ...] = ()
 
 
 @frozen

@@ -96,7 +96,10 @@ class TreeBuilder(Transformer[Token, Any]):
         return s.AttributeType("choice", None, None, tuple(_unquote(t) for t in c), span=self._span(meta))
 
     def binding(self, meta: Meta, c: Children) -> s.Binding:
-        return s.Binding(str(c[0]), c[1], span=self._span(meta))
+        return s.Binding(str(c[0]), c[2], c[1] or (), span=self._span(meta))
+
+    def parameters(self, meta: Meta, c: Children) -> tuple[str, ...]:
+        return tuple(map(str, c))
 
     def target(self, meta: Meta, c: Children) -> s.Target:
         return s.Target(str(c[0]), tuple(c[1:]), span=self._span(meta))
