@@ -77,7 +77,7 @@ def ops_command(arguments: Namespace) -> int:
         if arguments.json:
             console.print_json(values)
         else:
-            print(f"{decl.name} ({decl.span.position})\n\n{entry(decl)}")
+            print(f"{decl.name} ({decl.span.position})\n\n{entry(decl, registry)}")
         return 0
     if arguments.json:
         console.print_json({"ops": [{"name": d.name, "family": d.family, "summary": d.summary} for d in registry.values()]})

@@ -13,6 +13,7 @@ from . import syntax as s
 from .builtins import BUILTINS
 from .check_expressions import children
 from .declaration import OpDecl
+from .manual_gradients import gradient_lines
 from .printer import print_expression, print_item
 from .registry import Registry
 
@@ -32,12 +33,12 @@ def manual(registry: Registry) -> str:
     for name, decls in files.items():
         title = name.rpartition("/")[2].removesuffix(".cuts")
         parts.append(f"## {title[:1].upper()}{title[1:]}\n")
-        parts.extend(f"### {decl.name}\n\n{entry(decl)}" for decl in sorted(decls, key=lambda d: d.name))
+        parts.extend(f"### {decl.name}\n\n{entry(decl, registry)}" for decl in sorted(decls, key=lambda d: d.name))
     return "\n".join(parts)
 
 
-def entry(decl: OpDecl) -> str:
-    """Return one operation's entry, in Markdown."""
+def entry(decl: OpDecl, registry: Registry | None = None) -> str:
+    """Return one operation's entry, in Markdown; `registry` has the operations that its stated gradient uses."""
     lines = [f"{decl.summary[:1].upper()}{decl.summary[1:]}.", "", "```", _signature(decl), "```", ""]
     constraints = [item for item in decl.items if isinstance(item, s.Require)]
     if constraints:
@@ -46,8 +47,8 @@ def entry(decl: OpDecl) -> str:
     costs = list(_costs(decl))
     if costs:
         lines += ["Cost: " + "; ".join(costs) + ".", ""]
-    lines += [_gradient(decl), ""]
-    lines += [f"Algorithm `{a.name}`" + (f", when `{print_expression(a.guard)}`" if a.guard else "") + "." for a in decl.algorithms]
+    lines += [*gradient_lines(decl, registry or Registry.builtin()), ""]
+    lines += list(map(_algorithm, decl.algorithms))
     lines += [""] if decl.algorithms else []
     return "\n".join(lines)
 
@@ -66,12 +67,11 @@ def _formula(decl: OpDecl) -> Iterator[s.Item]:
     return (item for item in decl.items if isinstance(item, kinds))
 
 
-def _gradient(decl: OpDecl) -> str:
-    if decl.gradient is not None:
-        return "Gradient: " + "; ".join(f"`{step}`" for step in print_item(decl.gradient).split("\n")[1:-1]) + "."
-    types = decl.element_types
-    real = any(set(types.get(r.dtype, (r.dtype,))) & {"float", "number", "any", "f16", "f32", "f64"} for r in decl.results)
-    return "Gradient: derived." if real else "Gradient: none, the results are not real numbers."
+def _algorithm(algorithm: s.Algorithm) -> str:
+    """Return the line of an algorithm: when it is legal, and the operations that it takes."""
+    guard = f", when `{print_expression(algorithm.guard)}`" if algorithm.guard else ""
+    steps = ", ".join(f"`{op}`" for op in dict.fromkeys(step.op for step in algorithm.steps))
+    return f"* Algorithm `{algorithm.name}`{guard}: {steps}."
 
 
 # ---- costs
