@@ -67,31 +67,31 @@ class Points:
         grids = np.meshgrid(*(np.arange(a.extent) for a in axes), indexing="ij", sparse=True)
         self.axes = dict(zip(axes, grids, strict=True))
 
-    def index(self, index: Index) -> Values:
-        """Return the values of an index expression."""
+    def index(self, index: Index, inside: Values | None = None) -> Values:
+        """Return the values of an index expression, anything where not `inside`."""
         total: Values = np.asarray(index.const)
         for atom, factor in index.terms:
             if isinstance(atom, Var):
                 value: Values = self.axes[atom]
             elif isinstance(atom, FloorDiv):
-                value = self.index(atom.num) // atom.den
+                value = self.index(atom.num, inside) // atom.den
             elif isinstance(atom, Mod):
-                value = self.index(atom.num) % atom.den
+                value = self.index(atom.num, inside) % atom.den
             elif isinstance(atom, Clamp):
-                value = np.clip(self.index(atom.arg), atom.low, atom.high)
+                value = np.clip(self.index(atom.arg, inside), atom.low, atom.high)
             else:
-                value = self._fetch(atom)
+                value = self._fetch(atom, inside)
             total = total + factor * value
         return total
 
-    def _fetch(self, atom: Indirect) -> Values:
-        found = self.element(atom.tensor, atom.indices).astype(np.int64)
+    def _fetch(self, atom: Indirect, inside: Values | None) -> Values:
+        found = self.element(atom.tensor, atom.indices, inside).astype(np.int64)
         return np.where(found < 0, found + atom.extent, found) if atom.wraps else found
 
     def element(self, tensor: str, indices: Sequence[Index], inside: Values | None = None) -> Values:
         """Return the elements of a tensor at indices, anything where not `inside`."""
         array = self.memory[tensor]
-        places = [self.index(i) for i in indices]
+        places = [self.index(i, inside) for i in indices]
         if inside is not None:
             places = [np.where(inside, p, 0) for p in places]
         for place, extent in zip(places, array.shape, strict=True):

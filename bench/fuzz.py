@@ -1,0 +1,228 @@
+"""Random graphs, fused and unfused, against the float64 reference; and how many planted bugs that finds.
+
+    python bench/fuzz.py --graphs 2000 --seed 1 --jobs 16 --target cuda --out bench/results/fuzz.json
+    python bench/fuzz.py --planted --graphs 300 --jobs 2 --out bench/results/planted.json
+    python bench/fuzz.py --replay finding-17.json --seed 17
+
+Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). Each graph is one job of a worker
+process; a job that crashes or hangs is run again, and is a finding if it does so again. A finding is shrunk, unless `--no-shrink` is
+given, and written beside `--out` as a graph that `--replay` runs again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+from cuts.backends.targets import find_target
+from cuts.frontends.graph_json import graph_to_json
+from cuts.ir.errors import BackendError
+from cuts.ir.graph import Graph
+from cuts.search.build import Done, Job, Workers
+from cuts.search.child import Child, Lost
+from cuts.tests.fuzz.checking import WAYS
+from cuts.tests.fuzz.drawing import drawn, shrunk
+from cuts.tests.fuzz.service import Report
+
+SERVICE = "cuts.tests.fuzz.service:Fuzzer"
+#: Seconds that one graph may take, in all ways together.
+LIMIT = 120.0
+
+
+@define
+class Tally:
+    """What a run has seen so far."""
+
+    graphs: int = 0
+    nodes: int = 0
+    kernels: int = 0
+    ill: int = 0
+    levels: Counter[str] = field(factory=Counter)
+    operations: Counter[str] = field(factory=Counter)
+    findings: list[dict[str, Any]] = field(factory=list)
+    begin: float = field(factory=time.monotonic)
+
+    def add(self, graph: Graph, report: Report) -> None:
+        """Count a graph and what became of it."""
+        self.graphs += 1
+        self.nodes += len(graph.nodes)
+        self.operations.update(node.op for node in graph.nodes)
+        self.ill += report.kind == "ill-conditioned"
+        for outcome in report.outcomes:
+            self.kernels += outcome.kernels
+            self.levels.update({f"{outcome.way}, {level}": count for level, count in outcome.levels.items()})
+
+    @property
+    def table(self) -> str:
+        """The run in a few lines."""
+        levels = ", ".join(f"{count} {name}" for name, count in sorted(self.levels.items()))
+        lines = [
+            f"graphs       {self.graphs} ({self.nodes} nodes, {len(self.operations)} operations)",
+            f"kernels      {self.kernels}",
+            f"groups       {levels}",
+            f"findings     {len(self.findings)}",
+            f"ill-posed    {self.ill} (single precision explains what differs)",
+            f"seconds      {time.monotonic() - self.begin:.0f}",
+        ]
+        return "\n".join([*(f"finding {f['number']}: {f['text'][:300]}" for f in self.findings), *lines])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run as JSON values."""
+        return {
+            "graphs": self.graphs, "nodes": self.nodes, "kernels": self.kernels, "groups": dict(sorted(self.levels.items())),
+            "operations": dict(self.operations.most_common()), "findings": self.findings, "ill-conditioned": self.ill,
+            "seconds": round(time.monotonic() - self.begin, 1),
+        }  # fmt: skip
+
+
+def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
+    """Check the graphs that are asked for and yield what became of each, as it is known."""
+    workers = Workers(options.jobs, SERVICE)
+    source = drawn(options.seed, options.first, options.graphs)
+    end = time.monotonic() + options.limit
+    waiting: dict[int, tuple[Graph, int]] = {}
+    exhausted = False
+    try:
+        while waiting or not exhausted:
+            while not exhausted and workers.load < 2 * workers.size:
+                number, graph = next(source, (-1, None))
+                exhausted = graph is None or time.monotonic() > end
+                if graph is not None and not exhausted:
+                    waiting[number] = (graph, 0)
+                    workers.submit(_job(options.target, number, graph))
+            for done in workers.collect(5.0):
+                number = done.job.owner
+                graph, tries = waiting.pop(number)
+                if done.error and not tries:
+                    waiting[number] = (graph, 1)
+                    workers.submit(_job(options.target, number, graph))
+                else:
+                    yield number, graph, _report(done)
+    finally:
+        workers.close()
+
+
+def _job(target: str, number: int, graph: Graph) -> Job:
+    return Job(number, "check", (target, graph_to_json(graph), number), (number,), LIMIT)
+
+
+def _report(done: Done) -> Report:
+    if done.error:
+        return Report(error=f"{'hang' if done.hung else 'crash'}: {done.error}")
+    assert isinstance(done.value, Report)
+    return done.value
+
+
+def checked(child: Child, target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> Report:
+    """Check one graph in a process of its own."""
+    try:
+        report = child.call(LIMIT, "check", target, graph_to_json(graph), seed, tuple(ways))
+    except Lost as lost:
+        return Report(error=f"{'hang' if lost.hung else 'crash'}: {lost}")
+    except BackendError as error:
+        child.kill()
+        return Report(error=str(error))
+    assert isinstance(report, Report)
+    if report.error:
+        child.kill()  # a device that a kernel has broken answers nothing any more
+    return report
+
+
+def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Report) -> tuple[Graph, Report]:
+    """Return the least graph that shows the same kind of finding, and what it shows."""
+    child = Child(SERVICE)
+    known: dict[str, Report] = {}
+
+    def shows(candidate: Graph) -> bool:
+        found = checked(child, options.target, candidate, number)
+        known[graph_to_json(candidate)] = found
+        return found.kind == report.kind
+
+    try:
+        least = shrunk(options.seed, number, shows)
+    finally:
+        child.close()
+    return least, known.get(graph_to_json(least), report)
+
+
+def fuzz(options: argparse.Namespace) -> int:
+    """Run the fuzzer; return 1 where it found something."""
+    tally = Tally()
+    found: list[tuple[int, Graph, Report]] = []
+    for number, graph, report in reports(options):
+        tally.add(graph, report)
+        if report.kind not in ("", "ill-conditioned"):
+            found.append((number, graph, report))
+            print(f"graph {number}: {report.kind}: {report.text[:500]}", flush=True)
+        elif report.kind:
+            print(f"graph {number}: single precision explains: {report.text[:300]}", flush=True)
+        if tally.graphs % 100 == 0:
+            print(f"{tally.graphs} graphs, {len(found)} findings, {time.monotonic() - tally.begin:.0f} s", flush=True)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    for number, graph, report in sorted(found, key=lambda f: f[0]):
+        least, shown = (graph, report) if options.no_shrink else smallest(options, number, graph, report)
+        path = options.out.with_name(f"finding-{number}.json") if options.out else Path(f"finding-{number}.json")
+        path.write_text(graph_to_json(least), encoding="utf-8")
+        tally.findings.append({"number": number, "kind": report.kind, "text": shown.text or report.text, "graph": path.name})
+    _write(options, {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record})
+    print(tally.table)
+    return 1 if found else 0
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Check one graph from a file; return 1 where something differs."""
+    from cuts.frontends.graph_json import load_graph
+    from cuts.ir.graph_text import print_graph
+
+    graph = load_graph(options.replay)
+    child = Child(SERVICE, options.bug)
+    report = checked(child, options.target, graph, options.seed)
+    child.close()
+    print(print_graph(graph))
+    for outcome in report.outcomes:
+        print(f"{outcome.way}: {outcome.kernels} kernels, {', '.join(outcome.wrong) or 'right'}")
+    print(report.error or f"{report.kind or 'no difference'}")
+    return 1 if report.kind else 0
+
+
+def _write(options: argparse.Namespace, record: dict[str, Any]) -> None:
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--graphs", type=int, default=200, help="graphs to check, or to try on each planted bug")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first graph")
+    parser.add_argument("--jobs", type=int, default=1, help="worker processes")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds behind which no further graph is begun")
+    parser.add_argument("--target", default="opencl")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")
+    parser.add_argument("--bug", default="", help="with --planted: only bugs whose name has this text; with --replay: the bug of this name")
+    parser.add_argument("--replay", type=Path, help="a graph.json to check")
+    options = parser.parse_args(arguments)
+    if options.replay:
+        return replay(options)
+    if options.planted:
+        from cuts.bench.planted import hunt
+
+        return hunt(options)
+    return fuzz(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

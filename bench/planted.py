@@ -1,0 +1,119 @@
+"""How many planted bugs the fuzzer finds: each is planted in a process of its own, which then checks graphs until one shows it.
+
+Of the ways in which the fuzzer compares a graph, two are tried, for they see most for their time: interpreted normal forms (milliseconds,
+so on all graphs, unless the bug sits behind them), then kernels at points drawn by chance (on half of the graphs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+from attrs import define, field, frozen
+from cuts.bench.fuzz import SERVICE, checked
+from cuts.ir.graph import Graph
+from cuts.search.child import Child
+from cuts.tests.fuzz.drawing import drawn
+from cuts.tests.fuzz.planted import BUGS
+from cuts.tests.fuzz.planting import Bug
+
+#: Modules that work on what normal forms are lowered to.
+BEHIND = (
+    "passes.lower", "passes.fetch", "passes.staging", "passes.frames", "passes.values", "passes.windows", "passes.extract",
+    "passes.tabulate", "passes.assemble", "backends.", "runtime.", "ir.vector",
+)  # fmt: skip
+
+
+@frozen
+class Catch:
+    """What became of a planted bug: the kind of finding and the number of the graph that showed it, or nothing."""
+
+    bug: Bug
+    tried: int
+    seconds: float
+    kind: str = ""
+    way: str = ""
+    graph: int = -1
+    text: str = ""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The catch as JSON values."""
+        found = {"kind": self.kind, "way": self.way, "graph": self.graph, "text": self.text[:200]} if self.kind else {}
+        facts = {"area": self.bug.area, "where": self.bug.where, "what": self.bug.what, "caught": bool(self.kind)}
+        return {**facts, "graphs": self.tried, "seconds": round(self.seconds, 1), **found}
+
+
+@define
+class Hunt:
+    """Graphs to try on every bug, and which of them are clean without one."""
+
+    target: str
+    graphs: Sequence[tuple[int, Graph]]
+    clean: dict[int, bool] = field(factory=dict)
+    lock: Lock = field(factory=Lock)
+
+    def catch(self, bug: Bug) -> Catch:
+        """Try graphs until one shows a bug."""
+        child = Child(SERVICE, bug.name)
+        begin = time.monotonic()
+        rounds = [("by chance", self.graphs[: len(self.graphs) // 2])]
+        if not bug.where.startswith(BEHIND):
+            rounds.insert(0, ("interpreted", self.graphs))
+        tried = 0
+        try:
+            for way, graphs in rounds:
+                for number, graph in graphs:
+                    tried += 1
+                    report = checked(child, self.target, graph, number, (way,))
+                    if report.kind not in ("", "ill-conditioned") and self._is_clean(number, graph):
+                        return Catch(bug, tried, time.monotonic() - begin, report.kind, way, number, report.text)
+        finally:
+            child.close()
+        return Catch(bug, tried, time.monotonic() - begin)
+
+    def _is_clean(self, number: int, graph: Graph) -> bool:
+        """Whether the compiler as it is has nothing wrong with a graph."""
+        with self.lock:
+            if number not in self.clean:
+                child = Child(SERVICE)
+                self.clean[number] = checked(child, self.target, graph, number).kind in ("", "ill-conditioned")
+                child.close()
+            return self.clean[number]
+
+
+def hunt(options: argparse.Namespace) -> int:
+    """Plant every bug that is asked for; return 1 where one in twenty is not found."""
+    bugs = [b for b in BUGS if options.bug in f"{b.area} {b.name}"]
+    begin = time.monotonic()
+    search = Hunt(options.target, list(drawn(options.seed, options.first, options.graphs)))
+    caught: list[Catch] = []
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for catch in pool.map(search.catch, bugs):
+            caught.append(catch)
+            print(f"{'caught' if catch.kind else 'MISSED'} {catch.tried:>4} graphs  {catch.seconds:>6.1f} s  {catch.bug.name}", flush=True)
+            if options.out:
+                _write(options, caught, begin)
+    found = sum(bool(c.kind) for c in caught)
+    for catch in caught:
+        if not catch.kind:
+            print(f"missed: {catch.bug.area}: {catch.bug.name}")
+    for area in dict.fromkeys(c.bug.area for c in caught):
+        own = [c for c in caught if c.bug.area == area]
+        print(f"{area:<12}{sum(bool(c.kind) for c in own):>4} of {len(own)}")
+    print(f"{'all':<12}{found:>4} of {len(caught)} planted bugs caught, {time.monotonic() - begin:.0f} s")
+    return int(found < 0.95 * len(caught))
+
+
+def _write(options: argparse.Namespace, caught: Sequence[Catch], begin: float) -> None:
+    record = {
+        "target": options.target, "seed": options.seed, "graphs": options.graphs, "planted": len(caught),
+        "caught": sum(bool(c.kind) for c in caught), "seconds": round(time.monotonic() - begin, 1), "bugs": [c.record for c in caught],
+    }  # fmt: skip
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

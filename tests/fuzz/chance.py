@@ -1,0 +1,84 @@
+"""A selector that decides by chance: any legal partition, any algorithm, any legal point of each kernel's space."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Mapping, Sequence
+from math import inf
+
+import numpy as np
+from attrs import field, frozen
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.passes.choose import Candidate, assess, choose, structural_key
+from cuts.passes.fragments import Fragment, Priced, cut_fragments
+from cuts.passes.partition import Evaluator
+from cuts.passes.space import make_space
+from cuts.passes.workload import Workload
+
+from ..kernels.cases import ByModel, legal_point
+
+#: Structures of a group's space that are tried for a legal point before the model is asked.
+TRIES = 6
+#: One graph in so many is computed by other algorithms than its nodes' own declarations, where there are any.
+ALGORITHMS = 6
+
+
+@frozen
+class Chance(ByModel):
+    """Draws what measuring would decide: costs of groups, hence merges, split reductions and algorithms, and schedules.
+
+    Equal seeds decide alike: a group's cost depends on the seed and the group alone. Where nothing is to be launched, groups need no legal
+    point (`launched`).
+    """
+
+    seed: int = 0
+    launched: bool = True
+    points: dict[int, Schedule | None] = field(factory=dict, eq=False, repr=False)
+
+    def evaluator(self, modelled: Evaluator) -> Evaluator:
+        """Return costs drawn by chance."""
+        return _Drawn(self)
+
+    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Let an algorithm of several nodes cost nothing, or be impossible."""
+        if self.seed % ALGORITHMS:
+            return [None] * len(fragments)
+        rng = np.random.default_rng(self.seed)
+        free = [len(f.graph.nodes) > 4 for f in fragments]
+        own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
+        return [(() if rng.integers(2) else None) if several else next(own) for several in free]
+
+    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+        """Return a legal point of each kernel, drawn by chance."""
+        return {key: self._candidate(work.form) for key, work in workloads.items()}
+
+    def _candidate(self, form: FusedGroup) -> Candidate:
+        schedule = self.point(form)
+        return choose(form, self.target)[0] if schedule is None else assess(form, schedule, self.target)
+
+    def point(self, form: FusedGroup) -> Schedule | None:
+        """Return a legal point of a group's space, None where none was met."""
+        number = self.number(form)
+        if number not in self.points:
+            space = make_space(form, self.target)
+            rng = np.random.default_rng(number)
+            drawn = rng.permutation(len(space.structures))[:TRIES]
+            found = (legal_point(space, space.structures[k], int(rng.integers(2**32))) for k in drawn)
+            self.points[number] = next((point for point in found if point is not None), None)
+        return self.points[number]
+
+    def number(self, form: FusedGroup) -> int:
+        """Return a number that depends on the seed and the structure of a group."""
+        return zlib.crc32(repr(structural_key(form)).encode(), self.seed & 0xFFFFFFFF)
+
+
+@frozen
+class _Drawn:
+    chance: Chance
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return a cost; infinity where no kernel is known to exist. Five of six merges gain by it."""
+        if self.chance.launched and self.chance.point(group) is None:
+            return inf
+        return 3.0 * np.random.default_rng(self.chance.number(group) ^ 1).random()

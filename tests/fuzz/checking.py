@@ -1,0 +1,115 @@
+"""Computing a graph in several ways, and comparing each with the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+from attrs import evolve, field, frozen
+from cuts.backends.device import Device, open_device
+from cuts.backends.targets import find_target
+from cuts.driver import CompiledPlan, Spec, build_graph
+from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.graph import Graph
+from cuts.ir.target import Target
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
+from cuts.runtime.arrays import random_inputs
+from cuts.runtime.executor import Session
+from cuts.runtime.verify import Comparison, compare, tolerance
+
+from .chance import Chance
+from .interpreting import interpreted
+
+#: The ways that a graph is computed in. The first needs no device: normal forms are interpreted, over the memory that views lay out.
+WAYS = ("interpreted", "by chance", "fused", "unfused")
+_MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance": "mixed"}
+
+
+@frozen
+class Outcome:
+    """What one way made of a graph: its groups by level, its kernels, and the tensors that came out wrong.
+
+    `ill` says that the declarations themselves, evaluated in single precision, are about as far off.
+    """
+
+    way: str
+    levels: Mapping[str, int]
+    kernels: int = 0
+    wrong: tuple[str, ...] = ()
+    ill: bool = False
+
+
+@frozen
+class Bench:
+    """A vocabulary and a device that many graphs run on; `target` is what the model compiles for."""
+
+    target: str
+    registry: Registry = field(factory=Registry.builtin)
+    devices: dict[str, Device] = field(factory=dict)
+
+    @property
+    def wide(self) -> Target:
+        """The machine over whose space chance decides: a large GPU.
+
+        Where kernels run on the CPU its work groups are small, because PoCL takes seconds to compile large ones with barriers.
+        """
+        machine = find_target(self.target)
+        if not machine.is_cpu:
+            return machine
+        return evolve(find_target("cuda:sm_90"), dialect=machine.dialect, MAX_thread=32, MAX_shared=16384, async_copy=False)
+
+    def check(self, graph: Graph, seed: int = 0, ways: Sequence[str] = WAYS) -> tuple[Outcome, ...]:
+        """Compute a graph in some ways and compare; raise whatever the compiler raises."""
+        inputs = random_inputs(graph.types, graph.inputs, seed)
+        expected = evaluate_graph(graph, self.registry, inputs)
+        return tuple((self._interpreted if w == WAYS[0] else self._launched)(w, graph, seed, inputs, expected) for w in ways)
+
+    def _interpreted(self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Outcome:
+        groups, found = interpreted(graph, self.registry, Chance(self.wide, seed=seed, launched=False), inputs)
+        allowed = {name: tolerance(graph.types[name].dtype, 1) for name in graph.outputs}  # folded constants are rounded once more
+        return self._outcome(way, [g.level for g in groups], 0, graph, inputs, expected, found, allowed)
+
+    def _launched(self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Outcome:
+        plan = self.compile(graph, way, seed)
+        levels = [str(g.get("level", "single")) for g in plan.plan.groups]
+        found, allowed = self._run(plan, inputs), plan.tolerances()
+        return self._outcome(way, levels, len(plan.kernels), graph, inputs, expected, found, allowed)
+
+    def compile(self, graph: Graph, way: str, seed: int) -> CompiledPlan:
+        """Compile a graph in one way."""
+        target = self.wide if way == "by chance" else find_target(self.target)
+        selector = Chance(target, seed=seed) if way == "by chance" else None
+        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way]), selector)
+
+    def _run(self, plan: CompiledPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a plan twice, with other inputs first, and return what the second run gives: what it does not write would be the first's."""
+        dialect = plan.target.dialect
+        if dialect not in self.devices:
+            self.devices[dialect] = open_device(plan.target)
+        session = Session(plan.plan, self.devices[dialect])
+        session.run(random_inputs(plan.plan.types, plan.plan.inputs, 1 << 30))
+        return session.run(inputs)
+
+    def _outcome(
+        self,
+        way: str,
+        levels: Sequence[str],
+        kernels: int,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        expected: Mapping[str, Any],
+        found: Mapping[str, Any],
+        allowed: Mapping[str, float],
+    ) -> Outcome:
+        wrong = [r for r in (compare(name, found[name], expected[name], allowed[name]) for name in graph.outputs) if not r.ok]
+        ill = bool(wrong) and self._ill_conditioned(graph, inputs, expected, wrong)
+        return Outcome(way, {level: levels.count(level) for level in dict.fromkeys(levels)}, kernels, tuple(r.text for r in wrong), ill)
+
+    def _ill_conditioned(self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]) -> bool:
+        """Whether the declarations themselves, evaluated in single precision, are about as far off."""
+        narrow = evaluate_graph(graph, self.registry, inputs, np.float32)
+        own = {r.tensor: compare(r.tensor, narrow[r.tensor], expected[r.tensor], r.tolerance).error for r in wrong}
+        return all(r.error <= 8 * own[r.tensor] < inf for r in wrong)

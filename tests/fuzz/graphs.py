@@ -1,0 +1,80 @@
+"""Random graphs of declared operations, weighted to the chains that networks are made of.
+
+Shapes are valid by construction: each kind of node draws attributes that fit its operand, and the declarations infer what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from attrs import frozen
+from cuts.ir.graph import Graph
+from cuts.ir.types import DType
+from hypothesis import strategies as st
+
+from . import matrices, movement, windows
+from .growth import GREATEST, LARGEST, Builder, Growth
+
+
+@frozen
+class Kind:
+    """A kind of node: how often it is drawn, ranks of the value that it continues, and what adds it."""
+
+    weight: int
+    ranks: range
+    add: Callable[[Growth, str], None]
+
+
+_IMAGES, _MATRICES, _AXES, _ALL = range(3, 6), range(2, 6), range(1, 9), range(9)
+KINDS = (
+    Kind(6, _ALL, movement.activation), Kind(6, _IMAGES, windows.convolution), Kind(3, _IMAGES, windows.separable),
+    Kind(5, _IMAGES, windows.block), Kind(3, _IMAGES, windows.pooling), Kind(2, _IMAGES, windows.resizing),
+    Kind(2, _IMAGES, windows.shuffling), Kind(2, _IMAGES, windows.transposed_convolution), Kind(3, _MATRICES, matrices.product),
+    Kind(3, _MATRICES, matrices.dense_layer), Kind(2, _MATRICES, matrices.perceptron), Kind(5, _MATRICES, matrices.normalisation),
+    Kind(3, _AXES, matrices.reduction), Kind(1, range(2, 5), matrices.attention), Kind(1, _MATRICES, matrices.square_of_rows),
+    Kind(1, _AXES, matrices.cumulation), Kind(5, _ALL, movement.residual), Kind(4, _ALL, movement.broadcast),
+    Kind(4, _AXES, movement.concatenation), Kind(4, _AXES, movement.slicing), Kind(2, _AXES, movement.splitting),
+    Kind(3, _AXES, movement.transposition), Kind(3, _ALL, movement.reshaping), Kind(2, _AXES, movement.padding),
+    Kind(3, _AXES, movement.repetition), Kind(2, _AXES, movement.gathering), Kind(2, _MATRICES, movement.framing),
+    Kind(1, _ALL, movement.gate), Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
+    Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
+)  # fmt: skip
+
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 11)
+_LONG = (16, 33, 64, 70)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 8) -> Graph:
+    """Draw a graph of up to `most` kinds of nodes, with branches, shared intermediates and one or several outputs."""
+    growth = Growth(draw, Builder(draw(st.integers(0, 2**16))))
+    growth.dtype = growth.pick((DType.F32,) * 9 + (DType.F64,))
+    growth.values.append(growth.source(*_shape(growth)))
+    for _ in range(growth.number(3, most)):
+        _extend(growth)
+    if not growth.build.nodes:
+        movement.activation(growth, growth.values[-1])
+    return growth.graph()
+
+
+def _shape(growth: Growth) -> tuple[int, ...]:
+    """Draw the shape that a graph begins with: an image, a sequence or a matrix; one axis may be long."""
+    rank = growth.pick((4, 4, 4, 3, 2, 5, 1))
+    shape = [growth.pick(_SIZES) for _ in range(rank)]
+    if growth.pick((False, False, True)):
+        shape[growth.number(0, rank - 1)] = growth.pick(_LONG)
+    while prod(shape) > LARGEST // 4:
+        widest = max(range(rank), key=lambda d: shape[d])
+        shape[widest] = shape[widest] // 2 + 1
+    return tuple(shape)
+
+
+def _extend(growth: Growth) -> None:
+    """Add a node, mostly behind the last one."""
+    value = growth.values[-1] if growth.pick((True, True, True, False)) else growth.pick(growth.values[::-1])
+    if growth.bounds[value] > GREATEST:
+        growth.grow(growth.pick(("tanh", "sigmoid")), value, bound=1.0)
+        return
+    fitting = [k for k in KINDS if len(growth.shape(value)) in k.ranks for _ in range(k.weight)]
+    growth.pick(fitting).add(growth, value)

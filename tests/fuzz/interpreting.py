@@ -1,0 +1,36 @@
+"""A graph through all passes up to normal forms, which are interpreted instead of lowered: no device, no rounding, milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from cuts.ir.graph import Graph
+from cuts.ops import Registry
+from cuts.passes.base import run_passes
+from cuts.passes.groups import Group, Workshop
+from cuts.passes.legality import Policy
+from cuts.passes.pack import pack_constants
+from cuts.passes.partition import Partitioner, Remembered, partition
+from cuts.passes.pipeline import graph_passes
+from cuts.passes.programs import build_programs
+from cuts.passes.split import Splitting, split_groups
+from cuts.passes.views import find_views
+
+from ..fusion.build import run_groups
+from .chance import Chance
+
+
+def interpreted(graph: Graph, registry: Registry, chance: Chance, inputs: Mapping[str, Any]) -> tuple[Sequence[Group], dict[str, Any]]:
+    """Return the groups that chance makes of a graph, and the outputs that they compute."""
+    graph = run_passes(graph, graph_passes(registry))
+    evaluator = Remembered(chance.evaluator(chance.evaluator(None)))
+    splitting = Splitting(evaluator, evaluator, chance.target)
+    views = find_views(build_programs(graph, registry))
+    workshop = Workshop(views, Policy(shared_bytes=chance.target.MAX_shared))
+    groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
+    groups, views = split_groups(groups, views, splitting)
+    groups, views, graph = pack_constants(groups, views, graph)
+    arrays = {name: np.asarray(value, float) if value.dtype.kind == "f" else value for name, value in {**graph.constants, **inputs}.items()}
+    return groups, run_groups(list(groups), views, arrays)

@@ -1,0 +1,61 @@
+"""What a worker process does for the fuzzer: it checks one graph after another, with a planted bug where one is asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+
+from attrs import frozen
+from cuts.frontends.graph_json import graph_from_json
+from cuts.ir.errors import CutsError
+
+from .checking import WAYS, Bench, Outcome
+from .planting import plant
+
+
+@frozen
+class Report:
+    """What became of a graph: an outcome per way, or the error that the compiler raised."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """What kind of finding it is; empty where all is well."""
+        if self.error:
+            return self.error.splitlines()[0].partition(":")[0] or "error"
+        wrong = [o for o in self.outcomes if o.wrong]
+        return "" if not wrong else "difference" if any(not o.ill for o in wrong) else "ill-conditioned"
+
+    @property
+    def text(self) -> str:
+        """The finding in words."""
+        return self.error or "; ".join(f"{o.way}: {text}" for o in self.outcomes for text in o.wrong)
+
+
+class Fuzzer:
+    """Checks graphs that come as JSON."""
+
+    def __init__(self, bug: str = "") -> None:
+        os.nice(5)
+        if bug:
+            plant(bug)
+        self._benches: dict[str, Bench] = {}
+
+    def check(self, target: str, text: str, seed: int, ways: tuple[str, ...] = WAYS) -> Report:
+        """Compute a graph in some ways. An error is part of the report; the process ends behind one that no pass raised."""
+        bench = self._benches.setdefault(target, Bench(target))
+        start = time.monotonic()
+        try:
+            return Report(bench.check(graph_from_json(text), seed, ways), seconds=time.monotonic() - start)
+        except Exception as error:
+            if not isinstance(error, (CutsError, AssertionError)) or "CUDA" in str(error):
+                # A device that a kernel has broken answers nothing any more: the next graph gets a new process.
+                threading.Timer(0.2, os._exit, (3,)).start()
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(where.filename)}:{where.name}"
+            return Report(error=f"{type(error).__name__} in {place}: {error}"[:2000], seconds=time.monotonic() - start)

@@ -1,0 +1,103 @@
+"""Random graphs compute the reference, however they are compiled; and the means by which bench/fuzz.py shows that work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from cuts.bench.fuzz import SERVICE, checked
+from cuts.frontends.graph_json import graph_from_json, graph_to_json
+from cuts.ir.graph import Graph
+from cuts.ir.verify_graph import verify_graph
+from cuts.ops.inference import builtin_instances
+from cuts.search.child import Child
+from hypothesis import Phase, given, note, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_cuda, needs_opencl
+from .checking import WAYS, Bench
+from .drawing import BATCH, drawn, shrunk
+from .graphs import graphs
+from .planted import BUGS
+from .planting import Bug, mutated
+
+
+@cache
+def _bench(target: str) -> Bench:
+    return Bench(target)
+
+
+def check(target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> None:
+    """Assert that a graph computes the reference in some ways."""
+    note(graph_to_json(graph))
+    wrong = [f"{o.way}: {text}" for o in _bench(target).check(graph, seed, ways) for text in o.wrong if not o.ill]
+    assert not wrong
+
+
+#: Here a difference is only told; `bench/fuzz.py --replay` and its own runs shrink.
+TOLD = (Phase.explicit, Phase.generate)
+
+
+@settings(max_examples=60, deadline=None, phases=TOLD)
+@given(graphs(), st.integers(0, 2**16))
+def test_normal_forms_agree_with_the_reference(graph: Graph, seed: int) -> None:
+    check("opencl", graph, seed, WAYS[:1])
+
+
+@needs_opencl
+@settings(max_examples=8, deadline=None, phases=TOLD)
+@given(graphs(), st.integers(0, 2**16))
+def test_fused_unfused_and_reference_agree_opencl(graph: Graph, seed: int) -> None:
+    check("opencl", graph, seed)
+
+
+@needs_cuda
+@settings(max_examples=60, deadline=None, phases=TOLD)
+@given(graphs(), st.integers(0, 2**16))
+def test_fused_unfused_and_reference_agree_cuda(graph: Graph, seed: int) -> None:
+    check("cuda", graph, seed)
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs())
+def test_graphs_are_valid_and_survive_json(graph: Graph) -> None:
+    infer = builtin_instances().infer
+    verify_graph(graph, infer)
+    again = graph_from_json(graph_to_json(graph))
+    assert again == graph
+    assert all((again.constants[name] == array).all() for name, array in graph.constants.items())
+
+
+def test_a_graph_has_the_same_number_wherever_a_run_begins() -> None:
+    whole = dict(drawn(3, BATCH - 5, 10))
+    assert list(whole) == list(range(BATCH - 5, BATCH + 5))
+    assert dict(drawn(3, BATCH + 1, 2)) == {n: whole[n] for n in (BATCH + 1, BATCH + 2)}
+    assert dict(drawn(4, BATCH + 1, 2)) != dict(drawn(3, BATCH + 1, 2))
+
+
+def test_a_finding_is_shrunk_to_what_shows_it() -> None:
+    def shows(graph: Graph) -> bool:
+        return any(node.op == "concat" for node in graph.nodes)
+
+    number = next(n for n, graph in drawn(3, 0, 2 * BATCH) if shows(graph))
+    least = shrunk(3, number, shows)
+    assert shows(least)
+    assert len(least.nodes) <= 3
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_has_its_place(bug: Bug) -> None:
+    original, changed = mutated(bug)
+    assert original.__code__.co_code != changed.__code__.co_code or original.__code__.co_consts != changed.__code__.co_consts
+
+
+def test_a_planted_bug_is_found() -> None:
+    bug = next(b for b in BUGS if b.what == "the rest of a mixed-radix sum keeps the digit taken off")
+    planted, sound = Child(SERVICE, bug.name), Child(SERVICE)
+    try:
+        number, graph = next((n, g) for n, g in drawn(1, 0, BATCH) if checked(planted, "opencl", g, n, WAYS[:1]).kind)
+        assert not checked(sound, "opencl", graph, number, WAYS[:1]).kind
+    finally:
+        planted.close()
+        sound.close()

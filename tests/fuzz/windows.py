@@ -1,0 +1,118 @@
+"""Kinds of nodes with windows over spatial axes: convolutions, pooling, resizing."""
+
+from __future__ import annotations
+
+from math import prod
+
+from .growth import LARGEST, Growth
+
+
+def _taps(growth: Growth, size: int) -> tuple[int, int]:
+    """Draw a window that fits an axis, and its dilation."""
+    window = growth.number(1, min(3, size))
+    return window, growth.number(1, 2) if size > 2 * (window - 1) else 1
+
+
+def _windows(growth: Growth, spatial: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    drawn = [_taps(growth, size) for size in spatial]
+    return tuple(w for w, _ in drawn), tuple(d for _, d in drawn)
+
+
+def convolution(growth: Growth, value: str) -> None:
+    """Add a dense, grouped or depthwise convolution over 1 to 3 spatial axes."""
+    _, channels, *spatial = growth.shape(value)
+    kernel, dilations = _windows(growth, tuple(spatial))
+    groups = growth.pick([g for g in (1, 1, channels, 2, 3) if channels % g == 0])
+    filters = groups * growth.pick((1, 2, 3) if groups > 1 else (1, 3, 4, 8, 5))
+    strides = tuple(growth.pick((1, 1, 2, 3)) for _ in spatial)
+    pads = tuple(growth.pick((0, 1, 2)) for _ in range(2 * len(spatial)))
+    terms = channels // groups * prod(kernel)
+    operands = [value, growth.weight(terms, filters, channels // groups, *kernel)]
+    operands += [growth.operand(filters)] if growth.flag() else []
+    bound = growth.bounds[value] * growth.bounds[operands[1]] / 2 * terms**0.5 + 4
+    growth.grow("conv", *operands, bound=bound, strides=strides, pads=pads, dilations=dilations, groups=groups)
+
+
+def separable(growth: Growth, value: str) -> None:
+    """Add a depthwise convolution and a dense one of single pixels, the pair that mobile networks are made of."""
+    _, channels, *spatial = growth.shape(value)
+    kernel, dilations = _windows(growth, tuple(spatial))
+    pads = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilations, strict=True)) * 2
+    weight = growth.weight(prod(kernel), channels, 1, *kernel)
+    between = growth.grow("conv", value, weight, pads=pads, dilations=dilations, groups=channels, bound=growth.bounds[value] * 4)
+    if growth.flag():
+        between = growth.grow("relu", between)
+    filters = growth.pick((1, 2, 6))
+    growth.grow("conv", between, growth.weight(channels, filters, channels, *(1 for _ in kernel)), bound=growth.bounds[value] * 8)
+
+
+def transposed_convolution(growth: Growth, value: str) -> None:
+    """Add a transposed convolution with strides."""
+    _, channels, *spatial = growth.shape(value)
+    kernel, dilations = _windows(growth, tuple(spatial))
+    groups = growth.pick([g for g in (1, channels) if channels <= 4 or g == 1])
+    strides = tuple(growth.pick((1, 2)) for _ in spatial)
+    # No pad takes away a whole result.
+    pads = tuple(min(1, (d * (k - 1)) // 2) if growth.flag() else 0 for k, d in zip(kernel, dilations, strict=True)) * 2
+    weight = growth.weight(channels // groups * prod(kernel), channels, growth.pick((1, 2, 3)), *kernel)
+    growth.grow(
+        "conv_transpose", value, weight, strides=strides, pads=pads, dilations=dilations, groups=groups, bound=growth.bounds[value] * 4
+    )
+
+
+def pooling(growth: Growth, value: str) -> None:
+    """Add pooling over windows, or over everything."""
+    _, _, *spatial = growth.shape(value)
+    kernel, dilations = _windows(growth, tuple(spatial))
+    op = growth.pick(("max_pool", "average_pool", "global_average_pool", "global_max_pool", "lp_pool"))
+    if op.startswith("global"):
+        growth.grow(op, value, exact=op == "global_max_pool")
+        return
+    pads = tuple(growth.number(0, min(1, k - 1)) for k in kernel * 2)
+    strides = tuple(growth.pick((1, 2)) for _ in spatial)
+    more = {"count_include_pad": growth.flag()} if op == "average_pool" else {}
+    ceil = growth.flag()
+    growth.grow(
+        op, value, kernel_shape=kernel, strides=strides, dilations=dilations, pads=pads, ceil_mode=ceil, exact=op == "max_pool", **more
+    )
+
+
+def resizing(growth: Growth, value: str) -> None:
+    """Add resizing of the spatial axes, to the nearest element or between neighbours."""
+    batch, channels, *spatial = growth.shape(value)
+    room = max(1, LARGEST // (batch * channels))
+    sizes = tuple(max(1, min(size + growth.number(-2, 3), int(room ** (1 / len(spatial))))) for size in spatial)
+    mode = growth.pick(("half_pixel", "asymmetric", "align_corners"))
+    op = growth.pick(("resize_nearest", "resize_linear"))
+    more = {"nearest_mode": growth.pick(("round_prefer_floor", "floor", "ceil"))} if op == "resize_nearest" else {}
+    growth.grow(op, value, sizes=(batch, channels, *sizes), coordinate_transformation_mode=mode, exact=op == "resize_nearest", **more)
+
+
+def shuffling(growth: Growth, value: str) -> None:
+    """Add blocks of channels to blocks of pixels, or the other way round; a plain permutation where neither fits."""
+    _, channels, *spatial = growth.shape(value)
+    mode = growth.pick(("DCR", "CRD"))
+    if len(spatial) == 2 and channels % 4 == 0:
+        growth.grow("depth_to_space", value, blocksize=2, mode=mode, exact=True)
+    elif len(spatial) == 2 and all(size % 2 == 0 for size in spatial):
+        growth.grow("space_to_depth", value, blocksize=2, mode=mode, exact=True)
+    else:
+        growth.grow("transpose", value, exact=True)
+
+
+def block(growth: Growth, value: str) -> None:
+    """Add a residual block: two convolutions that keep the shape, with a norm and an activation between, and the value itself added."""
+    _, channels, *spatial = growth.shape(value)
+    kernel = tuple(growth.pick((3, 1)) for _ in spatial)
+    width = growth.pick((1, 2, channels))
+    pads = tuple(k // 2 for k in kernel) * 2
+    made = growth.grow("conv", value, growth.weight(channels * prod(kernel), width, channels, *kernel), pads=pads)
+    if growth.flag():
+        statistics = [growth.operand(width) if place in (1, 2) else growth.positive(width) for place in range(4)]
+        made = growth.grow("batch_norm", made, *statistics, bound=growth.bounds[value] * 4 + 4)
+    made = growth.grow(growth.pick(("relu", "tanh", "hard_swish")), made)
+    made = growth.grow(
+        "conv", made, growth.weight(width * prod(kernel), channels, width, *kernel), pads=pads, bound=growth.bounds[value] * 8
+    )
+    if growth.flag():
+        growth.grow("add", made, value, bound=growth.bounds[made] + growth.bounds[value])
