@@ -1,12 +1,19 @@
-"""Derived gradients at drawn shapes and attributes, family by family: sizes of 1, odd sizes, negative steps, broadcasts."""
+"""Derived gradients at drawn shapes and attributes: sizes of 1, odd sizes, negative steps, broadcasts.
+
+Every listed use is tried with other sizes, the same in place of the same; families draw attributes too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
 
-from cuts.tests.operations import Use, i64, uses
-from hypothesis import given, settings
+import pytest
+from attrs import evolve
+from cuts.ir.errors import CutsError
+from cuts.ir.types import TensorType
+from cuts.tests.operations import DIFFERENTIABLE, SCALAR, Use, i64, uses
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from .finite import check
@@ -95,13 +102,61 @@ def attention(draw: Draw) -> Use:
     return uses("attention", q, k, v, causal=bool(draw(0, 1)), offset=draw(0, 1))
 
 
+def split(draw: Draw) -> Use:
+    parts = [draw(1, 3) for _ in range(draw(1, 3))]
+    return uses("split", (2, sum(parts)), split=tuple(parts), axis=1)
+
+
+def octave(draw: Draw) -> Use:
+    n, (c, d, k, m), (p, q), (r, s) = draw(1, 2), [draw(1, 2) for _ in range(4)], (draw(1, 2), draw(1, 2)), (2 * draw(0, 1) + 1, 3)
+    return uses("octave_conv", (n, c, 2 * p, 2 * q), (n, d, p, q), (k, c, r, s), (k, d, r, s), (m, c, r, s), (m, d, r, s))
+
+
+def recurrence(draw: Draw) -> Use:
+    op, gates = (("rnn", 1), ("lstm", 4), ("gru", 3))[draw(0, 2)]
+    steps, batch, features, hidden, both = draw(1, 3), draw(1, 2), draw(1, 2), draw(1, 2), draw(0, 1)
+    rows, lengths = gates * hidden, i64(batch) if draw(0, 1) else None
+    operands = (steps, batch, features), (1 + both, rows, features), (1 + both, rows, hidden), (1 + both, 2 * rows), lengths
+    return uses(op, *operands, direction="bidirectional" if both else "reverse" if draw(0, 1) else "forward", classes=steps + 1)
+
+
+def fourier_output(draw: Draw) -> Use:
+    size, sizes = draw(2, 3), (draw(1, 9), draw(1, 9))
+    tiles = [-(-n // (9 - size)) for n in sizes]
+    return uses("fourier_output", (8, 5, 2, draw(1, 2), 1, *tiles), size=(size, size), sizes=sizes)
+
+
+#: Operations whose sizes depend on each other, each with the family that draws them.
+LINKED = {"conv_transpose", "split", "octave_conv", "rnn", "lstm", "gru", "fourier_output"}
 FAMILIES = (
     broadcast, product, general_product, transposed_convolution, reduction, norm, reshape, piece, pad, gather, resize, attention,
+    split, octave, recurrence, fourier_output,
 )  # fmt: skip
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=220)
 def test_gradients_at_any_shape(data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(FAMILIES))
     check(family(lambda low, high: data.draw(st.integers(low, high))))
+
+
+def resized(draw: Draw, use: Use) -> Use | None:
+    """Return a use with other sizes, half of them as they were; None where its declaration refuses them."""
+    sizes = sorted({n for type_ in use.types if type_ is not None for n in type_.shape})
+    other = {n: n if draw(0, 1) else draw(1, 5) for n in sizes}
+    types = tuple(None if t is None else TensorType(t.dtype, tuple(other[n] for n in t.shape)) for t in use.types)
+    made = evolve(use, types=types, classes=other.get(use.classes, use.classes))
+    try:
+        return made if made.instance and sum(t.size for t in types if t is not None) <= 200 else None
+    except CutsError:
+        return None
+
+
+@pytest.mark.parametrize("use", [use for use in (*DIFFERENTIABLE, *SCALAR) if use.op not in LINKED], ids=lambda use: use.op)
+@given(data=st.data())
+@settings(max_examples=3, suppress_health_check=[HealthCheck.filter_too_much])
+def test_gradients_at_other_sizes(use: Use, data: st.DataObject) -> None:
+    made = resized(lambda low, high: data.draw(st.integers(low, high)), use)
+    assume(made is not None)
+    check(made)
