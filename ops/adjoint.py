@@ -24,6 +24,7 @@ from ..ir.index import Index, Indirect, Var, as_index, indirects, linearise, sub
 from ..ir.statement import Program, Statement
 from ..ir.types import DType, TensorType, row_major
 from .conditions import attach, bounded, split
+from .congruence import Summand, solve_congruences
 from .derivatives import differentiate, literal, multiply
 from .factors import name_factors
 from .invariance import irrelevant
@@ -172,16 +173,19 @@ class _Adjoint(Sums):
         here = Read(read.tensor, element)
         body = substitute_expr(rebuild(gradient, lambda node: here if node == read else node), inverse.values)
         conditions, core = split(body)
-        found = [*inverse.guards, *self._beyond_bounds(read, inverse), *(g for c in conditions if isinstance(c, InRange) for g in c.guards)]
-        pinned = {v: as_index(0) for v in inverse.free for g in found if g.index == as_index(v) and (g.low, g.high) == (0, 1)}
-        guards = [Guard(substitute(g.index, pinned), g.low, g.high) for g in found]
+        asked = [*inverse.guards, *self._beyond_bounds(read, inverse), *(g for c in conditions if isinstance(c, InRange) for g in c.guards)]
+        pinned = {v: as_index(0) for v in inverse.free for g in asked if g.index == as_index(v) and (g.low, g.high) == (0, 1)}
+        guards = [Guard(substitute(g.index, pinned), g.low, g.high) for g in asked]
         if inverse.empty or not all(map(_possible, guards)):
             return None
         tests: list[Expr] = [self._match(i, v, inverse.values) for i, v in inverse.matches]
         tests += [c for c in conditions if not isinstance(c, InRange)]
-        core, *tests = (bounded(substitute_expr(e, pinned), self.tensors) for e in (core, *tests))
-        body = attach(tests, [g for g in guards if not g.always], core, self.dtype(core))
-        return self._counted(Term(axes, element, body, tuple(v for v in inverse.free if v not in pinned)))
+        core, *tests = (substitute_expr(e, pinned) for e in (core, *tests))
+        free = tuple(v for v in inverse.free if v not in pinned)
+        found = solve_congruences(Summand(core, tuple(tests), tuple(guards), free))
+        core, *tests = (bounded(e, self.tensors) for e in (found.core, *found.tests))
+        body = attach(tests, [g for g in found.guards if not g.always], core, self.dtype(core))
+        return self._counted(Term(axes, element, body, found.free))
 
     def _beyond_bounds(self, read: Read, inverse: Inverse) -> list[Guard]:
         """Return the guards of a read that ask for more than an element of the tensor, which there is."""

@@ -24,7 +24,7 @@ def split(expr: Expr) -> tuple[list[Expr], Expr]:
     """Return the conditions without which an expression is zero, and the expression where they hold."""
     if isinstance(expr, Call) and expr.fn == "select" and _is_zero(expr.args[2]):
         inner, core = split(expr.args[1])
-        return [expr.args[0], *inner], core
+        return [*_conjuncts(expr.args[0]), *inner], core
     if isinstance(expr, Call) and expr.fn == "mul":
         (left, a), (right, b) = map(split, expr.args)
         return [*left, *right], Call("mul", (a, b)) if left or right else expr
@@ -35,6 +35,12 @@ def split(expr: Expr) -> tuple[list[Expr], Expr]:
         found, a = split(expr.args[0])
         return found, Call("neg", (a,)) if found else expr
     return [], expr
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    if isinstance(condition, Call) and condition.fn == "and":
+        return [part for arg in condition.args for part in _conjuncts(arg)]
+    return [condition]
 
 
 def attach(conditions: Sequence[Expr], guards: Sequence[Guard], core: Expr, dtype: DType) -> Expr:

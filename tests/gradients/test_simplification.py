@@ -51,6 +51,21 @@ def test_convolution_backward_has_the_textbook_count(size: int, kernel: int, att
     assert flops(gradient(use, "w")) == textbook
 
 
+@pytest.mark.parametrize(("rank", "kernel", "stride", "pad"), [(1, 3, 1, 1), (1, 3, 2, 1), (3, 3, 1, 1), (3, 3, 2, 1), (3, 2, 2, 0)])
+def test_convolution_backward_has_the_textbook_count_along_any_number_of_axes(rank: int, kernel: int, stride: int, pad: int) -> None:
+    shapes = (N, C, *(H,) * rank), (K, C, *(kernel,) * rank)
+    use = uses("conv", *shapes, strides=(stride,) * rank, pads=(pad,) * 2 * rank)
+    textbook = 2 * use.instance.output_types[0].size * C * kernel**rank
+    assert flops(gradient(use, "x")) == flops(gradient(use, "w")) == textbook
+
+
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 1, 1), (2, 2, 0), (4, 2, 1), (3, 3, 0)])
+def test_transposed_convolution_backward_has_the_textbook_count(kernel: int, stride: int, pad: int) -> None:
+    use = uses("conv_transpose", (N, C, H, H), (C, K, kernel, kernel), strides=(stride, stride), pads=(pad,) * 4)
+    textbook = 2 * N * C * K * H * H * kernel * kernel
+    assert flops(gradient(use, "x")) == flops(gradient(use, "w")) == textbook
+
+
 def test_filter_gradient_is_one_statement_in_the_order_of_the_forward_product() -> None:
     found = gradient(uses("conv", (N, C, H, H), (K, C, 3, 3), pads=(1, 1, 1, 1)), "w")
     (line,) = [line for line in declare("g", "", found.program).splitlines() if " = " in line]
