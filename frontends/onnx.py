@@ -111,6 +111,9 @@ def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
         raise VocabularyError(faults, tuple(importer.refused))
     raise_all(faults)
     outputs = tuple(value.name for value in model.graph.output)
+    lists = [name for name in outputs if name in importer.sequences]
+    if lists:
+        raise VocabularyError([GraphError(f"{model.name}: output {quote(name)} is a sequence of tensors") for name in lists], lists)
     missing = [name for name in outputs if name not in importer.types]
     raise_all([GraphError(f"{model.name}: output {quote(name)} is a value that nothing defines") for name in missing])
     return verify_graph(live_graph(importer, model.graph.name, importer.inputs, outputs), infer)

@@ -126,6 +126,6 @@ def _attributes(
             inner = [_instance(node, rename, given, f"{name}/{node.op_type}") for node in attribute.g.node]
             del copy.g.node[:]
             copy.g.node.extend(inner)
-            for value in (*copy.g.input, *copy.g.output):
+            for value in (*copy.g.input, *copy.g.output, *copy.g.initializer):
                 value.name = rename(value.name)
         yield copy

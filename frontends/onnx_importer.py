@@ -21,6 +21,7 @@ from ..ir.verify_graph import Infer, quote
 from .onnx_call import Call, Convert, MoreResults, Opaque
 from .onnx_fold import can_fold, fold
 from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined
+from .onnx_loop import SEQUENCES, read_sequence, unroll_loop
 from .onnx_model import tensor_array
 from .onnx_scan import unroll_scan
 
@@ -46,6 +47,7 @@ class Importer:
     wanted: set[str] = field(factory=set)
     inputs: tuple[str, ...] = ()
     declared: Collection[str] = ()
+    sequences: dict[str, tuple[str, ...]] = field(factory=dict)
     outermost: str = ""
     refused: dict[str, None] = field(factory=dict)
 
@@ -86,8 +88,10 @@ class Importer:
         return names
 
     def alias(self, name: str, value: str) -> None:
-        """Let an ONNX name stand for an existing value; a result of the graph becomes a copy of it."""
-        if name in self.results:
+        """Let an ONNX name stand for an existing value or sequence; a result of the graph becomes a copy of its value."""
+        if value in self.sequences:
+            self.sequences[name] = self.sequences[value]
+        elif name in self.results:
             self.add_node("identity", [value], {}, name, [name])
         else:
             self.aliases[name] = value
@@ -105,7 +109,7 @@ class Importer:
         for node in nodes:
             where = f"node {quote(node.name or next(iter(node.output), ''))} ({node.op_type})"
             known = not any(name in self.unknown for name in node.input)
-            if self._foldable(node) or self._in_table(node) or node.op_type in ("If", "Scan"):
+            if self._foldable(node) or self._in_table(node) or is_structure(node):
                 if known:
                     self._import(node, where)
                 else:
@@ -154,12 +158,16 @@ class Importer:
             self._branch(node, attributes, where)
         elif node.op_type == "Scan":
             unroll_scan(self, node, attributes, where)
+        elif node.op_type == "Loop":
+            unroll_loop(self, node, attributes, where)
+        elif node.op_type in SEQUENCES or any(self.aliases.get(name, name) in self.sequences for name in node.input):
+            read_sequence(self, node, attributes, where)
         else:
             self._convert(node, attributes, where)
 
     def _foldable(self, node: onnx.NodeProto) -> bool:
         names = [self.aliases.get(name, name) for name in node.input if name]
-        return can_fold(node) and node.op_type not in ("If", "Loop", "Scan") and all(name in self.constants for name in names)
+        return can_fold(node) and not is_structure(node) and all(name in self.constants for name in names)
 
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         arrays = [self.constants[self.aliases.get(name, name)] if name else None for name in node.input]
@@ -254,6 +262,11 @@ class Importer:
             name = f"{hint}.{number}"
         self.reserved.add(name)
         return name
+
+
+def is_structure(node: onnx.NodeProto) -> bool:
+    """Whether a node is read by what it says of others (a branch, a loop, a list of values), not by the table."""
+    return node.domain in ("", "ai.onnx") and (node.op_type in ("If", "Scan", "Loop") or node.op_type in SEQUENCES)
 
 
 def all_names(graph: onnx.GraphProto) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def unroll_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     for step in range(length):
         places = [length - 1 - step if back else step for back in backwards]
         elements = [_element(importer, v, axis, place, origin) for v, axis, place in zip(sequences, axes, places, strict=True)]
-        results = _step(importer, body, [*states, *elements], f"{origin}.{step}", where)
+        results = import_step(importer, body, [*states, *elements], f"{origin}.{step}", where)
         if any(value in importer.unknown for value in results):
             importer.unknown.update(node.output)
             return
@@ -50,12 +50,12 @@ def unroll_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     directions = attributes.get("scan_output_directions", [0] * len(collected))
     for name, values, axis, back in zip(node.output[len(states) :], collected, targets, directions, strict=True):
         if name:
-            importer.alias(name, _stacked(importer, values[::-1] if back else values, int(axis), origin))
+            importer.alias(name, stacked(importer, values[::-1] if back else values, int(axis), origin))
 
 
-def _step(importer: Importer, body: onnx.GraphProto, operands: list[str], label: str, where: str) -> list[str]:
-    """Import the body for one step; return its results."""
-    own = {name for inner in body.node for name in inner.output if name} | {tensor.name for tensor in body.initializer}
+def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], label: str, where: str) -> list[str]:
+    """Import a body in place, its inputs bound to values; return its results."""
+    own = set(_defined(body))
     names: dict[str, str] = dict(zip((value.name for value in body.input), operands, strict=True))
 
     def rename(name: str) -> str:  # a name of the body, or of the graph around it
@@ -70,6 +70,17 @@ def _step(importer: Importer, body: onnx.GraphProto, operands: list[str], label:
     return [importer.aliases.get(name, name) for name in found]
 
 
+def _defined(body: onnx.GraphProto) -> Iterator[str]:
+    """Yield the values that a body and the bodies in it define; what they read of the graph around is not among them."""
+    yield from (tensor.name for tensor in body.initializer)
+    for node in body.node:
+        yield from (name for name in node.output if name)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from (value.name for value in attribute.g.input)
+                yield from _defined(attribute.g)
+
+
 def _element(importer: Importer, value: str, axis: int, place: int, origin: str) -> str:
     """Return a sequence's element of one step."""
     array = importer.constant(value)
@@ -81,7 +92,7 @@ def _element(importer: Importer, value: str, axis: int, place: int, origin: str)
     return importer.add_node("reshape", [part], {"shape": kept, "allowzero": True}, origin, [None])[0]
 
 
-def _stacked(importer: Importer, values: list[str], axis: int, origin: str) -> str:
+def stacked(importer: Importer, values: list[str], axis: int, origin: str) -> str:
     """Return the elements of all steps as one tensor."""
     shape = importer.types[values[0]].shape
     place = axis % (len(shape) + 1)

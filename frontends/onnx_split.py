@@ -134,6 +134,9 @@ class SplitModel:
         made = [name for node in nodes for name in node.output if name]
         outputs = tuple(name for name in made if name in wanted)
         arrays = {name: values[name] for name in sorted(values_read(nodes) - set(made) - set(self.weights)) if name in values}
+        if lists := [name for name, value in arrays.items() if isinstance(value, list)]:
+            readers = [first_result(node) for node in nodes if values_read([node]) & set(lists)]
+            raise VocabularyError([GraphError(f"value {quote(name)} is a sequence of tensors") for name in lists], readers)
         arrays = {name: as_array(name, value) for name, value in arrays.items()}
         kept = self.compiled.setdefault(PartKey(tuple(map(first_result, nodes)), outputs), [])
         prepared = next((p for p in kept if p.fits(arrays)), None)

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from .onnx import TABLE
 from .onnx_functions import declared_name, standard_schema
+from .onnx_importer import is_structure
 from .onnx_model import Model
 
 
@@ -73,7 +74,7 @@ def is_known(node: onnx.NodeProto, version: int) -> bool:
     """Whether the tables, or a function body of the standard over them, have an operation."""
     if node.domain not in ("", "ai.onnx"):
         return False
-    if node.op_type in TABLE or node.op_type in ("If", "Scan"):
+    if node.op_type in TABLE or is_structure(node):
         return True
     schema = standard_schema(node, version)
     if schema is not None and schema.has_function:

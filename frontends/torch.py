@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch._decomp import get_decompositions
 
 from ..ir.errors import CutsError, GraphError, raise_all
@@ -52,7 +52,7 @@ def load_torch(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
     """Return the graph of an exported program."""
     derive = infer or default_inference()
-    program = program.run_decompositions(decompositions())
+    program = program.run_decompositions(training_decompositions())
     reader = Reader(derive)
     inputs = _placeholders(program, reader)
     _walk(program.graph, reader)
@@ -67,8 +67,8 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
 class Captured:
     """A captured graph: ours, the name behind each of its results (None where it is none), and the derived gradients that it uses.
 
-    `inputs` has the name of each of its inputs, None for one that is no tensor and that nothing reads. Besides them the graph has the
-    inputs `seeds`: random numbers, new ones for each run.
+    `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs `seeds`: random
+    numbers, new ones for each run.
     """
 
     graph: Graph
@@ -87,16 +87,20 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
         if node.users or "val" in node.meta:
             reader.define_input(node)
     _walk(graph, reader)
-    given = tuple(node.name if node in reader.values else None for node in places)
-    inputs = tuple(name for name in given if name is not None)
     names: list[str | None] = []
     for node in _results(graph):
         known = isinstance(node, torch.fx.Node)
         names.append(reader.output(reader.value(node), node.name) if known else None)
     outputs = tuple(dict.fromkeys(name for name in names if name is not None))
+    whole = live_graph(reader, "torch", (*(n.name for n in places if n in reader.values), *reader.seeds), outputs)
+    read = {value for node in whole.nodes for value in node.operands}
+    given = tuple(node.name if node.name in read else None for node in places)
+    seeds = tuple(name for name in reader.seeds if name in read)
+    inputs = (*(name for name in given if name is not None), *seeds)
+    types = {name: type_ for name, type_ in whole.types.items() if name in inputs or name not in whole.inputs}
     registry = reader.gradients.registry
-    found = verify_graph(live_graph(reader, "torch", (*inputs, *reader.seeds), outputs), Instances(registry).infer)
-    return Captured(found, given, tuple(names), tuple(reader.seeds), registry, reader.gradients.texts)
+    found = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
+    return Captured(found, given, tuple(names), seeds, registry, reader.gradients.texts)
 
 
 def _results(graph: torch.fx.Graph) -> list[Any]:

@@ -156,5 +156,5 @@ TABLE: dict[str, Convert] = {
     "aten.bitwise_xor": _logical("xor"), "aten.bitwise_not": _logical("not"),
     "aten.where": _where, "aten._to_copy": _to, "prims.convert_element_type": _to,
     "aten.clone": _copy, "aten.alias": _copy, "aten.detach": _copy, "aten.lift_fresh_copy": _copy, "aten.contiguous": _copy,
-    "aten._assert_tensor_metadata": lambda reader, *_, **__: None,
+    "aten._assert_tensor_metadata": lambda reader, *_, **__: None, "aten._assert_async": lambda reader, *_, **__: None,
 }  # fmt: skip

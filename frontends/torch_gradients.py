@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .torch_indexing import embedding
-from .torch_layers import adaptive_max_pool, adaptive_pool, average_pool, convolution, max_pool, upsample
+from .torch_indexing import bag_of, bag_sizes, embedding
+from .torch_layers import adaptive_max_pool, adaptive_pool, average_pool, convolution, grid_sample, max_pool, upsample
+from .torch_movement import unsqueeze
 from .torch_reader import Convert, Reader, Value
 
 
@@ -53,6 +54,12 @@ def _adaptive_pool(reader: Reader, dy: Value, x: Value) -> Any:
     return dy
 
 
+def _grid_sample(reader: Reader, dy: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]) -> Any:
+    y = grid_sample(reader, x, grid, mode, padding, corners)
+    found = iter(reader.adjoint(y, dy, [value for value, flag in zip((x, grid), wanted, strict=True) if flag]))
+    return tuple(next(found) if flag else None for flag in wanted)
+
+
 def _adaptive_max_pool(reader: Reader, dy: Value, x: Value, places: Any) -> Any:
     return reader.adjoint(adaptive_max_pool(reader, x, reader.shape(dy)[2:])[0], dy, [x])[0]
 
@@ -86,14 +93,31 @@ def _embedding(reader: Reader, dy: Value, indices: Value, rows: int, padding: in
     return reader.emit("where", reader.constant(kept), found, reader.constant(0, dtype=reader.type(dy).dtype))
 
 
+def _embedding_bag(
+    reader: Reader, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int, by_frequency: bool,
+    mode: int, sparse: bool, weights: Value | None, padding: int = -1,
+) -> Any:  # fmt: skip
+    """Each index gets the gradient of its bag, and the table what its indices get; PyTorch keeps `bag` and `sizes` for some modes only."""
+    if mode == 2:
+        reader.fail("the gradient of the maximum of bags is not supported")
+    (count,), kind = reader.shape(indices), reader.type(dy).dtype
+    if mode == 1:
+        size = reader.cast(bag_sizes(reader, offsets, count, reader.shape(offsets) > reader.shape(dy)[:1]), kind)
+        dy = reader.emit("div", dy, unsqueeze(reader, reader.emit("max", size, reader.constant(1, dtype=kind)), 1))
+    own = reader.emit("gather", dy, bag_of(reader, offsets, count), axis=0)
+    own = own if weights is None else reader.emit("mul", own, unsqueeze(reader, weights, 1))
+    return _embedding(reader, own, indices, rows, padding, by_frequency)
+
+
 TABLE: dict[str, Convert] = {
     "aten.convolution_backward": _convolution,
     "aten.max_pool2d_with_indices_backward": _max_pool, "aten.max_pool3d_with_indices_backward": _max_pool,
     "aten.avg_pool2d_backward": _average_pool, "aten.avg_pool3d_backward": _average_pool,
     "aten._adaptive_avg_pool2d_backward": _adaptive_pool, "aten._adaptive_avg_pool3d_backward": _adaptive_pool,
+    "aten.grid_sampler_2d_backward": _grid_sample, "aten.grid_sampler_3d_backward": _grid_sample,
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
     "aten.upsample_bilinear2d_backward": _upsample("linear"), "aten.upsample_nearest2d_backward": _upsample("nearest"),
-    "aten.embedding_dense_backward": _embedding,
+    "aten.embedding_dense_backward": _embedding, "aten._embedding_bag_backward": _embedding_bag,
 }  # fmt: skip

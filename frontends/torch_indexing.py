@@ -20,6 +20,50 @@ def embedding(reader: Reader, table: Value, indices: Value, *_: Any) -> Any:
     return reader.emit("gather", table, indices, axis=0)
 
 
+def bag_sizes(reader: Reader, offsets: Value, count: int, last: bool) -> Any:
+    """Return how many indices each bag has, from where bags begin."""
+    bags = reader.shape(offsets)[0] - bool(last)
+    starts = reader.emit("slice", offsets, starts=(0,), ends=(bags,), axes=(0,))
+    end = reader.constant([count], dtype=reader.type(offsets).dtype)
+    ends = reader.emit("slice", offsets, starts=(1,), ends=(bags + 1,), axes=(0,)) if last or bags > 1 else end
+    return reader.emit("sub", ends if last or bags == 1 else reader.emit("concat", ends, end, axis=0), starts)
+
+
+def bag_of(reader: Reader, offsets: Value, count: int) -> Any:
+    """Return which bag each index is in: how many bags begin at it or before, less one."""
+    places = reader.constant(np.arange(count)[:, None], dtype=reader.type(offsets).dtype)
+    begun = reader.cast(reader.emit("less_or_equal", offsets, places), DType.I64)
+    return reader.emit("sub", reader.emit("reduce_sum", begun, axes=(1,), keepdims=False), reader.constant(1, dtype=DType.I64))
+
+
+def _embedding_bag(
+    reader: Reader, table: Value, indices: Value, offsets: Value, by_frequency: bool = False, mode: int = 0, sparse: bool = False,
+    weights: Value | None = None, last: bool = False, padding: int = -1,
+) -> Any:  # fmt: skip
+    """Bags that begin at constant places and are equally long are rows; of others each asks every index whether it belongs to it."""
+    if by_frequency or padding >= 0:
+        reader.fail("gradients scaled by frequency and a row that does not count are not supported")
+    (count,), kind = reader.shape(indices), reader.type(table).dtype
+    sizes, bag = bag_sizes(reader, offsets, count, last), bag_of(reader, offsets, count)
+    bags = reader.shape(sizes)[0]
+    starts = reader.constants.get(offsets)
+    if starts is not None and np.array_equal(np.append(starts[:bags], count), np.linspace(0, count, bags + 1)):
+        rows = reader.emit("reshape", indices, shape=(bags, count // bags))
+        shares = None if weights is None else reader.emit("reshape", weights, shape=(bags, count // bags))
+        y = reader.emit("embedding_bag", table, rows, shares, mode=("sum", "mean", "max")[mode])
+        return y, bag, sizes, sizes
+    if mode == 2:
+        reader.fail("the maximum of bags of several lengths is not supported")
+    belongs = reader.emit("equal", unsqueeze(reader, bag, 0), reader.constant(np.arange(bags)[:, None]))
+    share = reader.cast(belongs, kind)
+    share = share if weights is None else reader.emit("mul", share, weights)
+    y = reader.emit("matmul", share, embedding(reader, table, indices))
+    if mode == 1:
+        length = reader.emit("max", reader.cast(sizes, kind), reader.constant(1, dtype=kind))
+        y = reader.emit("div", y, unsqueeze(reader, length, 1))
+    return y, bag, sizes, sizes
+
+
 def _index_select(reader: Reader, x: Value, axis: int, indices: Value) -> Any:
     return reader.emit("gather", x, indices, axis=axis)
 
@@ -156,7 +200,8 @@ def _diagonal_scatter(reader: Reader, x: Value, updates: Value, offset: int = 0,
 
 
 TABLE: dict[str, Convert] = {
-    "aten.embedding": embedding, "aten.index_select": _index_select, "aten.gather": _gather,
+    "aten.embedding": embedding, "aten._embedding_bag": _embedding_bag, "aten._embedding_bag_forward_only": _embedding_bag,
+    "aten.index_select": _index_select, "aten.gather": _gather,
     "aten.index": index, "aten._unsafe_index": index, "aten.index_put": _index_put, "aten._unsafe_index_put": _index_put,
     "aten.scatter": _scatter("none"), "aten.scatter_add": _scatter("add"), "aten.scatter_reduce": _scatter("none"),
     "aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter,

@@ -277,6 +277,12 @@ def upsample(mode: str) -> Convert:
     return convert
 
 
+def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
+    """Convert sampling at the places of a grid."""
+    given: dict[str, Any] = {"mode": ("linear", "nearest", "cubic")[mode], "padding_mode": ("zeros", "border", "reflection")[padding]}
+    return reader.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
+
+
 def _attention(
     reader: Reader, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0, causal: bool = False, **more: Any
 ) -> Any:
@@ -317,5 +323,6 @@ TABLE: dict[str, Convert] = {
     "aten.max_pool2d_with_indices": max_pool, "aten.max_pool3d_with_indices": max_pool,
     "aten.avg_pool1d": average_pool, "aten.avg_pool2d": average_pool, "aten.avg_pool3d": average_pool,
     "aten._adaptive_avg_pool2d": adaptive_pool, "aten._adaptive_avg_pool3d": adaptive_pool, "aten.adaptive_avg_pool1d": adaptive_pool,
+    "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,13 @@ def _arange(reader: Reader, start: float, end: float, step: float = 1, dtype: to
     return reader.constant(array_of(torch.arange(start, end, step, dtype=dtype)))
 
 
+def _triangle_places(numpy_places: Callable[..., Any]) -> Convert:
+    def convert(reader: Reader, rows: int, columns: int, offset: int = 0, **_: Any) -> Any:
+        return reader.constant(np.stack(numpy_places(rows, offset, columns)).astype(np.int64))
+
+    return convert
+
+
 def _scalar(reader: Reader, value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return reader.constant(array_of(torch.scalar_tensor(value, dtype=dtype)))
 
@@ -144,6 +151,7 @@ TABLE: dict[str, Convert] = {
     "aten.copy": _copy_onto,
     "aten.empty": lambda reader, shape, **more: _full(reader, shape, 0.0, more.get("dtype")),  # what is written over, whatever it is
     "aten.new_empty_strided": lambda reader, x, shape, strides, dtype=None, **_: _new(reader, x, shape, dtype),
+    "aten.tril_indices": _triangle_places(np.tril_indices), "aten.triu_indices": _triangle_places(np.triu_indices),
     "aten.triu": _triangle(True), "aten.tril": _triangle(False),
     "aten.pixel_shuffle": lambda reader, x, factor: reader.emit("depth_to_space", x, blocksize=factor, mode="CRD"),
 }  # fmt: skip

@@ -64,7 +64,7 @@ MESSAGES = {
     "element type object": "strings",
     "found list": "sequences",
     "expected a tensor, found": "optional values",
-    "SequenceConstruct": "sequences",
+    "is a sequence of tensors": "sequences",
     "only the form since operator set 9": "the first form of Scan",
     "known rank": "optional values",
     "(value) must be a constant": "a padding value that is computed",

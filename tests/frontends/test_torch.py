@@ -31,6 +31,22 @@ class First(nn.Module):
         return self.layer(x)[0]
 
 
+class Bags(nn.Module):
+    """Rows of a table added up per bag, bags as rows and bags by their offsets; sampling by a grid; pairs below the diagonal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums, self.means = nn.EmbeddingBag(9, 4), nn.EmbeddingBag(9, 4, mode="mean")
+
+    def forward(self, indices: Any) -> Any:
+        rows = self.sums(indices) * self.means(indices)
+        uneven = self.means(indices.flatten(), torch.tensor([0, 2, 2, 7])) + self.sums(indices.flatten(), (indices[0] - indices[0, 0]).abs().sort()[0][:4])
+        image = rows.reshape(1, 1, 3, 4)
+        below = torch.tril_indices(4, 4, -1)
+        sampled = nn.functional.grid_sample(image, torch.tanh(uneven).reshape(1, 2, 4, 2), align_corners=False)
+        return rows, uneven, sampled, (uneven @ uneven.T)[below[0], below[1]], nn.InstanceNorm2d(1)(image)
+
+
 class Mixed(nn.Module):
     """Operations of many kinds on one tensor."""
 
@@ -68,6 +84,7 @@ MODELS: dict[str, Any] = {
     "gru": lambda: (First(nn.GRU(8, 16)), torch.randn(5, 2, 8)),
     "rnn": lambda: (First(nn.RNN(8, 16, nonlinearity="relu", bias=False)), torch.randn(5, 2, 8)),
     "embedding": lambda: (nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 3)), torch.randint(0, 10, (2, 4))),
+    "bags": lambda: (Bags(), torch.randint(0, 9, (3, 5))),
     "upsampling": lambda: (
         nn.Sequential(
             nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"), nn.PixelShuffle(2),

@@ -156,6 +156,22 @@ def test_gradients_equal_those_of_pytorch(name: str) -> None:
     assert torch.allclose(found.grad, wanted.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("bags", [(torch.tensor([[1, 5, 5], [0, 2, 1]]),), (torch.tensor([1, 5, 5, 0, 2]), torch.tensor([0, 2, 2]))])
+def test_tables_learn_from_bags(mode: str, bags: tuple[Any, ...]) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    table = nn.EmbeddingBag(7, 4, mode=mode)
+    backend = Recorder("reference")
+    gradients = []
+    for call in (table, torch.compile(table, backend=backend)):
+        table.zero_grad()
+        call(*bags).square().sum().backward()
+        gradients.append(table.weight.grad.clone())
+    assert backend.ran == [0, 1]
+    assert torch.allclose(*gradients, rtol=1e-4, atol=1e-5)
+
+
 def test_batches_of_other_sizes_get_graphs_of_their_own() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
