@@ -158,3 +158,9 @@ def test_a_single_node_computes_the_reference(name: str) -> None:
 def test_an_index_that_is_computed_has_to_be_in_memory() -> None:
     made = graph({"x": (3, 4)}, op("i", "argmax", "x", axis=1, keepdims=False), op("y", "gather", "x", "i", axis=1), out="y")
     assert check(made, "fusion") == 2
+
+
+def test_an_index_in_memory_is_not_read_where_its_reader_lies_outside() -> None:
+    picked = op("g", "gather_elements", "x", "i", axis=0)
+    made = graph({"x": (3, 4)}, op("i", "argmin", "x", axis=0), picked, op("y", "pad", "g", pads=(0, 2, 0, 1)), out="y")
+    assert check(made, "fusion") == 2

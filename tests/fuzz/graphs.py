@@ -37,7 +37,7 @@ KINDS = (
     Kind(4, _AXES, movement.concatenation), Kind(4, _AXES, movement.slicing), Kind(2, _AXES, movement.splitting),
     Kind(3, _AXES, movement.transposition), Kind(3, _ALL, movement.reshaping), Kind(2, _AXES, movement.padding),
     Kind(3, _AXES, movement.repetition), Kind(2, _AXES, movement.gathering), Kind(2, _MATRICES, movement.framing),
-    Kind(1, _ALL, movement.gate), Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
+    Kind(3, _AXES, movement.movements), Kind(1, _ALL, movement.gate), Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
 )  # fmt: skip
 
@@ -64,6 +64,8 @@ def _shape(growth: Growth) -> tuple[int, ...]:
     shape = [growth.pick(_SIZES) for _ in range(rank)]
     if growth.pick((False, False, True)):
         shape[growth.number(0, rank - 1)] = growth.pick(_LONG)
+    elif growth.pick((False, False, True)):
+        shape = [shape[0]] * rank
     while prod(shape) > LARGEST // 4:
         widest = max(range(rank), key=lambda d: shape[d])
         shape[widest] = shape[widest] // 2 + 1
@@ -77,4 +79,7 @@ def _extend(growth: Growth) -> None:
         growth.grow(growth.pick(("tanh", "sigmoid")), value, bound=1.0)
         return
     fitting = [k for k in KINDS if len(growth.shape(value)) in k.ranks for _ in range(k.weight)]
-    growth.pick(fitting).add(growth, value)
+    kind = growth.pick(fitting)
+    # Two nodes of a kind behind one value: alike, or alike but for an attribute.
+    for _ in range(growth.pick((1, 1, 1, 1, 2))):
+        kind.add(growth, value)

@@ -107,8 +107,10 @@ def concatenation(growth: Growth, value: str) -> None:
     parts = [value] + [growth.pick([*fitting[::-1], None]) for _ in range(growth.number(1, 2))]
     parts = [v if v is not None else growth.operand(*shape[:axis], growth.number(1, 3), *shape[axis + 1 :]) for v in parts]
     parts = list(growth.draw(st.permutations(parts)))
-    if sum(prod(growth.shape(p)) for p in parts) <= LARGEST:
-        growth.grow("concat", *parts, axis=axis, exact=all(p in growth.exact for p in parts))
+    for _ in range(growth.pick((1, 1, 2))):  # the same parts in another order, or only some of them, as dense networks join them
+        if sum(prod(growth.shape(p)) for p in parts) <= LARGEST:
+            growth.grow("concat", *parts, axis=axis, exact=all(p in growth.exact for p in parts))
+        parts = list(growth.draw(st.permutations(parts)))[: growth.number(2, len(parts))]
 
 
 def _fits(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> bool:
@@ -190,6 +192,20 @@ def framing(growth: Growth, value: str) -> None:
     step = growth.number(1, 3)
     if prod(outer) * ((length - stretch) // step + 1) * stretch * width <= LARGEST:
         growth.grow("frames", value, length=stretch, step=step, exact=True)
+
+
+def movements(growth: Growth, value: str) -> None:
+    """Move elements several times in a row; only the last result is read."""
+    for _ in range(growth.number(2, 3)):
+        rank = len(growth.shape(value))
+        growth.pick((transposition, reshaping, turning) if rank else (reshaping,))(growth, value)
+        value = growth.values[-1]
+
+
+def turning(growth: Growth, value: str) -> None:
+    """Turn one axis round."""
+    axis = growth.number(0, len(growth.shape(value)) - 1)
+    growth.grow("slice", value, starts=(-1,), ends=(-growth.shape(value)[axis] - 1,), axes=(axis,), steps=(-1,), exact=True)
 
 
 def triangle(growth: Growth, value: str) -> None:
