@@ -1,4 +1,4 @@
-"""Derived gradients equal those of PyTorch's autograd on the same inputs, also where the two could differ: ties, padding, reductions."""
+"""Results and derived gradients equal PyTorch's on the same inputs, also where the two could differ: ties, padding, reductions."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ TIED = [
 ]
 
 
-def gradients(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
-    """Return what the declared and derived operations compute, by operand."""
+def computed(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
+    """Return what the declared operation computes by result, and the derived one by operand."""
     bench, mark = bench_of([use], backward=True), f"{use.op} 0."
     given = {mark + name: value for name, value in values.items()} | {f"{mark}d{name}": seed for name, seed in seeds.items()}
     results = evaluate_graph(bench.graph, bench.spec.registry, given)
-    return {name: results[f"{mark}gradient.d{name}"] for name in values if f"{mark}gradient.d{name}" in results}
+    return {name.removeprefix(mark).removeprefix("gradient.d"): value for name, value in results.items()}
 
 
 def check(use: Use, values: dict[str, Any]) -> None:
-    """Compare all gradients of a use, given random ones of its results."""
+    """Compare the results of a use, and all gradients, given random ones of the results."""
     tensors = {name: torch.tensor(value, requires_grad=value.dtype.kind == "f") for name, value in values.items()}
     absent = [None if type_ is None else name for name, type_ in zip(use.instance.inputs, use.types, strict=False)]
     results = ORACLES[use.op](use.attributes, *(None if name is None else tensors[name] for name in absent))
@@ -58,7 +58,9 @@ def check(use: Use, values: dict[str, Any]) -> None:
     rng = np.random.default_rng(2)
     seeds = {name: rng.standard_normal(tuple(result.shape)) for name, result in zip(names, results, strict=True)}
     torch.autograd.backward(results, [torch.tensor(seed) for seed in seeds.values()])
-    found = gradients(use, values, seeds)
+    found = computed(use, values, seeds)
+    for name, result in zip(names, results, strict=True):
+        np.testing.assert_allclose(found[name], result.detach().numpy(), rtol=1e-6, atol=1e-9, err_msg=name)
     for name, tensor in tensors.items():
         if tensor.grad is not None:  # PyTorch has none of a weight of classes, nor of given statistics
             np.testing.assert_allclose(found[name], tensor.grad.numpy(), rtol=1e-6, atol=1e-9, err_msg=name)
