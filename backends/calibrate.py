@@ -42,7 +42,7 @@ HEADROOM = 1.03
 _LARGE = 1 << 30  # bytes that no cache holds
 _CHASE = 1 << 28  # bytes through which latency is measured: more than a cache, less than what address translation covers
 _LAUNCHES = 200
-_PAGE = 1 << 21
+_APART = 1 << 16
 _ROUNDS = 7
 
 
@@ -186,11 +186,11 @@ class _Calibrator:
         return self.device.time(self.device.capture(_repeated(launch, _LAUNCHES)), warmup=3, repeats=_ROUNDS).best / _LAUNCHES
 
     def _first_load(self) -> float:
-        """Return the seconds of a kernel inside a graph that loads and stores one line; each loads from a page of its own."""
+        """Return the seconds of a kernel inside a graph that loads and stores one line, a different one each."""
         kernel = touch_kernel()
         (loaded,) = self.device.build([kernel])
-        source = self.device.allocate(_LAUNCHES * _PAGE)
-        launches = [self.device.bind(loaded, kernel, [self.out, Pointer(source, k * _PAGE)]) for k in range(_LAUNCHES)]
+        source = self.device.allocate(_LAUNCHES * _APART)
+        launches = [self.device.bind(loaded, kernel, [self.out, Pointer(source, k * _APART)]) for k in range(_LAUNCHES)]
 
         def run() -> None:
             for launch in launches:
