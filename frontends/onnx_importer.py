@@ -6,7 +6,7 @@ over in silence, so that each fault is reported once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..ir.errors import CutsError, ErrorList, GraphError
 from ..ir.graph import Array, Attribute, Graph, Node
 from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
+from .onnx_branch import take_branch
 from .onnx_call import Call, Convert, MoreResults, Opaque
 from .onnx_fold import can_fold, fold
 from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined
@@ -155,7 +156,7 @@ class Importer:
         if self._foldable(node):
             self._fold(node, attributes, where)
         elif node.op_type == "If":
-            self._branch(node, attributes, where)
+            take_branch(self, node, attributes, where)
         elif node.op_type == "Scan":
             unroll_scan(self, node, attributes, where)
         elif node.op_type == "Loop":
@@ -178,23 +179,6 @@ class Importer:
             if not isinstance(value, (np.ndarray, np.generic)) or dtype_of_numpy(value.dtype) is None:
                 raise GraphError(f"{where}: its constant result is no tensor of a supported element type")
             self._define_constant(name, np.asarray(value))
-
-    def _branch(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-        """Import the branch of an `If` whose condition is constant in place of the node."""
-        name = self.aliases.get(node.input[0], node.input[0])
-        condition = self.constants.get(name)
-        if condition is None:
-            self.want(name)
-            raise Opaque(f"{where}: the condition must be a constant, found a computed value")
-        branch = attributes["then_branch" if bool(condition) else "else_branch"]
-        for tensor in branch.initializer:
-            self._define_constant(tensor.name, tensor_array(tensor, self.folder, f"{where}: initialiser {quote(tensor.name)}"))
-        self.run(branch.node)
-        for name, inner in zip(node.output, branch.output, strict=True):
-            if inner.name in self.unknown:
-                self.unknown.add(name)
-            else:
-                self.alias(name, self.aliases.get(inner.name, inner.name))
 
     def _convert(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         inputs = tuple(self.aliases.get(name, name) or None for name in node.input)
@@ -234,6 +218,17 @@ class Importer:
                 value = value.decode("utf-8", "replace")
             values[attribute.name] = value
         return values
+
+    def attempt(self, step: Callable[[], list[str]]) -> list[str] | None:
+        """Return the values that a step imports; where it cannot, forget what it added and what went wrong, and return None."""
+        nodes, errors = len(self.nodes), len(self.errors)
+        held = {op: list(names) for op, names in self.unsupported.items()}, dict(self.refused), set(self.unknown)
+        found = step()
+        if len(self.errors) == errors and self.unsupported == held[0] and not self.unknown.intersection(found):
+            return found
+        del self.nodes[nodes:], self.errors[errors:]
+        self.unsupported, self.refused, self.unknown = held
+        return None
 
     # ---- names
 

@@ -1,4 +1,4 @@
-"""ONNX's sampling at computed places, einsum and the small makers of constants."""
+"""ONNX's sampling at computed places, blocks of images, einsum and the small makers of constants."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from .einsum import einsum_steps
 from .onnx_call import Call, Convert
 from .onnx_model import element_type
+from .onnx_window import window_attributes
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
@@ -41,9 +42,44 @@ def _mel_weight_matrix(call: Call) -> None:
         call.array(position, "which fixes the shape of the result")
 
 
+def _deform_conv(call: Call) -> None:
+    """Groups follow from the shapes."""
+    kernel = call.ints("kernel_shape") or call.type(1).shape[2:]
+    call.attribute("group", 1)
+    given = {**window_attributes(call, kernel), "offset_groups": call.attribute("offset_group", 1)}
+    call.result("deform_conv", *(call.operand(n) for n in range(3)), call.optional(3), call.optional(4), **given)
+
+
+def _roi_align(call: Call) -> None:
+    samples = call.attribute("sampling_ratio", 0)
+    if samples == 0:
+        call.refuse("attribute 'sampling_ratio': 0 makes the number of samples depend on values; expected a number of samples")
+    mode = call.attribute("coordinate_transformation_mode", "half_pixel" if call.opset >= 16 else "output_half_pixel")
+    call.result(
+        "roi_align",
+        *(call.operand(n) for n in range(3)),
+        sizes=(call.attribute("output_height", 1), call.attribute("output_width", 1)),
+        samples=samples,
+        scale=call.attribute("spatial_scale", 1.0),
+        half_pixel=mode == "half_pixel",
+        mode=call.attribute("mode", "avg"),
+    )
+
+
+def _col2im(call: Call) -> None:
+    sizes, block = call.ints("image_shape", 1), call.ints("block_shape", 2)
+    if sizes is None or block is None:
+        call.fail("the shapes of the image and of a block are required")
+    given = {name: call.ints(name) for name in ("strides", "pads", "dilations")}
+    call.result("col2im", call.operand(0), sizes=sizes, block=block, **given)
+
+
 TABLE: dict[str, Convert] = {
     "GridSample": _grid_sample,
     "Einsum": _einsum,
     "EyeLike": _eye_like,
     "MelWeightMatrix": _mel_weight_matrix,
+    "DeformConv": _deform_conv,
+    "RoiAlign": _roi_align,
+    "Col2Im": _col2im,
 }

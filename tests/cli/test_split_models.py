@@ -29,10 +29,11 @@ def detector() -> Any:
         "most": np.array([5]), "overlap": np.array([0.5], np.float32), "two": np.float32(2), "last": np.array([2]),
     }  # fmt: skip
 
-    def branch(name: str, op: str) -> Any:
-        return helper.make_graph(
-            [helper.make_node(op, ["kept", "two"], [name])], name, [], [helper.make_value_info(name, onnx.TypeProto())]
-        )
+    def branch(name: str, *nodes: Any) -> Any:
+        return helper.make_graph(nodes, name, [], [helper.make_value_info(name, onnx.TypeProto())])
+
+    most = branch("a", helper.make_node("ReduceMax", ["kept"], ["a"]))  # of another shape, so that both cannot be computed
+    double = branch("b", helper.make_node("Mul", ["kept", "two"], ["b"]))
 
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["h"]),
@@ -49,7 +50,7 @@ def detector() -> Any:
         helper.make_node("Gather", ["boxes", "flat"], ["kept"], axis=1),
         helper.make_node("ReduceMean", ["kept"], ["mean"], keepdims=0),
         helper.make_node("Greater", ["mean", "two"], ["wide"]),
-        helper.make_node("If", ["wide"], ["scaled"], name="choice", then_branch=branch("a", "Div"), else_branch=branch("b", "Mul")),
+        helper.make_node("If", ["wide"], ["scaled"], name="choice", then_branch=most, else_branch=double),
         helper.make_node("Tanh", ["scaled"], ["y"]),
     ]
     graph = helper.make_graph(
