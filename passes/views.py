@@ -70,7 +70,10 @@ def _is_join(unit: Unit) -> bool:
 
 
 def _moved(where: Sequence[Index], to: Sequence[Index], axes: Sequence[Var], shape: Sequence[int], storage: Storage) -> Storage | None:
-    """Return the storage of a tensor whose element `where(axes)` is element `to(axes)` of a tensor that lives at `storage`."""
+    """Return the storage of a tensor whose element `where(axes)` is element `to(axes)` of a tensor that lives at `storage`.
+
+    None where addresses are not affine, or where they would run backwards: a storage begins at its first element.
+    """
     dims = tuple(Var(f"d{n}", extent) for n, extent in enumerate(shape))
     solution = solve([(w, as_index(d)) for w, d in zip(where, dims, strict=True)], axes)
     if solution is None or solution.guards or solution.free:
@@ -78,7 +81,8 @@ def _moved(where: Sequence[Index], to: Sequence[Index], axes: Sequence[Var], sha
     address = linearise([substitute(i, solution.values) for i in to], storage.strides)
     if not is_affine(address):
         return None
-    return Storage(storage.buffer, storage.offset + address.const, tuple(address.coefficient(d) for d in dims))
+    strides = tuple(address.coefficient(d) for d in dims)
+    return Storage(storage.buffer, storage.offset + address.const, strides) if min(strides, default=0) >= 0 else None
 
 
 class _Finder:
@@ -194,7 +198,7 @@ class _Finder:
         if read is None:
             return
         found = _moved(statement.write, read.indices, statement.axes, self.types[target].shape, self.storage(read.tensor))
-        if found is not None and all(s >= 0 for s in found.strides):
+        if found is not None:
             self.storages[target] = found
             self._set_free(unit)
 

@@ -82,3 +82,10 @@ def test_an_output_that_shows_an_input_is_copied() -> None:
 ])  # fmt: skip
 def test_alignment_divides_the_offset_and_every_stride_but_the_unit_one(storage: Storage, elements: int) -> None:
     assert alignment(storage, TensorType(DType.F32, (2, 4))) == elements
+
+
+def test_what_is_shown_backwards_is_not_placed_backwards() -> None:
+    turned = op("t", "slice", "r", starts=(-1,), ends=(-9,), axes=(0,), steps=(-1,))
+    assert not views_of(graph({"x": (3,)}, op("r", "relu", "x"), turned, out="t")).storages
+    joined = views_of(graph({"x": (3,)}, op("r", "relu", "x"), turned, op("y", "concat", "t", "t", axis=0), out="y"))
+    assert all(stride >= 0 for storage in joined.storages.values() for stride in storage.strides)
