@@ -5,8 +5,8 @@
     python bench/fuzz.py --replay finding-17.json --seed 17
 
 Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). Each graph is one job of a worker
-process; a job that crashes or hangs is run again, and is a finding if it does so again. A finding is shrunk, unless `--no-shrink` is
-given, and written beside `--out` as a graph that `--replay` runs again.
+process; a job that crashes or hangs is run again twice, and is a finding if it never ends otherwise. A finding is shrunk, unless
+`--no-shrink` is given, and written beside `--out` as a graph that `--replay` runs again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from cuts.search.build import Done, Job, Workers
 from cuts.search.child import Child, Lost
 from cuts.tests.fuzz.checking import WAYS
 from cuts.tests.fuzz.drawing import drawn, shrunk
+from cuts.tests.fuzz.reducing import reduced
 from cuts.tests.fuzz.service import Report
 
 SERVICE = "cuts.tests.fuzz.service:Fuzzer"
+#: How often a graph is tried while Hypothesis shrinks it, and while it is cut down behind that.
+SHRINKING = 60
 #: Seconds that one graph may take, in all ways together.
 LIMIT = 120.0
 
@@ -101,8 +104,8 @@ def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
             for done in workers.collect(5.0):
                 number = done.job.owner
                 graph, tries = waiting.pop(number)
-                if done.error and not tries:
-                    waiting[number] = (graph, 1)
+                if done.error and tries < 2:
+                    waiting[number] = (graph, tries + 1)
                     workers.submit(_job(options.target, number, graph))
                 else:
                     yield number, graph, _report(done)
@@ -147,7 +150,7 @@ def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Rep
         return found.kind == report.kind
 
     try:
-        least = shrunk(options.seed, number, shows)
+        least = reduced(shrunk(options.seed, number, shows, SHRINKING), shows, SHRINKING)
     finally:
         child.close()
     return least, known.get(graph_to_json(least), report)
@@ -212,7 +215,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")
-    parser.add_argument("--bug", default="", help="with --planted: only bugs whose name has this text; with --replay: the bug of this name")
+    parser.add_argument(
+        "--bug", default="", help="with --planted: only bugs whose name has one of these texts (a|b); with --replay: a bug's name"
+    )
     parser.add_argument("--replay", type=Path, help="a graph.json to check")
     options = parser.parse_args(arguments)
     if options.replay:

@@ -55,7 +55,8 @@ class Hunt:
 
     target: str
     graphs: Sequence[tuple[int, Graph]]
-    clean: dict[int, bool] = field(factory=dict)
+    clean: dict[tuple[int, str], bool] = field(factory=dict)
+    sound: Child = field(factory=lambda: Child(SERVICE))
     lock: Lock = field(factory=Lock)
 
     def catch(self, bug: Bug) -> Catch:
@@ -71,25 +72,23 @@ class Hunt:
                 for number, graph in graphs:
                     tried += 1
                     report = checked(child, self.target, graph, number, (way,))
-                    if report.kind not in ("", "ill-conditioned") and self._is_clean(number, graph):
+                    if report.kind not in ("", "ill-conditioned") and self._is_clean(number, graph, way):
                         return Catch(bug, tried, time.monotonic() - begin, report.kind, way, number, report.text)
         finally:
             child.close()
         return Catch(bug, tried, time.monotonic() - begin)
 
-    def _is_clean(self, number: int, graph: Graph) -> bool:
+    def _is_clean(self, number: int, graph: Graph, way: str) -> bool:
         """Whether the compiler as it is has nothing wrong with a graph."""
         with self.lock:
-            if number not in self.clean:
-                child = Child(SERVICE)
-                self.clean[number] = checked(child, self.target, graph, number).kind in ("", "ill-conditioned")
-                child.close()
-            return self.clean[number]
+            if (number, way) not in self.clean:
+                self.clean[number, way] = checked(self.sound, self.target, graph, number, (way,)).kind in ("", "ill-conditioned")
+            return self.clean[number, way]
 
 
 def hunt(options: argparse.Namespace) -> int:
     """Plant every bug that is asked for; return 1 where one in twenty is not found."""
-    bugs = [b for b in BUGS if options.bug in f"{b.area} {b.name}"]
+    bugs = [b for b in BUGS if any(text in f"{b.area}: {b.name}" for text in options.bug.split("|"))]
     begin = time.monotonic()
     search = Hunt(options.target, list(drawn(options.seed, options.first, options.graphs)))
     caught: list[Catch] = []
@@ -98,6 +97,7 @@ def hunt(options: argparse.Namespace) -> int:
             catch = done.result()
             caught.append(catch)
             print(f"{'caught' if catch.kind else 'MISSED'} {catch.tried:>4} graphs  {catch.seconds:>6.1f} s  {catch.bug.name}", flush=True)
+    search.sound.close()
     caught.sort(key=lambda c: bugs.index(c.bug))
     if options.out:
         _write(options, caught, begin)
@@ -113,9 +113,16 @@ def hunt(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, caught: Sequence[Catch], begin: float) -> None:
+    """Write what became of the bugs; those that the file has from an earlier run, and that are still planted, stay."""
+    facts = {"target": options.target, "seed": options.seed, "of": options.graphs}
+    rows = {row["name"]: row for row in json.loads(options.out.read_text())["bugs"]} if options.out.exists() else {}
+    rows |= {c.bug.name: {"name": c.bug.name, **c.record, **facts} for c in caught}
+    kept = [rows[b.name] for b in BUGS if b.name in rows]
     record = {
-        "target": options.target, "seed": options.seed, "graphs": options.graphs, "planted": len(caught),
-        "caught": sum(bool(c.kind) for c in caught), "seconds": round(time.monotonic() - begin, 1), "bugs": [c.record for c in caught],
-    }  # fmt: skip
+        "planted": len(kept),
+        "caught": sum(row["caught"] for row in kept),
+        "seconds": round(time.monotonic() - begin, 1),
+        "bugs": kept,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ def drawn(chosen: int, first: int, count: int) -> Iterator[tuple[int, Graph]]:
                 yield batch * BATCH + place, graph
 
 
-def shrunk(chosen: int, number: int, shows: Callable[[Graph], bool], most: int = 150) -> Graph:
+def shrunk(chosen: int, number: int, shows: Callable[[Graph], bool], most: int) -> Graph:
     """Return the least graph that Hypothesis finds from graph `number` on for which `shows` holds; it is asked at most `most` times."""
     batch, place = divmod(number, BATCH)
     least: list[Graph] = []

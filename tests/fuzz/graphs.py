@@ -37,7 +37,9 @@ KINDS = (
     Kind(4, _AXES, movement.concatenation), Kind(4, _AXES, movement.slicing), Kind(2, _AXES, movement.splitting),
     Kind(3, _AXES, movement.transposition), Kind(3, _ALL, movement.reshaping), Kind(2, _AXES, movement.padding),
     Kind(3, _AXES, movement.repetition), Kind(2, _AXES, movement.gathering), Kind(2, _MATRICES, movement.framing),
-    Kind(3, _AXES, movement.movements), Kind(1, _ALL, movement.gate), Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
+    Kind(3, _AXES, movement.movements), Kind(3, _AXES, movement.growing), Kind(2, _AXES, matrices.statistics),
+    Kind(2, range(4, 5), matrices.rotation), Kind(1, _ALL, movement.gate), Kind(1, _ALL, movement.clipped),
+    Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
 )  # fmt: skip
 

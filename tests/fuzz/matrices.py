@@ -6,7 +6,8 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from .growth import Growth
+from .growth import LARGEST, Growth
+from .movement import activation
 
 
 def product(growth: Growth, value: str) -> None:
@@ -117,6 +118,28 @@ def reduction(growth: Growth, value: str) -> None:
     grows = terms if op in ("reduce_sum", "reduce_l1") else 1
     exact = op in ("reduce_max", "reduce_min")
     growth.grow(op, value, axes=axes, keepdims=growth.flag(), exact=exact, bound=growth.bounds[value] * grows + 8 * (not exact))
+
+
+def statistics(growth: Growth, value: str) -> None:
+    """Reduce along an axis, repeat the result along another, and join both where they fit."""
+    shape = growth.shape(value)
+    axis, other = growth.number(0, len(shape) - 1), growth.number(0, len(shape) - 1)
+    least = growth.grow(growth.pick(("reduce_max", "reduce_mean", "reduce_min")), value, axes=(axis,), keepdims=True)
+    repeats = tuple(growth.number(2, 3) if d == other else 1 for d in range(len(shape)))
+    if prod(shape) // shape[axis] * prod(repeats) <= LARGEST:
+        growth.grow("tile", least, repeats=repeats)
+    growth.grow("sub", value, least, bound=2 * growth.bounds[value])
+
+
+def rotation(growth: Growth, value: str) -> None:
+    """Turn pairs of elements of the last axis by angles that depend on the place along the axis before it."""
+    shape = growth.shape(value)
+    if len(shape) != 4 or shape[3] < 2:
+        activation(growth, value)
+        return
+    half = growth.number(1, shape[3] // 2)
+    angles = [growth.operand(1, 1, shape[2], half) for _ in range(2)]
+    growth.grow("rotary", value, *angles, interleaved=growth.flag(), bound=growth.bounds[value] * 4)
 
 
 def _subsets(rank: int) -> st.SearchStrategy[set[int]]:

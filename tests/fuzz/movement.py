@@ -113,6 +113,21 @@ def concatenation(growth: Growth, value: str) -> None:
         parts = list(growth.draw(st.permutations(parts)))[: growth.number(2, len(parts))]
 
 
+def growing(growth: Growth, value: str) -> None:
+    """Join more and more results along an axis, as dense networks do: each part is computed from what was joined before."""
+    axis = growth.number(0, len(growth.shape(value)) - 1)
+    parts = [growth.grow(growth.pick(GENTLE), value) for _ in range(2)]
+    for _ in range(growth.number(1, 2)):
+        if sum(prod(growth.shape(p)) for p in parts) > LARGEST:
+            return
+        joined = growth.grow("concat", *parts, axis=axis)
+        start = growth.number(0, growth.shape(joined)[axis] - 1)
+        part = growth.grow("slice", joined, starts=(start,), ends=(growth.shape(joined)[axis],), axes=(axis,))
+        parts.append(growth.grow(growth.pick(GENTLE), part))
+        parts = growth.pick((parts, parts[1:], parts[::-1]))
+    growth.grow("concat", *parts, axis=axis)
+
+
 def _fits(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> bool:
     return len(a) == len(b) and all(x == y or d == axis for d, (x, y) in enumerate(zip(a, b, strict=True)))
 

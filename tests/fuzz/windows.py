@@ -81,11 +81,15 @@ def resizing(growth: Growth, value: str) -> None:
     """Add resizing of the spatial axes, to the nearest element or between neighbours."""
     batch, channels, *spatial = growth.shape(value)
     room = max(1, LARGEST // (batch * channels))
-    sizes = tuple(max(1, min(size + growth.number(-2, 3), int(room ** (1 / len(spatial))))) for size in spatial)
+    twice = growth.flag()
+    wanted = [2 * size if twice else size + growth.number(-2, 3) for size in spatial]
+    sizes = tuple(max(1, min(size, int(room ** (1 / len(spatial))))) for size in wanted)
     mode = growth.pick(("half_pixel", "asymmetric", "align_corners"))
     op = growth.pick(("resize_nearest", "resize_linear"))
     more = {"nearest_mode": growth.pick(("round_prefer_floor", "floor", "ceil"))} if op == "resize_nearest" else {}
     growth.grow(op, value, sizes=(batch, channels, *sizes), coordinate_transformation_mode=mode, exact=op == "resize_nearest", **more)
+    if twice:
+        pooling(growth, growth.values[-1])
 
 
 def shuffling(growth: Growth, value: str) -> None:

@@ -1,0 +1,50 @@
+"""Cutting a graph down: one output, and inputs in the place of computed values, as long as it still shows what is looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attrs import evolve
+from cuts.ir.graph import Graph
+
+
+def reduced(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Graph:
+    """Return a smaller graph for which `shows` holds; it is asked at most `most` times."""
+    asked = 0
+    smaller: Graph | None = graph
+    while smaller is not None:
+        graph, smaller = smaller, None
+        for candidate in _candidates(graph):
+            if asked == most:
+                return graph
+            asked += 1
+            if shows(candidate):
+                smaller = candidate
+                break
+    return graph
+
+
+def _candidates(graph: Graph) -> Iterator[Graph]:
+    """Yield graphs with one output only, with an output less, and with a node less whose results are inputs instead; last nodes first."""
+    if len(graph.outputs) > 1:
+        yield from (_needed(evolve(graph, outputs=(output,))) for output in graph.outputs)
+        yield from (_needed(evolve(graph, outputs=tuple(v for v in graph.outputs if v != output))) for output in graph.outputs)
+    for node in reversed(graph.nodes):
+        if not set(node.outputs) & set(graph.outputs):
+            inputs, nodes = (*graph.inputs, *node.outputs), tuple(n for n in graph.nodes if n is not node)
+            yield _needed(evolve(graph, inputs=inputs, nodes=nodes))
+
+
+def _needed(graph: Graph) -> Graph:
+    """Return a graph without what its outputs do not depend on."""
+    wanted = set(graph.outputs)
+    nodes = []
+    for node in reversed(graph.nodes):
+        if wanted & set(node.outputs):
+            nodes.append(node)
+            wanted.update(node.operands)
+            wanted.update(node.outputs)
+    constants = {name: array for name, array in graph.constants.items() if name in wanted}
+    types = {name: type_ for name, type_ in graph.types.items() if name in wanted}
+    inputs = tuple(v for v in graph.inputs if v in wanted)
+    return Graph(graph.name, inputs, graph.outputs, types, tuple(reversed(nodes)), constants)
