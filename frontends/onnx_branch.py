@@ -45,7 +45,8 @@ def _both_branches(importer: Importer, node: onnx.NodeProto, condition: str, att
         body, label = attributes[key], f"{origin}.{key}"
         found.append(importer.attempt(lambda body=body, label=label: import_step(importer, body, [], label, where)))  # type: ignore[misc]
     yes, no = found
-    if yes is None or no is None or [importer.types[v] for v in yes] != [importer.types[v] for v in no]:
+    types = [None if values is None else [importer.types.get(v) for v in values] for values in (yes, no)]  # a sequence has none
+    if yes is None or no is None or types[0] != types[1] or None in (types[0] or ()):
         importer.want(condition)
         raise Opaque(f"{where}: the condition must be a constant, found a computed value; its branches cannot both be computed")
     (test,) = importer.add_node("reshape", [condition], {"shape": ()}, origin, [None])
