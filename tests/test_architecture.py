@@ -9,6 +9,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from cuts.ir.functions import COMBINERS, FUNCTIONS
+from cuts.ops import Registry
+from cuts.ops.builtins import BUILTINS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -84,6 +87,22 @@ def test_no_pass_names_a_target() -> None:
     for module in (m for m in MODULES if m.parts[0] == "passes"):
         constants = [n.value for n in ast.walk(parsed(module)) if isinstance(n, ast.Constant)]
         assert not [c for c in constants if isinstance(c, str) and c.lower().split(":")[0] in names], module
+
+
+#: Words of the compiler that are names of operations too, and what they mean there.
+OTHER_MEANINGS = {"tile": "a block of elements", "pad": "elements between rows of shared memory", "split": "a pass"}
+
+
+def test_nothing_asks_for_the_name_of_an_operation() -> None:
+    shared = {*FUNCTIONS, *BUILTINS, *COMBINERS, *OTHER_MEANINGS}  # what expressions and schedules are made of
+    names = set(Registry.builtin()) - shared
+    for module in (m for m in MODULES if m.parts[0] in ("ops", "passes")):
+        tree = parsed(module)
+        strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        assert not strings & names, module
+        compared = [n for n in ast.walk(tree) if isinstance(n, ast.Compare) and module.parts[0] == "passes"]
+        asked = [n for n in compared for side in (n.left, *n.comparators) if isinstance(side, ast.Attribute) and side.attr == "op"]
+        assert not [n for n in asked if any(isinstance(inner, ast.Constant) for inner in ast.walk(n))], module
 
 
 def test_every_package_is_listed() -> None:
