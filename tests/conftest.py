@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # drawing a fusion group and building its kernel takes its time
 
+_ANNOUNCED: pytest.StashKey[list[str]] = pytest.StashKey()
+
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW)
 settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
@@ -21,6 +23,22 @@ settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff")
+
+
+@pytest.fixture
+def announce(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Say a line at the end of the run, whatever became of the test."""
+    lines = request.config.stash[_ANNOUNCED]
+    return lines.append
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ANNOUNCED] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash[_ANNOUNCED]:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -1,0 +1,141 @@
+"""ONNX's own node tests: which there are, which are in scope (and why others are not), and whether a backend computes what one expects."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from cuts.frontends.onnx_backend import ReferenceBackend, out_of_scope
+from cuts.onnx_backend import CutsBackend
+from onnx import numpy_helper
+
+BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}
+
+#: Cases that expect what nobody else can compute.
+DISPUTED = {
+    "test_l2normalization_axis_0": "0 / 0 taken as 0, which only newer editions of the standard say",
+    "test_resize_downsample_scales_linear_align_corners": "uses the fractional output length, ONNX Runtime the whole one",
+    "test_training_dropout_default": "expects the numbers of NumPy's generator",
+    "test_training_dropout_default_mask": "expects the numbers of NumPy's generator",
+    "test_training_dropout": "expects the numbers of NumPy's generator",
+    "test_training_dropout_mask": "expects the numbers of NumPy's generator",
+    "test_dynamicquantizelinear": "expects a tie of single precision to be rounded as such, which exact arithmetic has not",
+}
+#: Operations that stay outside the vocabulary, and why.
+REASONS = {
+    "BitCast": "reinterprets bytes, which are no elements",
+    "Col2Im": "a gradient (of im2col), which is derived and not declared",
+    "DeformConv": "not declared",
+    "Det": "a factorisation, whose steps depend on values",
+    "ImageDecoder": "decodes files",
+    "Loop": "a loop whose length depends on values",
+    "NonMaxSuppression": "how many boxes stay depends on values",
+    "NonZero": "the shape of the result depends on values",
+    "Optional": "optional values",
+    "OptionalGetElement": "optional values",
+    "RandomUniformLike": "expects the numbers of NumPy's generator",
+    "RoiAlign": "not declared",
+    "SplitToSequence": "sequences",
+    "TfIdfVectorizer": "counts n-grams of texts",
+    "Unique": "the shape of the result depends on values",
+    "ai.onnx.ml.ArrayFeatureExtractor": "classical machine learning",
+    "ai.onnx.ml.Binarizer": "classical machine learning",
+    "ai.onnx.ml.TreeEnsemble": "classical machine learning",
+    "ai.onnx.preview.FlexAttention": "a preview, with subgraphs",
+    "ai.onnx.preview.training.Adagrad": "a preview; training goes through cuts.grad",
+    "ai.onnx.preview.training.Adam": "a preview; training goes through cuts.grad",
+    "ai.onnx.preview.training.Momentum": "a preview; training goes through cuts.grad",
+}
+#: What an importer's message says, and the reason in words.
+MESSAGES = {
+    "element type object": "strings",
+    "found list": "sequences",
+    "expected a tensor, found": "optional values",
+    "is a sequence of tensors": "sequences",
+    "only the form since operator set 9": "the first form of Scan",
+    "known rank": "optional values",
+    "(value) must be a constant": "a padding value that is computed",
+}
+
+
+@cache
+def cases() -> tuple[Any, ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import onnx.backend.test.case.node as node_cases
+
+        return tuple(case for case in node_cases.collect_testcases(None) if not case.name.endswith("_expanded"))
+
+
+def reason(case: Any) -> str:
+    """Return why a case is out of scope, in words; an empty text where it is in scope."""
+    if case.name in DISPUTED:
+        return DISPUTED[case.name]
+    inputs = dict(zip((value.name for value in case.model.graph.input), case.data_sets[0][0], strict=False))
+    message = out_of_scope(case.model, inputs)
+    if "not supported: " in message:
+        name = message.split("not supported: ")[1].split(" ")[0]
+        return f"{name}: {REASONS.get(name, 'not listed')}"
+    found = next((words for part, words in MESSAGES.items() if part in message), None)
+    if found is None and "element type " in message:
+        return f"element type {message.split('element type ')[1].split(' ')[0].lower()}"
+    return found or message
+
+
+@cache
+def scope() -> dict[str, str]:
+    """Map the name of every case to the reason that it is out of scope."""
+    return {case.name: reason(case) for case in cases()}
+
+
+def in_scope() -> Iterator[Any]:
+    return (case for case in cases() if not scope()[case.name])
+
+
+def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
+    """Return what is wrong with the outputs of a case: the standard's tolerance, and a few roundings of the largest element."""
+    inputs, outputs = case.data_sets[0]
+    found = backend.run_model(case.model, inputs)
+    for result, value in zip(found, outputs, strict=True):
+        expected = np.asarray(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value)
+        if result.shape != expected.shape or result.dtype != expected.dtype:
+            return f"{case.name}: expected {expected.dtype}{list(expected.shape)}, found {result.dtype}{list(result.shape)}"
+        rounding = 0.0
+        if expected.dtype.kind == "f" and expected.size:
+            finite = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+            rounding = 4 * float(np.finfo(expected.dtype).eps) * float(finite)
+        if not np.allclose(result.astype(float), expected.astype(float), rtol=case.rtol, atol=case.atol + rounding, equal_nan=True):
+            return f"{case.name}: off by {np.nanmax(np.abs(result.astype(float) - expected.astype(float)))}"
+    return ""
+
+
+def by_turns(names: list[str]) -> list[str]:
+    """Return the first case of every operation, then the second of each, and so on."""
+    seen: dict[str, int] = {}
+    turns: list[tuple[int, str]] = []
+    for name in names:
+        op = case_of(name).model.graph.node[0].op_type
+        seen[op] = seen.get(op, 0) + 1
+        turns.append((seen[op], name))
+    return [name for _, name in sorted(turns, key=lambda turn: turn[0])]
+
+
+@cache
+def case_of(name: str) -> Any:
+    """Return a case by its name."""
+    return next(case for case in cases() if case.name == name)
+
+
+def run_case(name: str, backend: str, deadline: float) -> str | None:
+    """Return what is wrong with a case on a backend; None where the time is up. Runs in processes of their own."""
+    if time.time() > deadline:
+        return None
+    try:
+        return complaint(case_of(name), BACKENDS[backend])
+    except Exception as error:
+        return f"{name}: {type(error).__name__}: {error}"

@@ -1,0 +1,78 @@
+"""Networks of many kinds, exported by each of PyTorch's exporters, compute what PyTorch and ONNX Runtime do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+from cuts.driver import build  # noqa: E402  # these packages are optional
+from cuts.frontends.torch import load_torch  # noqa: E402
+from cuts.runtime.onnx_oracle import run_onnxruntime  # noqa: E402
+from cuts.tests.frontends.zoo import ZOO  # noqa: E402
+from cuts.tests.needs import needs_opencl  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn about their own insides
+#: Networks whose kernels run in every session; the others do so at night.
+KERNELS = ["segmentation", "decoder", "recommender", "windows"]
+
+
+def made(name: str) -> tuple[Any, tuple[Any, ...]]:
+    torch.manual_seed(0)
+    module = ZOO[name].make().eval()
+    for part in module.modules():
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+            torch.nn.init.uniform_(part.running_mean, -0.2, 0.2)
+            torch.nn.init.uniform_(part.running_var, 0.7, 1.3)
+    return module, ZOO[name].inputs()
+
+
+def exported(name: str, path: Path) -> dict[str, Any]:
+    """Write a network as ONNX and return its inputs."""
+    module, inputs = made(name)
+    names = [f"input{n}" for n in range(len(inputs))]
+    network = ZOO[name]
+    with torch.no_grad():
+        torch.onnx.export(module, inputs, path, dynamo=not network.traced, opset_version=network.opset, input_names=names, verbose=False)
+    return {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert len(found) == len(expected)
+    for value, wanted in zip(found, expected, strict=True):
+        assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype)
+        assert np.allclose(value, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_an_exported_program_computes_what_pytorch_does(name: str) -> None:
+    module, inputs = made(name)
+    plan = build(load_torch(module, inputs), "reference")
+    found = plan.run({name: value.numpy() for name, value in zip(plan.inputs, inputs, strict=True)})
+    with torch.no_grad():
+        expected = module(*inputs)
+    assert_equal(list(found.values()), [v.numpy() for v in (expected if isinstance(expected, tuple) else (expected,))])
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_an_onnx_file_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
+    inputs = exported(name, tmp_path / "model.onnx")
+    plan = build(tmp_path / "model.onnx", "reference")
+    expected = run_onnxruntime(tmp_path / "model.onnx", inputs)
+    assert_equal(list(plan.run(inputs).values()), [expected[output] for output in plan.plan.outputs])
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", ZOO if os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly" else KERNELS)
+def test_kernels_compute_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
+    inputs = exported(name, tmp_path / "model.onnx")
+    plan = build(tmp_path / "model.onnx", "opencl")
+    expected = run_onnxruntime(tmp_path / "model.onnx", inputs)
+    assert_equal(list(plan.run(inputs).values()), [expected[output] for output in plan.plan.outputs])
