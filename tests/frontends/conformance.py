@@ -29,8 +29,6 @@ DISPUTED = {
 #: Operations that stay outside the vocabulary, and why.
 REASONS = {
     "BitCast": "reinterprets bytes, which are no elements",
-    "Col2Im": "a gradient (of im2col), which is derived and not declared",
-    "DeformConv": "not declared",
     "Det": "a factorisation, whose steps depend on values",
     "ImageDecoder": "decodes files",
     "Loop": "a loop whose length depends on values",
@@ -39,7 +37,6 @@ REASONS = {
     "Optional": "optional values",
     "OptionalGetElement": "optional values",
     "RandomUniformLike": "expects the numbers of NumPy's generator",
-    "RoiAlign": "not declared",
     "SplitToSequence": "sequences",
     "TfIdfVectorizer": "counts n-grams of texts",
     "Unique": "the shape of the result depends on values",

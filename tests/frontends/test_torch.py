@@ -40,7 +40,9 @@ class Bags(nn.Module):
 
     def forward(self, indices: Any) -> Any:
         rows = self.sums(indices) * self.means(indices)
-        uneven = self.means(indices.flatten(), torch.tensor([0, 2, 2, 7])) + self.sums(indices.flatten(), (indices[0] - indices[0, 0]).abs().sort()[0][:4])
+        uneven = self.means(indices.flatten(), torch.tensor([0, 2, 2, 7])) + self.sums(
+            indices.flatten(), (indices[0] - indices[0, 0]).abs().sort()[0][:4]
+        )
         image = rows.reshape(1, 1, 3, 4)
         below = torch.tril_indices(4, 4, -1)
         sampled = nn.functional.grid_sample(image, torch.tanh(uneven).reshape(1, 2, 4, 2), align_corners=False)
