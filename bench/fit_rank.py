@@ -1,7 +1,8 @@
 """Fit the constants of the estimate that orders points to measured kernels, and say how well it orders operations it was not fitted to.
 
-Run it with `python bench/fit_rank.py POINTS.json [TARGET]`. The file holds `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms":
-MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The constants are printed as the text of `passes/costs.py`.
+Run it with `python bench/fit_rank.py FILE ... [--target TARGET]`. A file is a tuning database (`tuning.sqlite3`), or JSON that holds
+`{name: {"group": TEXT, "points": [{"sched": TEXT, "ms": MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The
+constants are printed as the text of `passes/costs.py`.
 
 Least squares of the logarithms, Gauss-Newton with damping: every operation weighs the same, a point by the square of how close it is to
 its operation's best; a ridge holds each constant to what it is now.
@@ -9,8 +10,11 @@ its operation's best; a ridge holds each constant to what it is now.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -22,7 +26,7 @@ from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
 from cuts.passes.banks import conflict_factor
 from cuts.passes.bound import bound
-from cuts.passes.check import features_of, geometry_of
+from cuts.passes.check import check_schedule, features_of, geometry_of
 from cuts.passes.costs import FITTED, Costs
 from cuts.passes.features import Features
 from cuts.passes.rank import rank
@@ -31,8 +35,10 @@ Array = np.ndarray[Any, Any]
 NAMES = tuple(f.name for f in attrs.fields(Costs))
 #: Weight of the ridge; part of an operation's mean error that does not count; power of a point's weight.
 RIDGE, FORGIVEN, POWER = 0.01, 0.7, 2.0
+#: Fewest points of an operation that say anything about their order.
+FEWEST = 8
 #: What a measurement adds to a kernel, in latencies of DRAM: events before and after it, a flushed cache of instructions.
-OVERHEAD = 5.84
+OVERHEAD = 11.0
 
 
 @attrs.frozen(eq=False)
@@ -51,26 +57,49 @@ class Points:
         return Points(Features(**chosen), self.conflicts[mask], self.seconds[mask], self.case[mask])
 
 
-def read(path: str, target: Target) -> tuple[list[str], Points]:
-    """Return the names of the operations and their points; kernels that spilled are left out."""
-    with open(path) as file:
-        measured = json.load(file)
+def read(paths: Sequence[Path], target: Target) -> tuple[list[str], Points]:
+    """Return the names of the operations and their points; kernels that spilled are left out, and operations with few points."""
     fields = [f.name for f in attrs.fields(Features) if f.name != "segments"]
+    names: list[str] = []
     rows: list[list[float]] = []
-    for number, entry in enumerate(measured.values()):
-        group = parse_ir(entry["group"])
+    for name, text, points in (each for path in paths for each in measured(path)):
+        group = parse_ir(text)
         assert isinstance(group, FusedGroup), "the text of a group"
-        for point in entry["points"]:
-            if not point.get("ms") or point.get("spill"):
-                continue
-            schedule = parse_ir(point["sched"])
-            assert isinstance(schedule, Schedule), "the text of a schedule"
-            counts = features_of(group, schedule, target)
-            factor = float(np.max(conflict_factor(group, geometry_of(group, schedule), target)))
-            rows.append([*(float(np.max(getattr(counts, f))) for f in fields), factor, point["ms"] * 1e-3, number])
+        counted = [(_row(group, parse_ir(schedule), fields, target), seconds) for schedule, seconds in points]
+        found = [[*row, seconds, len(names)] for row, seconds in counted if row]
+        if len(found) >= FEWEST:
+            rows += found
+            names.append(name)
     table = np.asarray(rows)
     columns = dict(zip(fields, table.T, strict=False))
-    return list(measured), Points(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
+    return names, Points(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
+
+
+def _row(group: FusedGroup, schedule: Schedule, fields: Sequence[str], target: Target) -> list[float]:
+    """Return the counts of a point and its bank conflicts; nothing where it is not legal."""
+    if check_schedule(group, schedule, target):
+        return []
+    counts = features_of(group, schedule, target)
+    factor = float(np.max(conflict_factor(group, geometry_of(group, schedule), target)))
+    return [*(float(np.max(getattr(counts, f))) for f in fields), factor]
+
+
+def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
+    """Yield the operations of a file: a name, the text of the group, and the schedules that ran with their seconds."""
+    if path.suffix == ".json":
+        for name, entry in json.loads(path.read_text()).items():
+            yield name, entry["group"], [(p["sched"], p["ms"] * 1e-3) for p in entry["points"] if p.get("ms") and not p.get("spill")]
+        return
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    trials: dict[str, list[tuple[str, float]]] = {}
+    for key, schedule, seconds in connection.execute("select problem, schedule, seconds from trials where outcome = 'ok' order by 1, 2"):
+        if seconds is not None:
+            trials.setdefault(key, []).append((schedule, seconds))
+    for key, description, label in connection.execute("select key, description, label from problems order by key"):
+        work: Mapping[str, str] = json.loads(description)
+        text, mark, _ = work["work"].partition("\n}\n")
+        yield label, text + mark, trials.get(key, [])
+    connection.close()
 
 
 def estimate(costs: Costs, points: Points, target: Target) -> Array:
@@ -81,7 +110,7 @@ def estimate(costs: Costs, points: Points, target: Target) -> Array:
 
 def fit(points: Points, target: Target, start: Costs = FITTED, rounds: int = 12) -> Costs:
     """Return the constants that explain the points best."""
-    count = points.case.max() + 1
+    count = int(points.case.max()) + 1
     best = np.full(count, np.inf)
     np.minimum.at(best, points.case, points.seconds)
     weight = (best[points.case] / points.seconds) ** POWER
@@ -129,20 +158,24 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def main() -> None:
     """Fit, cross-validate by leaving operations out, print the constants and the quality of the order."""
-    target = find_target(sys.argv[2] if len(sys.argv) > 2 else "cuda:h200")
-    names, points = read(sys.argv[1], target)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--target", default="cuda:h200")
+    parser.add_argument("--folds", type=int, default=10, help="parts that operations are left out in; 0 for none")
+    options = parser.parse_args()
+    target = find_target(options.target)
+    names, points = read(options.files, target)
+    print(f"{len(points.seconds)} points of {len(names)} operations")
     print("as committed", json.dumps(summary(quality(estimate(FITTED, points, target), points, names))))
     costs = fit(points, target)
     print(", ".join(f"{name}={value:.4g}" for name, value in attrs.asdict(costs).items()))
     print("fitted", json.dumps(summary(quality(estimate(costs, points, target), points, names))))
-    left_out = np.empty(len(points.seconds))
-    for number in range(len(names)):
-        own = points.case == number
-        left_out[own] = estimate(fit(points.where(~own), target, rounds=6), points, target)[own]
-    rows = quality(left_out, points, names)
-    for row in rows:
-        print(f"{row['name']:20} first {row['first']:.2f}, best of eight {row['eight']:.2f}")
-    print("left out", json.dumps(summary(rows)))
+    if options.folds:
+        left_out = np.empty(len(points.seconds))
+        for fold in range(options.folds):
+            own = points.case % options.folds == fold
+            left_out[own] = estimate(fit(points.where(~own), target, rounds=6), points, target)[own]
+        print("left out", json.dumps(summary(quality(left_out, points, names))))
 
 
 if __name__ == "__main__":

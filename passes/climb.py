@@ -56,8 +56,8 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
 
 
 def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, ...]:
-    """Return the first points, a few of each tile, one of each tile and loop, some of each structure; then others."""
-    limits = (PER_TILE, 1, max(1, 3 * count // 4))
+    """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile; then others."""
+    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(1, count // 3))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
@@ -65,7 +65,8 @@ def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, 
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
         loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "s"))
-        kinds = ((tile,), (tile, loop), (point.structure,))
+        thread = tuple(k.values[p][1] for k, p in knobs if len(k.names) == 3)
+        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread))
         fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
         if fits:
             seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
@@ -124,12 +125,15 @@ def _moves(structure: Structure, places: tuple[int, ...]) -> list[tuple[int, ...
 def _siblings(knob: Knob) -> tuple[tuple[int, ...], ...]:
     """Return for each value of a knob the positions of those that differ in one of its parameters.
 
-    Runs of neighbours, whose vector is the whole thread tile, change both together, and may keep the block while they do.
+    Threads and what each of them computes also change together, so that the block stays as it is. Runs of neighbours, whose vector is the
+    whole thread tile, change both together, and may keep the block while they do.
     """
     table = np.asarray(knob.values, dtype=np.int64)
     near = (table[:, None, :] != table[None, :, :]).sum(axis=2) == 1
     if table.shape[1] == 3:
-        _, tile, vector = table.T
+        threads, tile, vector = table.T
+        block = threads * tile
+        near |= np.equal(block[:, None], block[None, :]) & np.equal(vector[:, None], vector[None, :]) & ~np.eye(len(table), dtype=bool)
         run = np.equal(tile, vector) & np.greater(tile, 1)
         near |= run[:, None] & np.not_equal(table[:, None, 1], table[None, :, 1]) & run[None, :]
         near |= run[None, :] & np.equal(table[:, None, 0], table[None, :, 0]) & ~np.eye(len(table), dtype=bool)

@@ -1,7 +1,8 @@
 """Constants of the estimate of time that orders points, fitted to measured kernels by `bench/fit_rank.py`; data, not code.
 
-Fitted to 6400 points of 33 operations (convolutions, matrix products, row operations, pooling, pointwise) on an H200, random points and
-favourites. The rates and latencies that they scale are the target's.
+Fitted to 12,900 points of 226 operations (convolutions of four networks and their transforms, matrix products, row operations, pooling,
+pointwise) on an H200: random points, favourites of the model, and what tuning measured. The rates and latencies that they scale are the
+target's.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class Costs:
 
 
 FITTED = Costs(
-    load=1.179, shared_load=0.2307, store=1.066, guard=0.2166, fetch=9.469, division=14.61, table=15.04, beginning=21.72, loop=8.51,
-    returned=0.4406, written=0.4941, turned=0.8435, line=0.05665, conflict=0.3634, warps=52.76, independent=0.05951, hiding=0.1561,
-    dram=0.9102, l2=0.5671, again=1.088, asked=0.2868, overlap=0.6263, direct=0.01749, divided=2.182, guarded=0.1158, apart=0.2633,
-    staged_round=0.5995, direct_round=0.4505, first=0.4326, entry=0.8617, fixed=1.0, ahead=2.499, barrier=0.7684, block=18.93,
-    tail=0.6295, long=0.0377,
+    load=0.7641, shared_load=0.2191, store=0.9351, guard=0.1639, fetch=9.05, division=20.76, table=13.9, beginning=16.38,
+    loop=3.884, returned=0.3379, written=0.4567, turned=0.7709, line=0.129, conflict=0.3247, warps=47.92, independent=0.0559,
+    hiding=0.115, dram=1.087, l2=1.187, again=1.122, asked=0.444, overlap=0.3953, direct=0.02905, divided=3.137, guarded=0.0724,
+    apart=0.1945, staged_round=1.658, direct_round=0.1625, first=1.392, entry=1.356, fixed=1.355, ahead=3.625, barrier=1.005,
+    block=10.81, tail=0.821, long=0.06633,
 )  # fmt: skip

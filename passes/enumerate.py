@@ -228,8 +228,9 @@ def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
         staging = tuple(Staging(operand, _order(segment, geometry, position, operand), int(geometry.pad)) for operand in staged)
         reductions.append(ReductionSchedule(loops, staging, int(geometry.stages) if staged else 1))
-    warp = tuple(int(w) for w in geometry.warp)
-    return SegmentSchedule(dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp if all(warp) else ())
+    warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
+    # Lanes that alternate between two rows share more words of shared memory, and never fewer.
+    return SegmentSchedule(dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp, zigzag=bool(warp))
 
 
 def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:
