@@ -18,7 +18,7 @@ from ..ir.errors import PlanError
 from ..ir.graph import Array, Graph
 from ..ir.launch import KernelFunction, Storage
 from ..ir.target import Target
-from ..ir.types import TensorType
+from ..ir.types import DType, TensorType
 from ..ir.verify_graph import quote
 from .memory import Lifetime, Placement, place_buffers
 
@@ -148,19 +148,35 @@ def extent_bytes(type_: TensorType, storage: Storage) -> int:
 
 def check_plan(plan: Plan) -> None:
     """Check that no step can leave the memory it was given: whoever wrote the plan, a wrong one stops here."""
-    for check in (_check_tensors, _check_buffers, _check_steps):
+    for check in (_check_tensors, _check_model, _check_buffers, _check_steps):
         check(plan)
 
 
 def _check_tensors(plan: Plan) -> None:
-    checked = (name for check in plan.checks for name in (check.place, check.found))
+    checked = [name for check in plan.checks for name in (check.place, check.found)]
     for tensor in (*plan.inputs, *plan.outputs, *plan.constants, *checked):
         if tensor not in plan.types:
             raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no type")
+    for tensor in checked:
+        if plan.types[tensor] != (one := TensorType(DType.I64, ())):
+            raise PlanError(f"plan {quote(plan.name)}: the result {quote(tensor)} of a check is {plan.types[tensor]}, expected {one}")
     for tensor, array in plan.constants.items():
         type_ = plan.types[tensor]
         if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
             raise PlanError(f"plan {quote(plan.name)}: constant {quote(tensor)} is {array.dtype}{list(array.shape)}, expected {type_}")
+
+
+def _check_model(plan: Plan) -> None:
+    """What goes in and comes out is what the model takes and gives."""
+    graph = plan.model.graph if plan.model else None
+    if graph is None:
+        return
+    for what, ours, theirs in (("inputs", plan.inputs, graph.inputs), ("outputs", plan.outputs, graph.outputs)):
+        if ours != theirs:
+            raise PlanError(f"plan {quote(plan.name)}: its {what} are {list(ours)}, those of its model {list(theirs)}")
+        for name in ours:
+            if (wanted := graph.types.get(name)) not in (None, plan.types[name]):
+                raise PlanError(f"plan {quote(plan.name)}: {quote(name)} is {plan.types[name]}, in its model {wanted}")
 
 
 def _check_buffers(plan: Plan) -> None:

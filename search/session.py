@@ -20,6 +20,9 @@ from .selector import MeasuredSelector
 from .settings import Settings
 from .tuner import Tuner
 
+#: How every file of SQLite begins.
+_SQLITE = b"SQLite format 3\0"
+
 
 @contextmanager
 def tuning_session(
@@ -61,9 +64,12 @@ def tuning_session(
 
 
 def _recording(path: Path) -> Database:
-    """Open a recorded database, which must be there."""
+    """Open a recorded database, which must be there; a file of another kind is left alone."""
     if not path.is_file():
         raise UsageError(f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is")
+    with path.open("rb") as file:
+        if file.read(len(_SQLITE)) != _SQLITE:
+            raise UsageError(f"cannot replay {path}: it is no tuning database", hint="'cuts cache info' says where the tuning database is")
     return Database(path)
 
 

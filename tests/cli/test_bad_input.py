@@ -41,6 +41,8 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "foreign arrays": (["run", "good", "--input", "graph.json"], 2, "cannot read arrays"),
     "unknown group": (["explain", "good", "99"], 2, "expected a number below 3"),
     "unknown op": (["ops", "matmull"], 3, "did you mean 'matmul'"),
+    "recording of nothing": (["tune", "graph.json", "--replay", "graph.json", "-o", "p"], 2, "it is no tuning database"),
+    "shape of less than nothing": ([*COMPILE, "--shape", "x=-1x4"], 2, "expected NAME=1x3x224x224"),
     "cache verb": (["cache", "burn"], 2, "invalid choice"),
 }
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir.checks import IndexCheck
 from cuts.ir.compiled import Step
 from cuts.ir.errors import PlanError
 from cuts.ir.graph_text import print_graph
 from cuts.ir.launch import Storage
+from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
 from cuts.runtime.plan_document import plain
@@ -150,6 +152,9 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a tensor without a buffer": ({"buffers": {"y": Placement(0, 256)}}, "no place"),
     "a constant of another type": ({"constants": {"w": np.zeros(3)}}, "constant 'w'"),
     "an output without a type": ({"outputs": ("z",)}, "has no type"),
+    "other outputs than its model's": ({"outputs": ("y",)}, "its outputs are \\['y'\\], those of its model \\['y', 'left'\\]"),
+    "another input than its model's": ({"types": {"x": TensorType(DType.F32, (4, 2))}}, r"'x' is f32\[4, 2\], in its model f32\[4, 8\]"),
+    "a check without results": ({"checks": (IndexCheck("n", "gather", "ids", "ids", (2,), 5, "x", "y"),)}, "'x' of a check is f32"),
 }
 
 
@@ -159,6 +164,8 @@ def test_plans_that_would_leave_their_memory_are_refused(name: str) -> None:
     plan = example_plan()
     if "storages" in changes:
         changes = {"storages": {**plan.storages, **changes["storages"]}}
+    if "types" in changes:
+        changes = {"types": {**plan.types, **changes["types"]}}
     with pytest.raises(PlanError, match=message):
         check_plan(evolve(plan, **changes))
 
