@@ -41,13 +41,18 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
             return make_boxed_func(part.forward)
 
     def compile_static(arguments: Sequence[Any]) -> Callable[..., Any]:
-        with sdpa_kernel(SDPBackend.MATH):  # attention as contractions and a softmax, whose gradients are such again
-            compiled: Callable[..., Any] = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())(
-                module, arguments
-            )
+        with sdpa_kernel(_attention_kernels(arguments)):
+            backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
+            compiled: Callable[..., Any] = backend(module, arguments)
             return compiled
 
     return _by_shape(compile_static) if any(map(_is_dynamic, examples)) else compile_static(examples)
+
+
+def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
+    """Return how PyTorch may write attention: whole, or as contractions and a softmax where gradients are wanted."""
+    trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
+    return [SDPBackend.MATH] if trained else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
 def _is_dynamic(example: Any) -> bool:
@@ -76,13 +81,22 @@ def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> 
     run = compile_graph(captured, device.type)
 
     def call(*arguments: Any) -> list[Any]:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # we launch on a stream of our own
         seeds = torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)  # PyTorch's generator, so that its seed counts
         arrays = {name: _array(value) for name, value in zip(captured.inputs, arguments, strict=True) if name is not None}
         arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
         found = run(arrays)
-        return [None if name is None else torch.as_tensor(found[name], device=device) for name in captured.results]
+        tensors = {name: _tensor(found[name], device) for name in captured.graph.outputs}
+        return [None if name is None else tensors[name] for name in captured.results]
 
     return call
+
+
+def _tensor(value: Any, device: torch.device) -> Any:
+    """Return a result as a tensor; what lies in a plan's memory on a GPU is copied, as the next run writes over it."""
+    tensor = torch.as_tensor(value, device=device)
+    return tensor.clone() if device.type == "cuda" else tensor
 
 
 def _array(value: Any) -> Any:

@@ -296,6 +296,12 @@ def _attention(
     return y if len(shape) == 4 else reader.emit("reshape", y, shape=(*shape[:-1], reader.shape(y)[-1]))
 
 
+def _flash_attention(reader: Reader, q: Value, k: Value, v: Value, dropout: float = 0, causal: bool = False, *_: Any, **more: Any) -> Any:
+    """What PyTorch keeps for the gradient is not read where none is wanted."""
+    y = _attention(reader, q, k, v, more.get("attn_mask"), dropout, causal, scale=more.get("scale"))
+    return (y, *(None,) * 8)
+
+
 def _four_axes(reader: Reader, value: Value) -> Value:
     """Return queries, keys or values with one axis for the batch and one for the heads."""
     shape = reader.shape(value)
@@ -309,6 +315,7 @@ def _four_axes(reader: Reader, value: Value) -> Value:
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.mm": _mm, "aten.bmm": _mm, "aten.mv": _mm, "aten.dot": _mm, "aten.matmul": _mm,
     "aten.addmm": _addmm, "aten.baddbmm": _baddbmm, "aten.scaled_dot_product_attention": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention, "aten._scaled_dot_product_flash_attention": _flash_attention,
     "aten.sum": _reduce("reduce_sum"), "aten.mean": _reduce("reduce_mean"), "aten.amax": _reduce("reduce_max"),
     "aten.amin": _reduce("reduce_min"), "aten.prod": _reduce("reduce_prod"), "aten.var": _variance, "aten.var_mean": _variance_and_mean,
     "aten.max": _extreme("reduce_max", "argmax"), "aten.min": _extreme("reduce_min", "argmin"),

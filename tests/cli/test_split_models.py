@@ -15,6 +15,7 @@ from cuts.driver import load  # noqa: E402  # onnx is optional
 from cuts.ir.errors import PlanError  # noqa: E402
 from cuts.split import build_split  # noqa: E402
 from cuts.tests.cli.conftest import Cuts  # noqa: E402
+from cuts.tests.models import text_direction_classifier  # noqa: E402
 from cuts.tests.needs import needs_opencl  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
@@ -93,6 +94,30 @@ def test_a_plan_in_parts_is_compiled_saved_opened_and_right(cuts: Cuts, model: P
     checked = cuts("verify", "p", "--json")
     assert (checked.code, checked.json["checks"][0]["oracle"]) == (0, "the float64 reference, part by part")
     assert cuts("explain", "p").code == 0
+
+
+def test_a_trained_network_with_a_foreign_end_equals_onnxruntime(cuts: Cuts, tmp_path: Path) -> None:
+    network = onnx.load(text_direction_classifier())
+    (score,) = (value.name for value in network.graph.output)
+    nodes = [
+        helper.make_node("Greater", [score, "least"], ["likely"]),
+        helper.make_node("NonZero", ["likely"], ["columns"], name="where"),
+        helper.make_node("Transpose", ["columns"], ["places"]),
+        helper.make_node("GatherND", [score, "places"], ["chosen"]),
+        helper.make_node("Log", ["chosen"], ["y"]),
+    ]
+    network.graph.node.extend(nodes)
+    network.graph.initializer.append(numpy_helper.from_array(np.float32(1e-3), "least"))
+    network.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["found"]))
+    onnx.save(network, tmp_path / "classifier.onnx")
+    shape = f"{network.graph.input[0].name}=1x3x48x96"
+    made = cuts("compile", "classifier.onnx", "--target", "reference", "--shape", shape, "-o", "p")
+    assert (made.code, "NonZero ('where')" in made.err) == (0, True)
+    checked = cuts("verify", "p", "--onnx", "classifier.onnx", "--json").json["checks"]
+    assert [(check["oracle"], check["ok"]) for check in checked] == [
+        ("the float64 reference, part by part", True),
+        ("ONNX Runtime", True),
+    ]
 
 
 def test_strict_names_everything_outside_the_vocabulary(cuts: Cuts, model: Path) -> None:

@@ -145,6 +145,23 @@ def test_torch_compile_runs_our_kernels() -> None:
         assert torch.allclose(compiled(example), module(example), atol=1e-5)
 
 
+def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted() -> None:
+    from cuts.frontends.torch_dynamo import dynamo_backend
+
+    operations: list[str] = []
+
+    def compile_graph(captured: Any, device: str) -> Any:
+        operations.extend(node.op for node in captured.graph.nodes)
+        return lambda arrays: evaluate_graph(captured.graph, captured.registry, arrays)
+
+    q = torch.randn(1, 2, 5, 4)
+    attend = nn.functional.scaled_dot_product_attention
+    with torch.no_grad():
+        compiled = torch.compile(attend, backend=lambda module, examples: dynamo_backend(module, examples, compile_graph))
+        assert torch.allclose(compiled(q, q * 2, q + 1, is_causal=True).float(), attend(q, q * 2, q + 1, is_causal=True), atol=1e-5)
+    assert operations == ["attention"]
+
+
 def test_torch_compile_keeps_what_it_cannot_read_in_pytorch() -> None:
     from cuts.frontends.torch_dynamo import UncompiledWarning
     from cuts.torch_backend import cuts_backend
