@@ -1,4 +1,4 @@
-"""Whole models against ONNX Runtime: what they take to compile and to run, and by how much their outputs differ.
+"""Whole models against ONNX Runtime: what they take to compile and to run, and by how much their outputs differ; also to train.
 
 Run it with `python bench/models.py --target opencl` (or `cuda`) `[--only densenet121]`. The models are those of `tests/models.py`. Caches
 are off, so the times of building kernels are those of a first run. Rows go to `bench/results/models.json`, where a row takes the place of
@@ -11,43 +11,87 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 os.environ["CUTS_NO_CACHE"] = "1"
 
+import numpy as np
 import pytest
+from attrs import frozen
 from cuts.bench.records import RESULTS, Row, circumstances, merged, read_rows, write_rows
 from cuts.driver import CompiledPlan, build
 from cuts.frontends.onnx import load_onnx_for
 from cuts.ir.errors import CutsError
+from cuts.ir.graph import Graph
+from cuts.optimisers import SGD
+from cuts.passes.attach_loss import with_loss
 from cuts.tests.models import REAL, Real, by_onnx_runtime, difference
+from cuts.training import grad
 
 #: The relative error at which a row counts as wrong.
 WRONG = 1e-3
 REPEATS = 10
+TITLES = {"models": "One run", "training": "One training step"}
 _COLUMNS = ("model", "nodes", "launches", "kernels", "import s", "compile s", "first run s", "run ms", "relative error")
 
 
-def measure(name: str, model: Real, target: str, budget: float) -> Row:
-    """Compile a model, run it, and compare it with ONNX Runtime."""
-    row: Row = {"suite": "models", "class": target, "name": name, "batch": 1, "precision": "fp32"}
+@frozen
+class Work:
+    """What is compiled and run: a graph, its inputs, how a plan is made of it, and what outputs should be."""
+
+    graph: Graph
+    inputs: Mapping[str, Any]
+    build: Callable[[], CompiledPlan]
+    expected: Callable[[], Mapping[str, Any]]
+
+
+def inference(model: Real, target: str, budget: float = 0.0) -> Work:
+    """Return the work of running a model, as ONNX Runtime does."""
     path, feeds = model.fetch(), model.draw()
-    seconds = [time.perf_counter()]
     graph, _ = load_onnx_for(path, feeds)
+    inputs = {tensor: feeds[tensor] for tensor in graph.inputs}
+    make = partial(build, graph, target=target, tune=budget > 0, budget=budget or None)
+    return Work(graph, inputs, make, lambda: dict(zip(graph.outputs, by_onnx_runtime(path, feeds), strict=True)))
+
+
+def training(model: Real, target: str) -> Work:
+    """Return the work of one training step: the mean squared error of the first output, all weights, SGD with momentum."""
+    feeds = model.draw()
+    graph, _ = load_onnx_for(model.fetch(), feeds)
+    step = grad(with_loss(graph, "mse_loss", prediction=graph.outputs[0]), loss="loss", optimiser=SGD(rate=0.01, momentum=0.9))
+    target_type = step.graph.types["target"]
+    wanted = np.random.default_rng(0).standard_normal(target_type.shape).astype(target_type.dtype.numpy)
+    inputs = {**feeds, **step.initial, "target": wanted}
+    inputs = {tensor: inputs[tensor] for tensor in step.graph.inputs}
+    # Velocities are left out: where a gradient is exactly zero (the bias of attention's keys), there is nothing to be relative to.
+    moved = ["loss", *(step.carried[parameter] for parameter in step.gradients)]
+    return Work(
+        step.graph,
+        inputs,
+        partial(step.build, target),
+        lambda: {name: value for name, value in step.reference(inputs).items() if name in moved},
+    )
+
+
+def measure(row: Row, prepare: Callable[[], Work]) -> Row:
+    """Add to a row what it takes to compile and to run some work, and by how much the outputs differ from what they should be."""
+    seconds = [time.perf_counter()]
+    work = prepare()
     seconds.append(time.perf_counter())
-    plan = build(graph, target=target, tune=budget > 0, budget=budget or None)
+    plan = work.build()
     seconds.append(time.perf_counter())
-    given = {tensor: feeds[tensor] for tensor in graph.inputs}
-    found = plan.run(given)
+    found = plan.run(work.inputs)
     seconds.append(time.perf_counter())
     taken = [round(after - before, 3) for before, after in pairwise(seconds)]
+    expected = work.expected()
+    error = difference([found[tensor] for tensor in expected], list(expected.values()))
     row |= dict(zip(("import_s", "compile_s", "first_s"), taken, strict=True))
-    error = difference([found[tensor] for tensor in graph.outputs], by_onnx_runtime(path, feeds))
-    row |= {"nodes": len(graph.nodes), "steps": len(plan.plan.steps), "kernels": len(plan.kernels), "error": error, "tuning_s": budget}
-    return row | {"run_ms": _milliseconds(plan, given)} | circumstances(_device(plan))
+    row |= {"nodes": len(work.graph.nodes), "steps": len(plan.plan.steps), "kernels": len(plan.kernels), "error": error}
+    return row | {"run_ms": _milliseconds(plan, work.inputs)} | circumstances(_device(plan))
 
 
 def _milliseconds(plan: CompiledPlan, given: Mapping[str, Any]) -> float | None:
@@ -62,12 +106,6 @@ def _device(plan: CompiledPlan) -> str:
     return "none" if plan.target.dialect == "reference" else plan.session.device.name.partition(" (")[0]
 
 
-def failed(name: str, target: str, reason: str) -> Row:
-    """Return the row of a model that gave no result."""
-    row = {"suite": "models", "class": target, "name": name, "batch": 1, "precision": "fp32", "failure": reason}
-    return row | circumstances("unknown")
-
-
 def row_line(row: Mapping[str, Any]) -> str:
     """Return a row as a line of text."""
     if "failure" in row:
@@ -78,14 +116,15 @@ def row_line(row: Mapping[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table per target for the documentation."""
+    """Return a table per suite and target for the documentation."""
     lines: list[str] = []
-    for target in dict.fromkeys(row["class"] for row in rows):
-        right = [row for row in rows if row["class"] == target and "failure" not in row]
+    tables = dict.fromkeys((row["suite"], row["class"]) for row in rows)
+    for suite, target in tables:
+        right = [row for row in rows if (row["suite"], row["class"]) == (suite, target) and "failure" not in row]
         right.sort(key=lambda row: list(REAL).index(row["name"]))
         if not right:
             continue
-        lines += [f"`{target}`, {right[0]['gpu']}:", "", f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
+        lines += [f"{TITLES[suite]}, `{target}`, {right[0]['gpu']}:", "", f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
         for row in right:
             figures = (row["nodes"], row["steps"], row["kernels"], row["import_s"], row["compile_s"], row["first_s"], row["run_ms"])
             lines.append(f"| {row['name']} | {' | '.join('' if f is None else f'{f:.4g}' for f in figures)} | {row['error']:.1e} |")
@@ -101,6 +140,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--budget", type=float, default=0.0, metavar="SECONDS", help="tune each model for this long (0: the model of the machine chooses)"
     )
+    parser.add_argument("--train", action="store_true", help="compile and run a training step of each, compared with the float64 reference")
     parser.add_argument("--out", type=Path, default=RESULTS / "models.json", help="the file of rows")
     parser.add_argument("--markdown", action="store_true", help="only print the tables of the file for the documentation")
     return parser.parse_args(argv)
@@ -114,10 +154,19 @@ def main() -> int:
         return 0
     wrong = 0
     for name in options.only or REAL:
+        row: Row = {
+            "suite": "training" if options.train else "models",
+            "class": options.target,
+            "name": name,
+            "batch": 1,
+            "precision": "fp32",
+        }
+        model = REAL[name]
+        prepare = partial(training, model, options.target) if options.train else partial(inference, model, options.target, options.budget)
         try:
-            row = measure(name, REAL[name], options.target, options.budget)
+            row = measure(row, prepare)
         except (CutsError, pytest.skip.Exception) as error:
-            row = failed(name, options.target, str(error).splitlines()[0])
+            row |= {"failure": str(error).splitlines()[0]} | circumstances("unknown")
         wrong += "failure" in row or row["error"] > WRONG
         print(row_line(row), flush=True)
         write_rows(options.out, merged(read_rows(options.out), row))

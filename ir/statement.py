@@ -11,6 +11,7 @@ A `Program` is what an instantiated operation or a fused group means: typed tens
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from attrs import field, frozen
 
@@ -38,7 +39,7 @@ class Statement:
     reduce: tuple[Var, ...] = ()
     combine: str | None = None
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Read, ...]:
         """The distinct reads of the body."""
         return reads(self.body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..ir.expr import Expr, Guard, IndexValue, InRange, Read, rebuild, substitute_expr
+from ..ir.expr import Expr, Guard, IndexValue, InRange, Read, distinct, rebuild, substitute_expr
 from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var, as_index, clamp, floordiv, indirects, modulo, substitute
 from ..ir.statement import Statement
 
@@ -68,19 +68,13 @@ def rename_axes(statement: Statement, prefix: str) -> Statement:
 def indirect_tensors(expr: Expr) -> frozenset[str]:
     """Return the integer tensors that the expression's indices read."""
     found: set[str] = set()
-
-    def leaf(node: Expr) -> Expr:
-        guards: tuple[Guard, ...] = ()
+    for node in distinct(expr):
         indices: tuple[Index, ...] = ()
         if isinstance(node, Read):
-            indices, guards = node.indices, node.guards
+            indices = (*node.indices, *(g.index for g in node.guards))
         elif isinstance(node, IndexValue):
             indices = (node.index,)
         elif isinstance(node, InRange):
-            guards = node.guards
-        for index in (*indices, *(g.index for g in guards)):
-            found.update(i.tensor for i in indirects(index))
-        return node
-
-    rebuild(expr, leaf)
+            indices = tuple(g.index for g in node.guards)
+        found.update(i.tensor for index in indices for i in indirects(index))
     return frozenset(found)
