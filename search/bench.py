@@ -40,6 +40,10 @@ class Bench(Protocol):
         """Time a candidate that was checked."""
         ...
 
+    def overhead(self) -> float:
+        """Return the seconds that timing a kernel alone adds to what it takes in a program."""
+        ...
+
     def close(self) -> None:
         """Give the device back."""
         ...
@@ -94,6 +98,13 @@ class DeviceBench:
             if verdict.outcome != "ok":
                 return Timed(verdict=verdict)
         return Timed(verdict=Verdict("failed", "the kernel could not be kept loaded"))
+
+    def overhead(self) -> float:
+        """Return the seconds that timing adds to a kernel; nothing where the process is lost over it."""
+        try:
+            return float(self._child.call(self.limit, "overhead"))
+        except (Lost, BackendError):
+            return 0.0
 
     def close(self) -> None:
         """End the process."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from attrs import define, field, frozen
 from numpy.lib.stride_tricks import as_strided
 
+from ..backends.ceiling_kernels import empty_kernel
 from ..backends.device import Device as Hardware
 from ..backends.device import Launch, Pointer, open_device
 from ..ir.errors import BackendError
@@ -144,6 +145,15 @@ class Device:
         self._problems.move_to_end(problem.key)
         launch = data.launches[kernel] = data.launches.pop(kernel)
         return self.device.time(launch, warmup=warmup, repeats=repeats, cold=not problem.target.is_cpu).samples
+
+    def overhead(self) -> float:
+        """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes within a graph."""
+        if self.device.target.dialect != "cuda":
+            return 0.0
+        kernel = empty_kernel()
+        (loaded,) = self.device.build([kernel])
+        launch = self.device.bind(loaded, kernel, [Pointer(self.device.allocate(256))])
+        return max(0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).median - self.device.target.launch_time)
 
     @staticmethod
     def _unload(data: _Data, kernel: str) -> None:

@@ -54,6 +54,10 @@ class ReplayBench:
             return Timed(verdict=Verdict("failed", "not recorded"))
         return Timed((trial.seconds,) * repeats)
 
+    def overhead(self) -> float:
+        """A recording does not say."""
+        return 0.0
+
     def close(self) -> None:
         """Close the recording."""
         self._recorded.close()

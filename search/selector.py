@@ -29,6 +29,8 @@ from .tuner import Tuner
 
 #: The share of the budget after which the partition is final.
 PARTITION_SHARE = 0.5
+#: The least part of a measured time that the kernel itself takes.
+LEAST = 0.2
 
 
 class MeasuredSelector:
@@ -95,7 +97,9 @@ class MeasuredSelector:
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
         for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, PARTITION_SHARE), strict=True):
             if choice is not None:
-                self._measured[key] = min(choice, fastest_library(group, self.libraries).seconds)
+                seconds = min(choice, fastest_library(group, self.libraries).seconds)
+                # Several kernels in a row do not pay for being timed one by one.
+                self._measured[key] = max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self._scale = median(ratios) if ratios else 1.0
         return any(k in self._measured for k in fresh)

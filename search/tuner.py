@@ -15,6 +15,7 @@ from math import inf
 
 from ..ir.errors import CutsError, PassError, UsageError
 from ..ir.schedule import Schedule
+from ..ir.target import Target
 from ..passes.check import check_schedule
 from ..passes.choose import assess, choose
 from ..passes.fragments import Fragment, Priced
@@ -109,6 +110,15 @@ class Tuner:
                 if choice.seconds is not None:
                     self.database.keep_cost(f"estimate {problem.key}", choice.seconds)
         return [known[p.key] for p in problems]
+
+    def overhead(self, target: Target) -> float:
+        """Return the seconds that timing adds to a kernel of a target; what was decided by it is decided alike in every further session."""
+        key = f"overhead {target.name}"
+        kept = self.database.cost(key)
+        if kept is None:
+            kept = 0.0 if self.frozen else self.bench.overhead()
+            self.database.keep_cost(key, kept)
+        return kept
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
         """Return the kernels of small graphs, found by the workers side by side; none for those that there was no time for."""
