@@ -13,13 +13,15 @@ from cuts.ir.segment import FusedGroup
 from cuts.passes.choose import Candidate, assess, choose, structural_key
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.partition import Evaluator
-from cuts.passes.space import make_space
+from cuts.passes.space import Space, Structure, make_space
 from cuts.passes.workload import Workload
 
-from ..kernels.cases import ByModel, legal_point
+from ..kernels.cases import ByModel, legal_points
 
 #: Structures of a group's space that are tried for a legal point before the model is asked.
 TRIES = 6
+#: Points of a structure that are compared by how rare they are.
+CHOICES = 32
 #: One graph in so many is computed by other algorithms than its nodes' own declarations, where there are any.
 ALGORITHMS = 6
 
@@ -63,14 +65,38 @@ class Chance(ByModel):
         if number not in self.points:
             space = make_space(form, self.target)
             rng = np.random.default_rng(number)
-            drawn = rng.permutation(len(space.structures))[:TRIES]
-            found = (legal_point(space, space.structures[k], int(rng.integers(2**32))) for k in drawn)
+            drawn = [space.structures[k] for k in rng.permutation(len(space.structures))]
+            if rng.integers(2):  # most structures stage nothing
+                drawn.sort(key=lambda structure: (not any(s.stages_any for s in structure.segments), structure.index != "table"))
+            found = (_point(space, structure, rng) for structure in drawn[:TRIES])
             self.points[number] = next((point for point in found if point is not None), None)
         return self.points[number]
 
     def number(self, form: FusedGroup) -> int:
         """Return a number that depends on the seed and the structure of a group."""
         return zlib.crc32(repr(structural_key(form)).encode(), self.seed & 0xFFFFFFFF)
+
+
+def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Schedule | None:
+    """Return a legal point of a structure; of several drawn the one with most about it that small tensors seldom have, every other time."""
+    several = CHOICES if rng.integers(2) else 1
+    return max(legal_points(space, structure, int(rng.integers(2**32)), several), key=_rarity, default=None)
+
+
+def _rarity(schedule: Schedule) -> int:
+    """Count what a schedule has that most points of small tensors lack."""
+    segments = schedule.segments
+    return sum(
+        (
+            schedule.raster > 1,
+            schedule.blocks > 1,
+            schedule.index == "table",
+            2 * any(s.warp for s in segments),
+            any(d.vector > 1 for s in segments for d in s.dims),
+            any(r.stages > 1 and r.staging for s in segments for r in s.reductions),
+            any(d.trips > 1 for s in segments for r in s.reductions for d in r.dims),
+        )
+    )
 
 
 @frozen

@@ -29,7 +29,8 @@ class Kind:
 _IMAGES, _MATRICES, _AXES, _ALL = range(3, 6), range(2, 6), range(1, 9), range(9)
 KINDS = (
     Kind(6, _ALL, movement.activation), Kind(6, _IMAGES, windows.convolution), Kind(3, _IMAGES, windows.separable),
-    Kind(5, _IMAGES, windows.block), Kind(3, _IMAGES, windows.pooling), Kind(2, _IMAGES, windows.resizing),
+    Kind(5, _IMAGES, windows.block), Kind(2, _IMAGES, windows.padded), Kind(2, _IMAGES, windows.folded),
+    Kind(3, _IMAGES, windows.pooling), Kind(2, _IMAGES, windows.resizing),
     Kind(2, _IMAGES, windows.shuffling), Kind(2, _IMAGES, windows.transposed_convolution), Kind(3, _MATRICES, matrices.product),
     Kind(3, _MATRICES, matrices.dense_layer), Kind(2, _MATRICES, matrices.perceptron), Kind(5, _MATRICES, matrices.normalisation),
     Kind(3, _AXES, matrices.reduction), Kind(1, range(2, 5), matrices.attention), Kind(1, _MATRICES, matrices.square_of_rows),
@@ -45,6 +46,7 @@ KINDS = (
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 11)
 _LONG = (16, 33, 64, 70)
+_WIDE = (16, 32, 24, 19)
 
 
 @st.composite
@@ -68,6 +70,8 @@ def _shape(growth: Growth) -> tuple[int, ...]:
         shape[growth.number(0, rank - 1)] = growth.pick(_LONG)
     elif growth.pick((False, False, True)):
         shape = [shape[0]] * rank
+    elif rank in (2, 3) and growth.flag():
+        shape[-2:] = growth.pick(_WIDE), growth.pick(_WIDE)
     while prod(shape) > LARGEST // 4:
         widest = max(range(rank), key=lambda d: shape[d])
         shape[widest] = shape[widest] // 2 + 1

@@ -13,7 +13,7 @@ from .movement import activation
 def product(growth: Growth, value: str) -> None:
     """Add a product with a matrix on either side, batched where the value is."""
     *batch, rows, inner = growth.shape(value)
-    columns = growth.pick((1, 4, 5, 16, 19))
+    columns = growth.pick((1, 4, 5, 16, 19, 32))
     shared = growth.flag()
     other = growth.weight(inner, *(() if shared else batch), inner, columns)
     if growth.flag():
@@ -31,7 +31,7 @@ def dense_layer(growth: Growth, value: str) -> None:
     """Add a dense layer over the last axis: `gemm` for a matrix, else a product and a bias."""
     shape = growth.shape(value)
     outer, inner = prod(shape[:-1]), shape[-1]
-    width = growth.pick((1, 3, 8, 17))
+    width = growth.pick((1, 3, 8, 17, 32))
     if len(shape) != 2:
         made = growth.grow("matmul", value, growth.weight(inner, inner, width), bound=growth.bounds[value] * 4)
         growth.grow("add", made, growth.operand(width), bound=growth.bounds[made] + 4)

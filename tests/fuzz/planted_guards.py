@@ -9,8 +9,6 @@ BUGS = (
         "live = tuple(g for g in guards if not g.always)", "live = tuple(g for g in guards if not g.always)[1:]"),
     Bug("guard", "what lies outside is always what the body makes of zero", "passes.inline:apply_guards",
         "if _outside_value(guarded, held) == fill:", "if _outside_value(guarded, held) is not None:"),
-    Bug("guard", "values held in registers count as zero outside", "passes.inline:_outside_value",
-        "return expr.fill if expr.guards and expr.tensor not in held else None", "return expr.fill"),
     Bug("guard", "guards of different fills join", "passes.inline:_merge_select",
         "float(other.value) == fill", "True"),
     Bug("guard", "an inner guard takes the outer fill", "passes.inline:_guard_reads",

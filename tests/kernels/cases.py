@@ -182,13 +182,16 @@ def points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule | Non
 
 def legal_point(space: Space, structure: Structure, seed: int) -> Schedule | None:
     """Return a legal point of a structure among 256 random ones."""
+    return next(iter(legal_points(space, structure, seed, 1)), None)
+
+
+def legal_points(space: Space, structure: Structure, seed: int, count: int) -> list[Schedule]:
+    """Return at most `count` legal points of a structure among 256 random ones."""
     numbers = np.random.default_rng(seed).integers(0, structure.size, size=256)
     columns = columns_at(structure, numbers)
     legal = np.flatnonzero(evaluate(space, structure, columns, 0, numbers).legal)
-    if not len(legal):
-        return None
-    chosen = {name: int(np.broadcast_to(values, numbers.shape)[legal[0]]) for name, values in columns.items()}
-    return schedule_of(space.group, structure, chosen, space.target.warp_size)
+    chosen = ({name: int(np.broadcast_to(values, numbers.shape)[n]) for name, values in columns.items()} for n in legal[:count])
+    return [schedule_of(space.group, structure, values, space.target.warp_size) for values in chosen]
 
 
 def accumulation(group: FusedGroup) -> tuple[int, int]:
