@@ -25,10 +25,13 @@ def reduced(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Gr
 
 
 def _candidates(graph: Graph) -> Iterator[Graph]:
-    """Yield graphs with one output only, with an output less, and with a node less whose results are inputs instead; last nodes first."""
+    """Yield graphs with one output only, with what an output is computed from instead of it, and with results of a node as inputs."""
     if len(graph.outputs) > 1:
         yield from (_needed(evolve(graph, outputs=(output,))) for output in graph.outputs)
         yield from (_needed(evolve(graph, outputs=tuple(v for v in graph.outputs if v != output))) for output in graph.outputs)
+    producer = graph.producer()
+    earlier = dict.fromkeys(v for output in graph.outputs for v in producer[output].operands if v in producer)
+    yield from (_needed(evolve(graph, outputs=(value,))) for value in earlier)
     for node in reversed(graph.nodes):
         if not set(node.outputs) & set(graph.outputs):
             inputs, nodes = (*graph.inputs, *node.outputs), tuple(n for n in graph.nodes if n is not node)
