@@ -74,6 +74,15 @@ def reduction(name: str) -> Oracle:
     return lambda a, x: functions[name](x, tuple(a.get("axes", range(x.ndim))), a.get("keepdims", True))
 
 
+def col2im(a: Attributes, x: Any) -> Any:
+    """PyTorch folds planes, with the same padding on both sides."""
+    if len(a["sizes"]) == 2:
+        return F.fold(x, a["sizes"], a["block"])
+    begin, end = a["pads"]
+    y = F.fold(x, (1, a["sizes"][0] + begin + end), (1, a["block"][0]), stride=(1, a["strides"][0]))
+    return y[:, :, 0, begin : begin + a["sizes"][0]]
+
+
 def cumsum(a: Attributes, x: Any) -> Any:
     turned = x.flip(a["axis"]) if a.get("reverse") else x
     y = turned.cumsum(a["axis"]) - (turned if a.get("exclusive") else 0)
