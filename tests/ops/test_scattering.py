@@ -1,0 +1,60 @@
+"""Slices added up at places that integers name: exact, in a fixed order, and without asking every element for every slice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cuts
+import numpy as np
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.costs import program_costs
+from cuts.tests.needs import needs_opencl
+from cuts.tests.ops.test_empty_tensors import graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def drawn(seed: int, lead: int, rows: int, places: tuple[int, ...], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slices, their places (some negative, many equal), and the sums that NumPy makes."""
+    rng = np.random.default_rng(seed)
+    dy = rng.standard_normal((lead, *places, width)).astype(np.float32)
+    ids = rng.integers(-rows, rows, places)
+    expected = np.zeros((lead, rows, width))
+    np.add.at(expected, (slice(None), ids.reshape(-1)), dy.reshape(lead, -1, width).astype(np.float64))
+    return dy, ids, expected
+
+
+CASES = st.tuples(
+    st.integers(0, 99),
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.lists(st.integers(1, 9), min_size=1, max_size=2).map(tuple),
+    st.integers(1, 9),
+)
+
+
+@given(CASES)
+@settings(max_examples=40)
+def test_the_gradient_of_gather_adds_what_numpy_adds(case: Any) -> None:
+    dy, ids, expected = drawn(*case)
+    plan = cuts.build(graph("gather_grad", dy, ids, axis=1, size=case[2]), target="reference")
+    np.testing.assert_allclose(plan.run({"x0": dy, "x1": ids})["y0"], expected, rtol=1e-6, atol=1e-6)
+
+
+@needs_opencl
+@given(CASES)
+@settings(max_examples=5)
+def test_kernels_add_the_same(case: Any) -> None:
+    dy, ids, expected = drawn(*case)
+    plan = cuts.build(graph("gather_grad", dy, ids, axis=1, size=case[2]), target="opencl")
+    found = [plan.run({"x0": dy, "x1": ids})["y0"] for _ in range(2)]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(*found)  # in the same order, every time
+
+
+def test_the_work_does_not_grow_with_rows_times_slices() -> None:
+    rows, slices, width = 4096, 512, 64
+    operands = [TensorType(DType.F32, (slices, width)), TensorType(DType.I64, (slices,))]
+    instance = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": rows})
+    assert program_costs(instance.program).flops < rows * slices * width / 8
