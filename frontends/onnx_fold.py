@@ -21,6 +21,10 @@ from ..ir.verify_graph import MAX_ELEMENTS
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
+class NoKernel(GraphError):
+    """The reference evaluator does not have an operation in the version at hand."""
+
+
 def can_fold(node: onnx.NodeProto) -> bool:
     """Whether a node's outputs depend on nothing but its inputs and attributes."""
     return node.op_type not in _RANDOM and node.domain in ("", "ai.onnx")
@@ -41,11 +45,21 @@ def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mappi
     )
     feeds = {name: array for name, array in zip(node.input, arrays, strict=True) if name}
     try:
-        results = ReferenceEvaluator(graph, opsets={"": opset}).run(None, feeds)
+        evaluator = _evaluator(graph, opset)
+        results = evaluator.run(None, feeds)
+    except NoKernel as error:
+        raise NoKernel(f"{where}: {error.message}") from error
     except Exception as error:  # the reference kernels raise whatever NumPy raises
         raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from error
     values = iter(results)
     return [next(values) if name else None for name in node.output]
+
+
+def _evaluator(graph: onnx.GraphProto, opset: int) -> ReferenceEvaluator:
+    try:
+        return ReferenceEvaluator(graph, opsets={"": opset})
+    except RuntimeError as error:  # it looks its kernels up when it is made
+        raise NoKernel(f"ONNX's reference evaluator has no {graph.node[0].op_type} of operator set {opset}") from error
 
 
 def _elements(node: onnx.NodeProto, arrays: Sequence[Array | None]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from ..ir.types import TensorType
+from .onnx_contrib import contrib_body, has_contrib
 
 
 def standard_schema(node: onnx.NodeProto, opset: int) -> Any:
@@ -27,7 +28,7 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
     """Return the body that the standard gives for an operation at these operand types, or None."""
     schema = standard_schema(node, opset)
     if schema is None:
-        return None
+        return contrib_body(node)
     if schema.has_function:
         body = onnx.FunctionProto()
         body.ParseFromString(schema.function_body.SerializeToString())
@@ -53,7 +54,9 @@ def declared_name(op_type: str, declared: Collection[str]) -> str | None:
 def has_function(node: onnx.NodeProto, opset: int) -> bool:
     """Whether the standard defines an operation by others, at least for some operand types."""
     schema = standard_schema(node, opset)
-    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+    if schema is None:
+        return has_contrib(node)
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
@@ -96,7 +99,8 @@ def renamed(node: onnx.NodeProto, rename: Callable[[str], str], name: str) -> on
 def _defaults(node: onnx.NodeProto, body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
     """Return the attributes that hold where a node gives none, by the body or by the operation's declaration."""
     version = next((o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), onnx.defs.onnx_opset_version())
-    declared = onnx.defs.get_schema(node.op_type, version).attributes
+    schema = standard_schema(node, version)
+    declared = {} if schema is None else schema.attributes
     usual = {name: attribute.default_value for name, attribute in declared.items() if attribute.default_value.name}
     return usual | {attribute.name: attribute for attribute in body.attribute_proto}
 

@@ -20,7 +20,7 @@ from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
 from .onnx_branch import take_branch
 from .onnx_call import Call, Convert, MoreResults, Opaque
-from .onnx_fold import can_fold, fold
+from .onnx_fold import NoKernel, can_fold, fold
 from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined
 from .onnx_loop import SEQUENCES, read_sequence, unroll_loop
 from .onnx_model import tensor_array
@@ -153,9 +153,9 @@ class Importer:
 
     def _import_checked(self, node: onnx.NodeProto, where: str) -> None:
         attributes = self._attributes(node, where)
-        if self._foldable(node):
-            self._fold(node, attributes, where)
-        elif node.op_type == "If":
+        if self._foldable(node) and self._folded(node, attributes, where):
+            return
+        if node.op_type == "If":
             take_branch(self, node, attributes, where)
         elif node.op_type == "Scan":
             unroll_scan(self, node, attributes, where)
@@ -169,6 +169,16 @@ class Importer:
     def _foldable(self, node: onnx.NodeProto) -> bool:
         names = [self.aliases.get(name, name) for name in node.input if name]
         return can_fold(node) and not is_structure(node) and all(name in self.constants for name in names)
+
+    def _folded(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> bool:
+        """Compute a node of constants, unless only our own operation can; a pass folds that one."""
+        try:
+            self._fold(node, attributes, where)
+        except NoKernel:
+            if not self._in_table(node):
+                raise
+            return False
+        return True
 
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         arrays = [self.constants[self.aliases.get(name, name)] if name else None for name in node.input]

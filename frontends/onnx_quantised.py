@@ -17,13 +17,22 @@ def _quantize(call: Call) -> None:
     zero = call.optional(2)
     dtype = call.builder.type_of(zero).dtype if zero else element_type(code, call.where) if code else DType.U8
     given = {"axis": call.attribute("axis", 1), "block": call.attribute("block_size", 0)}
-    call.result("quantize", call.operand(0), call.operand(1), zero, to=dtype.value, **given)
+    call.result("quantize", call.operand(0), call.operand(1), _fitted(call, 1, 2), to=dtype.value, **given)
 
 
 def _dequantize(call: Call) -> None:
     call.attribute("output_dtype", 0)
     given = {"axis": call.attribute("axis", 1), "block": call.attribute("block_size", 0)}
-    call.result("dequantize", call.operand(0), call.operand(1), call.optional(2), **given)
+    call.result("dequantize", call.operand(0), call.operand(1), _fitted(call, 1, 2), **given)
+
+
+def _fitted(call: Call, scale: int, zero: int) -> str | None:
+    """Return a zero point in the shape of its scale: of two numbers, exporters write one with an axis and one without."""
+    point, wanted = call.optional(zero), call.type(scale)
+    if point is None or call.type(zero).shape == wanted.shape or call.type(zero).size != 1 or wanted.size != 1:
+        return point
+    fitted: str = call.emit("reshape", point, shape=wanted.shape)
+    return fitted
 
 
 def _shifted(call: Call, position: int, zero: int, axis: int) -> str:

@@ -8,6 +8,7 @@ import onnx
 from attrs import frozen
 
 from .onnx import TABLE
+from .onnx_contrib import has_contrib
 from .onnx_functions import declared_name, standard_schema
 from .onnx_importer import is_structure
 from .onnx_model import Model
@@ -73,7 +74,7 @@ def _behind(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProt
 def is_known(node: onnx.NodeProto, version: int) -> bool:
     """Whether the tables, or a function body of the standard over them, have an operation."""
     if node.domain not in ("", "ai.onnx"):
-        return False
+        return has_contrib(node)
     if node.op_type in TABLE or is_structure(node):
         return True
     schema = standard_schema(node, version)
