@@ -9,7 +9,8 @@ import numpy as np
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
-from cuts.tests.needs import needs_opencl
+from cuts.tests.gradients.networks import Network
+from cuts.tests.needs import needs_opencl, opencl_reason
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,6 +52,36 @@ def test_kernels_add_the_same(case: Any) -> None:
     found = [plan.run({"x0": dy, "x1": ids})["y0"] for _ in range(2)]
     np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(*found)  # in the same order, every time
+
+
+@given(st.integers(0, 99), st.lists(st.integers(1, 4), min_size=1, max_size=2), st.integers(10, 40), st.integers(4, 7), st.booleans())
+@settings(max_examples=20)
+def test_slices_scattered_and_added_are_what_numpy_adds(seed: int, shape: list[int], slices: int, width: int, kernels: bool) -> None:
+    rng = np.random.default_rng(seed)
+    x, updates = (rng.standard_normal((*dims, width)).astype(np.float32) for dims in (shape, [slices]))
+    ids = np.stack([rng.integers(-extent, extent, slices) for extent in shape], 1)
+    expected = x.astype(np.float64)
+    np.add.at(expected, tuple(ids.T), updates.astype(np.float64))
+    target = "opencl" if kernels and not opencl_reason() and seed % 4 == 0 else "reference"
+    plan = cuts.build(graph("scatter_nd", x, ids, updates, reduction="add"), target=target)
+    np.testing.assert_allclose(plan.run({"x0": x, "x1": ids, "x2": updates})["y0"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_what_was_scattered_is_gathered() -> None:
+    ids = np.random.default_rng(0).integers(0, 6, (24, 1))
+    net = Network("scattered")
+    for name, shape in (("x", (6, 5)), ("updates", (24, 5)), ("weights", (6, 5))):
+        net.input(name, *shape)
+    net.constant("ids", ids)
+    net.op("scatter_nd", "x", "ids", "updates", out="y", reduction="add")
+    net.op("mul", "y", "weights", out="weighted")
+    net.op("reduce_sum", "weighted", out="loss", keepdims=False)
+    training = cuts.grad(net.graph("loss"), wrt=["x", "updates"])
+    weights = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
+    inputs = {"x": np.zeros((6, 5), np.float32), "updates": np.ones((24, 5), np.float32), "weights": weights}
+    found = training.reference(inputs)
+    np.testing.assert_allclose(found[training.gradients["x"]], weights, rtol=1e-6)
+    np.testing.assert_allclose(found[training.gradients["updates"]], weights[ids[:, 0]], rtol=1e-6)
 
 
 def test_the_work_does_not_grow_with_rows_times_slices() -> None:
