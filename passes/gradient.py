@@ -19,7 +19,7 @@ import numpy as np
 from attrs import define, evolve, field, frozen
 
 from ..ir.errors import GraphError
-from ..ir.graph import Graph, Node
+from ..ir.graph import Array, Graph, Node
 from ..ir.types import TensorType
 from ..ir.verify_graph import quote
 from ..ops.gradients import Gradients
@@ -56,6 +56,7 @@ class _Backward:
     taken: set[str] = field(factory=set)  # names of nodes
     values: set[str] = field(factory=set)  # names of values
     blocked: dict[str, str] = field(factory=dict)  # node -> why nothing flows through it
+    constants: dict[str, Array] = field(factory=dict)
 
     def run(self) -> Differentiated:
         graph = self.graph
@@ -75,7 +76,7 @@ class _Backward:
         for value in self.wrt:
             if value not in found and not self.partial:
                 raise GraphError(self._reason(value))
-        constants = {**graph.constants, seed: array}
+        constants = {**graph.constants, seed: array, **self.constants}
         used = evolve(graph, types=self.types, constants=constants, nodes=(*graph.nodes, *self.nodes))
         return Differentiated(used, found)
 
@@ -135,8 +136,16 @@ class _Backward:
         for formal, value in wanted.items():
             if f"d{formal}" in made:
                 self.parts.setdefault(value, []).append(made[f"d{formal}"])
+            elif not all(any(self.types[v].size for v in side) for side in (node.outputs, (value,))):
+                self.parts.setdefault(value, []).append(self._zeros(value))  # of no elements, or to no elements
             else:
                 self.blocked[node.name] = f"the derivative of {node.op} with respect to '{formal}' is zero everywhere"
+
+    def _zeros(self, value: str) -> str:
+        name = self._fresh(f"{value}.grad")
+        self.types[name] = self.types[value]
+        self.constants[name] = np.zeros(self.types[value].shape, self.types[value].dtype.numpy)
+        return name
 
     def _total(self, value: str) -> str:
         """Return the whole gradient of a value, the sum over its readers."""

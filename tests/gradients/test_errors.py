@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cuts
+import numpy as np
 import pytest
 from cuts.ir.types import DType
 
@@ -71,6 +72,19 @@ def test_integers_are_no_parameters() -> None:
     net.op("reduce_sum", "rows", out="loss", keepdims=False)
     with pytest.raises(cuts.CutsError, match=r"value 'ids': expected a float to differentiate, found i64\[3\]"):
         cuts.grad(net.graph("loss"), wrt=["ids"])
+
+
+def test_an_empty_batch_changes_nothing() -> None:
+    net = Network("g")
+    net.input("x", 0, 3)
+    net.weight("w", 3, 4)
+    net.op("matmul", "x", "w", out="h")
+    net.op("relu", "h", out="r")
+    net.op("reduce_sum", "r", out="loss", keepdims=False)
+    training = cuts.grad(net.graph("loss"), wrt=["w", "x"])
+    found = training.reference({"x": np.zeros((0, 3), np.float32), **training.initial})
+    np.testing.assert_array_equal(found[training.gradients["w"]], np.zeros((3, 4)))
+    assert found[training.gradients["x"]].shape == (0, 3)
 
 
 def test_two_outputs_need_the_name_of_the_loss() -> None:
