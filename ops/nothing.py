@@ -24,6 +24,8 @@ from .builtins import limit
 
 def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, TensorType], op: str) -> list[Statement]:
     """Return the statements that write something, without empty ranges and reads of empty tensors."""
+    if all(t.size for t in tensors.values()) and all(v.extent for s in statements for v in (*s.axes, *s.reduce)):
+        return list(statements)
     return [_filled(s, tensors, op) for s in statements if all(axis.extent for axis in s.axes)]
 
 
