@@ -25,7 +25,7 @@ from cuts.tests.fuzz.planting import Bug
 #: Modules that work on what normal forms are lowered to.
 BEHIND = (
     "passes.lower", "passes.fetch", "passes.staging", "passes.frames", "passes.values", "passes.windows", "passes.extract",
-    "passes.tabulate", "passes.assemble", "backends.", "runtime.", "ir.vector",
+    "passes.tabulate", "passes.assemble", "passes.groups:form_key", "backends.", "runtime.", "ir.vector",
 )  # fmt: skip
 
 

@@ -66,8 +66,11 @@ class Chance(ByModel):
             space = make_space(form, self.target)
             rng = np.random.default_rng(number)
             drawn = [space.structures[k] for k in rng.permutation(len(space.structures))]
-            if rng.integers(2):  # most structures stage nothing
+            wanted = rng.integers(3)
+            if wanted == 1:  # most structures stage nothing
                 drawn.sort(key=lambda structure: (not any(s.stages_any for s in structure.segments), structure.index != "table"))
+            elif wanted == 2:
+                drawn.sort(key=lambda structure: not any(s.lanes for s in structure.segments))
             found = (_point(space, structure, rng) for structure in drawn[:TRIES])
             self.points[number] = next((point for point in found if point is not None), None)
         return self.points[number]
@@ -78,24 +81,25 @@ class Chance(ByModel):
 
 
 def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Schedule | None:
-    """Return a legal point of a structure; of several drawn the one with most about it that small tensors seldom have, every other time."""
-    several = CHOICES if rng.integers(2) else 1
-    return max(legal_points(space, structure, int(rng.integers(2**32)), several), key=_rarity, default=None)
+    """Return a legal point of a structure; of several drawn the one that has most of what small tensors seldom have, or of some of it."""
+    several = CHOICES if rng.integers(3) else 1
+    weights = rng.integers(0, 3, 8)
+    found = legal_points(space, structure, int(rng.integers(2**32)), several)
+    return max(found, key=lambda point: sum(w * r for w, r in zip(weights, _rarities(point), strict=True)), default=None)
 
 
-def _rarity(schedule: Schedule) -> int:
-    """Count what a schedule has that most points of small tensors lack."""
+def _rarities(schedule: Schedule) -> tuple[bool, ...]:
+    """Return what a schedule has that most points of small tensors lack."""
     segments = schedule.segments
-    return sum(
-        (
-            schedule.raster > 1,
-            schedule.blocks > 1,
-            schedule.index == "table",
-            2 * any(s.warp for s in segments),
-            any(d.vector > 1 for s in segments for d in s.dims),
-            any(r.stages > 1 and r.staging for s in segments for r in s.reductions),
-            any(d.trips > 1 for s in segments for r in s.reductions for d in r.dims),
-        )
+    return (
+        schedule.raster > 1,
+        schedule.blocks > 1,
+        schedule.index == "table",
+        any(s.warp for s in segments),
+        any(s.lanes > 1 for s in segments),
+        any(d.vector > 1 for s in segments for d in s.dims),
+        any(r.stages > 1 and r.staging for s in segments for r in s.reductions),
+        any(d.trips > 1 for s in segments for r in s.reductions for d in r.dims),
     )
 
 
@@ -104,7 +108,7 @@ class _Drawn:
     chance: Chance
 
     def cost(self, group: FusedGroup) -> float:
-        """Return a cost; infinity where no kernel is known to exist. Five of six merges gain by it."""
+        """Return a cost; infinity where no kernel is known to exist. Two of three merges gain by it, and one of three splits."""
         if self.chance.launched and self.chance.point(group) is None:
             return inf
-        return 3.0 * np.random.default_rng(self.chance.number(group) ^ 1).random()
+        return float(np.exp(3.0 * np.random.default_rng(self.chance.number(group) ^ 1).standard_normal()))

@@ -95,6 +95,12 @@ class Growth:
         self.bounds[name] = 1.5
         return name
 
+    def constant(self, *shape: int) -> str:
+        """Add a constant of normally distributed numbers."""
+        name = self.build.array(self.build.rng.standard_normal(shape), self.dtype)
+        self.bounds[name] = 4.0
+        return name
+
     def weight(self, terms: int, *shape: int) -> str:
         """Add a weight whose sums over `terms` products keep the magnitude of the other factor."""
         return self.operand(*shape, scale=float(terms) ** -0.5) if self.pick((True, True, False)) else self.operand(*shape)

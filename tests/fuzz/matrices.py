@@ -42,7 +42,10 @@ def dense_layer(growth: Growth, value: str) -> None:
     other = growth.weight(inner, *((width, inner) if turned else (inner, width)))
     bias = [growth.operand(*growth.pick(((width,), (outer, width), (outer, 1))))] if growth.flag() else []
     bound = _summed(growth, value, other, inner)
-    growth.grow("gemm", value, other, *bias, trans_a=across, trans_b=turned, alpha=growth.pick((1.0, 0.5)), bound=bound + 4)
+    factors = {"alpha": growth.pick((1.0, 0.5)), "beta": growth.pick((1.0, -2.0))}
+    made = growth.grow("gemm", value, other, *bias, trans_a=across, trans_b=turned, bound=bound + 8, **factors)
+    if growth.flag():
+        growth.grow(growth.pick(("add", "mul")), made, growth.constant(width), bound=(bound + 8) * 4)
 
 
 def perceptron(growth: Growth, value: str) -> None:
@@ -101,8 +104,7 @@ def normalisation(growth: Growth, value: str) -> None:
 def _channel_norm(growth: Growth, value: str, op: str) -> None:
     channels = growth.shape(value)[1]
     if op == "batch_norm":
-        mean = growth.operand(channels)
-        operands = (growth.positive(channels), growth.operand(channels), mean, growth.positive(channels))
+        operands = (growth.positive(channels), growth.constant(channels), growth.constant(channels), growth.positive(channels))
         growth.grow(op, value, *operands, bound=growth.bounds[value] * 4 + 4)
         return
     more = {"num_groups": growth.pick([g for g in (1, 2, channels) if channels % g == 0])} if op == "group_norm" else {}
@@ -124,11 +126,25 @@ def statistics(growth: Growth, value: str) -> None:
     """Reduce along an axis, repeat the result along another, and join both where they fit."""
     shape = growth.shape(value)
     axis, other = growth.number(0, len(shape) - 1), growth.number(0, len(shape) - 1)
+    if growth.flag():
+        scale = growth.operand(*(1 if d == axis else n for d, n in enumerate(shape)))
+        value = growth.grow("mul", value, scale, bound=growth.bounds[value] * 4)
     least = growth.grow(growth.pick(("reduce_max", "reduce_mean", "reduce_min")), value, axes=(axis,), keepdims=True)
     repeats = tuple(growth.number(2, 3) if d == other else 1 for d in range(len(shape)))
     if prod(shape) // shape[axis] * prod(repeats) <= LARGEST:
         growth.grow("tile", least, repeats=repeats)
     growth.grow("sub", value, least, bound=2 * growth.bounds[value])
+
+
+def branches(growth: Growth, value: str) -> None:
+    """Go two ways from a value, step by step in turn, and join them."""
+    left = right = value
+    for _ in range(growth.number(1, 2)):
+        left = growth.grow(growth.pick(("relu", "tanh", "sigmoid", "abs")), left)
+        right = growth.grow("softmax", right, axis=growth.number(0, len(growth.shape(value)) - 1), bound=1.0)
+        if growth.flag():
+            left, right = right, left
+    growth.grow(growth.pick(("add", "mul", "max")), left, right, bound=growth.bounds[value] + 1)
 
 
 def rotation(growth: Growth, value: str) -> None:

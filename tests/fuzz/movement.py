@@ -116,14 +116,15 @@ def concatenation(growth: Growth, value: str) -> None:
 def growing(growth: Growth, value: str) -> None:
     """Join more and more results along an axis, as dense networks do: each part is computed from what was joined before."""
     axis = growth.number(0, len(growth.shape(value)) - 1)
-    parts = [growth.grow(growth.pick(GENTLE), value) for _ in range(2)]
+    op = growth.pick(GENTLE)
+    parts = [growth.grow(each, value) for each in (op, growth.pick(GENTLE))]
     for _ in range(growth.number(1, 2)):
         if sum(prod(growth.shape(p)) for p in parts) > LARGEST:
             return
         joined = growth.grow("concat", *parts, axis=axis)
         start = growth.number(0, growth.shape(joined)[axis] - 1)
         part = growth.grow("slice", joined, starts=(start,), ends=(growth.shape(joined)[axis],), axes=(axis,))
-        parts.append(growth.grow(growth.pick(GENTLE), part))
+        parts.append(growth.grow(op, part))
         parts = growth.pick((parts, parts[1:], parts[::-1]))
     growth.grow("concat", *parts, axis=axis)
 
@@ -161,9 +162,16 @@ def splitting(growth: Growth, value: str) -> None:
 
 
 def padding(growth: Growth, value: str) -> None:
-    """Add elements before and after some axes, in every mode."""
+    """Add elements before and after some axes, in every mode, or move all by one place."""
     shape = growth.shape(value)
-    mode = growth.pick(("constant", "edge", "reflect", "wrap"))
+    mode = growth.pick(("constant", "edge", "reflect", "wrap", "shift"))
+    if mode == "shift":
+        axis = max(range(len(shape)), key=lambda d: shape[d])
+        moved = growth.pick((1, -1)) if shape[axis] > 1 else 0
+        pads = [0] * 2 * len(shape)
+        pads[axis], pads[axis + len(shape)] = moved, -moved
+        growth.grow("pad", value, pads=tuple(pads), exact=True)
+        return
     most = [2 if mode in ("constant", "edge") else min(2, d - 1) for d in shape]
     pads = tuple(growth.pick((0, growth.number(0, m))) for m in most * 2)
     if prod(d + a + b for d, a, b in zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)) <= LARGEST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from .growth import LARGEST, Growth
+from .movement import turning
 
 
 def _taps(growth: Growth, size: int) -> tuple[int, int]:
@@ -30,11 +31,14 @@ def convolution(growth: Growth, value: str) -> None:
     operands = [value, growth.weight(terms, filters, channels // groups, *kernel)]
     operands += [growth.operand(filters)] if growth.flag() else []
     bound = growth.bounds[value] * growth.bounds[operands[1]] / 2 * terms**0.5 + 4
-    growth.grow("conv", *operands, bound=bound, strides=strides, pads=pads, dilations=dilations, groups=groups)
+    made = growth.grow("conv", *operands, bound=bound, strides=strides, pads=pads, dilations=dilations, groups=groups)
+    if growth.flag():
+        scale = growth.constant(filters, *(1 for _ in spatial))
+        growth.grow(growth.pick(("mul", "add")), made, scale, bound=bound * 4)
 
 
 def separable(growth: Growth, value: str) -> None:
-    """Add a depthwise convolution and a dense one of single pixels, the pair that mobile networks are made of."""
+    """Add a depthwise convolution and a dense one of single pixels, the pair as in mobile networks, with a turn between."""
     _, channels, *spatial = growth.shape(value)
     kernel, dilations = _windows(growth, tuple(spatial))
     pads = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilations, strict=True)) * 2
@@ -42,6 +46,9 @@ def separable(growth: Growth, value: str) -> None:
     between = growth.grow("conv", value, weight, pads=pads, dilations=dilations, groups=channels, bound=growth.bounds[value] * 4)
     if growth.flag():
         between = growth.grow("relu", between)
+    if growth.pick((False, False, True)):
+        turning(growth, between)
+        between = growth.values[-1]
     filters = growth.pick((1, 2, 6))
     growth.grow("conv", between, growth.weight(channels, filters, channels, *(1 for _ in kernel)), bound=growth.bounds[value] * 8)
 
@@ -112,7 +119,7 @@ def block(growth: Growth, value: str) -> None:
     pads = tuple(k // 2 for k in kernel) * 2
     made = growth.grow("conv", value, growth.weight(channels * prod(kernel), width, channels, *kernel), pads=pads)
     if growth.flag():
-        statistics = [growth.operand(width) if place in (1, 2) else growth.positive(width) for place in range(4)]
+        statistics = [growth.constant(width) if place in (1, 2) else growth.positive(width) for place in range(4)]
         made = growth.grow("batch_norm", made, *statistics, bound=growth.bounds[value] * 4 + 4)
     made = growth.grow(growth.pick(("relu", "tanh", "hard_swish")), made)
     made = growth.grow(
