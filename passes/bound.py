@@ -7,7 +7,7 @@ anything that a memory could deliver:
 * math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole principle), at peak.
 * issue: warp instructions of those blocks, at the number an SM issues per clock.
 * shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth` bytes.
-* l2: sectors that all blocks must get and the bytes they store, at the bandwidth of the L2 cache.
+* l2: sectors that blocks must get past the L1 cache and the bytes they store, at the bandwidth of the L2 cache.
 * dram: distinct bytes read and written, at DRAM bandwidth, less those that may be in the L2 cache when the kernel starts.
 * latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
 
@@ -76,11 +76,13 @@ def bound(features: Features, target: Target) -> Bound:
     load = target.dram_latency * (CACHED_LATENCY if target.is_cpu else 1.0)
     waves = np.ceil(features.grid / (target.NUM_SM * most))
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
+    fetching = np.minimum(features.grid, target.NUM_SM)  # what one block got, L1 may keep for the next one on its SM
+    through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
     terms: dict[str, Count] = {
         "math": fullest * features.flops * (target.NUM_SM / target.PERF_peak),
         "issue": fullest * issued / (target.issue_per_clock * target.clock),
-        "shared": fullest * features.wavefronts / target.clock,
-        "l2": features.grid * (features.bytes + features.stored) / target.l2_bandwidth,
+        "shared": fullest * features.least_wavefronts / target.clock,
+        "l2": through / target.l2_bandwidth,
         "dram": dram / target.BW_global,
         "latency": waves * (load + chain / target.clock),
     }
@@ -89,7 +91,7 @@ def bound(features: Features, target: Target) -> Bound:
 
 
 def _warp_instructions(features: Features, lanes: float) -> Count:
-    return (features.issue + features.shared_loads + features.global_loads + features.stores) / lanes
+    return (features.issue + features.certain) / lanes
 
 
 def limiting(found: Bound) -> str:

@@ -41,18 +41,19 @@ class Features:
     """Derived counts of a structure's points; every value broadcasts against the others.
 
     `flops` counts a multiply-add as two, `issue` as one slot; both for all threads of a block. `thread_flops` and `thread_loads` are
-    `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads, `wavefronts` the least number of
-    shared-memory or L1 cycles that all loads take. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block must
-    get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is the longest chain of dependent operations of a
-    thread, `body` the operations of its longest unrolled loop body, `tile` the elements of the smallest staged tile, `lines` counts the
-    memory lines that direct loads and stores of warps touch (a CPU loads lane by lane: none), `copies` the instructions of all threads that
-    fetch staged tiles. Of a thread's registers, `held` are certain, `needed` the fewest that spill nothing, `registers` what a compiler is
-    expected to use of the `limit` it has. `outer` counts blocks along the outermost dim; `rows` is the part of `bytes` that depends on it
-    only, `columns` the part that does not depend on it; `again` are bytes that a later statement of the block reads
-    once more. `instances` counts a thread's independent results, `decoding` the instructions of all threads for guards and flattened
-    indices of direct loads, `direct` the load instructions of one thread that are no part of a fetch,
-    `divided` the elements that a block fetches by way of divisions, `divided_direct` such loads of one thread, `table` is 1 where tables
-    take the place of those divisions, `scatter` the cycles in which fetches store tiles turned round.
+    `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads, `wavefronts` the cycles of shared
+    memory or L1 that all loads take; `certain` are the memory instructions and `least_wavefronts` the cycles that are left where the
+    compiler merges all neighbours into vectors. `streamed` are bytes that pass by the L1 cache. `transactions` are of `TRANS_global`
+    elements, `bytes` of whole sectors a block must get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is
+    the longest chain of dependent operations of a thread, `body` the operations of its longest unrolled loop body, `tile` the elements
+    of the smallest staged tile, `lines` counts the memory lines that direct loads and stores of warps touch (a CPU loads lane by lane:
+    none), `copies` the instructions of all threads that fetch staged tiles. Of a thread's registers, `held` are certain, `needed` the
+    fewest that spill nothing, `registers` what a compiler is expected to use of the `limit` it has. `outer` counts blocks along the
+    outermost dim; `rows` is the part of `bytes` that depends on it only, `columns` the part that does not depend on it; `again` are
+    bytes that a later statement of the block reads once more. `instances` counts a thread's independent results, `decoding` the
+    instructions of all threads for guards and flattened indices of direct loads, `direct` the load instructions of one thread that are
+    no part of a fetch, `divided` the elements that a block fetches by way of divisions, `divided_direct` such loads of one thread,
+    `table` is 1 where tables take the place of those divisions, `scatter` the cycles in which fetches store tiles turned round.
     """
 
     grid: Count
@@ -71,6 +72,8 @@ class Features:
     thread_loads: Count
     shared_loads: Count
     wavefronts: Count
+    certain: Count
+    least_wavefronts: Count
     lines: Count
     copies: Count
     direct: Count
@@ -82,6 +85,7 @@ class Features:
     global_loads: Count
     transactions: Count
     bytes: Count
+    streamed: Count
     rows: Count
     columns: Count
     again: Count
@@ -184,6 +188,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         written = Read(output.tensor, output.write)
         vector = access_vector(written, geometry, totals.target.vector_bytes // size)
         totals.add("stores", per_thread / vector * geometry.threads)
+        totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
         if output.tensor not in totals.group.shared:
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
             totals.touch(written, per_thread / vector, place, geometry)

@@ -28,7 +28,7 @@ class Totals:
             ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
              "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows",
              "columns", "decoding", "scatter", "again", "direct",
-             "divided", "divided_direct"), 0)  # fmt: skip
+             "divided", "divided_direct", "certain", "least_wavefronts", "streamed"), 0)  # fmt: skip
         self.traffic: dict[Read, Count] = {}
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
@@ -77,8 +77,10 @@ class Totals:
         kind = self.group.tensors[read.tensor]
         times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
         self.seen.add(read)
-        vector = access_vector(read, geometry, self.target.vector_bytes // kind.dtype.size)
+        widest = self.target.vector_bytes // kind.dtype.size
+        vector = access_vector(read, geometry, widest)
         self.add("thread_loads", times)
+        self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
         self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
         if read.tensor in self.group.shared:
             self.add("shared_loads", times / vector * place.threads)
@@ -91,6 +93,11 @@ class Totals:
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
         self.touch(read, times / vector, place, geometry)
 
+    def at_least(self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count) -> None:
+        """Count what loads take at least: a compiler may merge neighbours into vectors where the schedule does not ask for it."""
+        self.add("certain", loads / widest * threads)
+        self.add("least_wavefronts", wavefronts(self.target, used, loads / widest, widest * size, geometry))
+
     def touch(self, read: Read, accesses: Count, place: Place, geometry: Geometry) -> None:
         """Count the memory lines that a thread's accesses touch, with its warp."""
         if not self.target.is_cpu:
@@ -99,8 +106,8 @@ class Totals:
             touched = warp_lines(read, kind.shape, unit, geometry, self.target)
             self.add("lines", accesses * touched * ceil_div(place.threads, self.target.warp_size))
 
-    def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> None:
-        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors."""
+    def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> Count:
+        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors; return the bytes."""
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
         self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices))
@@ -117,6 +124,7 @@ class Totals:
             self.add("columns", more)
         elif not any(inner):
             self.add("rows", more)
+        return more
 
 
 def add_reduction(
@@ -166,20 +174,25 @@ def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry:
         totals.add("flops", moved * work.flops)
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
+    cost, ways = copy_cost(expr, tile, geometry)
+    past = np.logical_and(np.less_equal(cost, 0.25), np.greater(geometry.stages, 1)) if totals.target.async_copy else np.bool_(False)
     for read in reads(expr):
         totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
+        totals.add("certain", moved / (totals.target.vector_bytes // 4))
         totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
-        totals.block_traffic(read, place)
-    cost, ways = copy_cost(expr, tile, geometry)
+        totals.add("streamed", np.where(past, totals.block_traffic(read, place), 0.0))
     totals.add("copies", moved * cost)
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
+    totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
     used = expr_variables(expr)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
     totals.add("divided", moved * divides(main, geometry))
     once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
-    vector = least(tile_vector(expr, tile, geometry), totals.target.vector_bytes // size)
+    widest = totals.target.vector_bytes // size
+    vector = least(tile_vector(expr, tile, geometry), widest)
     totals.add("thread_loads", loads)
+    totals.at_least(used, loads, widest, size, geometry, place.threads)
     totals.add("shared_loads", loads / vector * place.threads)
     totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))

@@ -125,6 +125,22 @@ def test_the_bound_of_a_known_kernel_is_below_its_measured_time():
     assert 2 * 4096**3 / 66.9e12 < time < 3.05e-3
 
 
+@pytest.mark.parametrize(
+    ("sizes", "block", "thread", "chunk", "stages", "min_blocks", "seconds"),
+    [((512, 512, 512), (1, 128), (1, 4), 8, 0, 0, 41.5e-6), ((333, 555, 127), (1, 512), (1, 2), 16, 0, 0, 18.2e-6),
+     ((16, 1024, 1024), (8, 128), (4, 1), 32, 4, 2, 20.1e-6)],
+)  # fmt: skip
+def test_the_bound_allows_for_what_compilers_and_caches_do(sizes, block, thread, chunk, stages, min_blocks, seconds):
+    """On an H200 these ran in so many seconds: the compiler merged loads into vectors, and blocks found in L1 what others had read."""
+    group = matmul(*sizes)
+    (i, j), (c,) = group.segments[0].axes, group.segments[0].reductions[0].reduce
+    staging = (Staging(0, (1, 0)), Staging(1)) if stages else ()
+    loop = ReductionSchedule((ReduceDim((c,), chunk),), staging, max(1, stages))
+    dims = (TileDim((i,), block[0], thread[0], 1), TileDim((j,), block[1], thread[1], 1))
+    schedule = Schedule((SegmentSchedule(dims, (loop,)),), min_blocks=min_blocks)
+    assert float(bound(features_of(group, schedule, H200), H200).time) < seconds
+
+
 def test_one_block_more_than_a_wave_doubles_the_time():
     group = pointwise(133 * 1024)
     axes = group.segments[0].axes
