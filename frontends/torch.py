@@ -1,8 +1,8 @@
 """PyTorch models as graphs: `load_torch(module, (example,))`, or `graph_of_export(program)` for a `torch.export` program.
 
 A program is decomposed to PyTorch's core operations and walked once; what each of them means in our vocabulary is in the tables of
-`torch_elementwise`, `torch_movement`, `torch_layers` and `torch_recurrent`. Parameters and buffers become constants. Only these files
-import `torch`.
+`torch_elementwise`, `torch_movement`, `torch_indexing`, `torch_reduction`, `torch_windows`, `torch_layers`, `torch_recurrent` and, for
+backward graphs, `torch_gradients`. Parameters and buffers become constants. Only these files import `torch`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from ..ir.graph import Graph
 from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops import Registry
 from ..ops.inference import Instances, default_inference
-from . import torch_elementwise, torch_gradients, torch_indexing, torch_layers, torch_movement, torch_recurrent
+from . import (
+    torch_elementwise,
+    torch_gradients,
+    torch_indexing,
+    torch_layers,
+    torch_movement,
+    torch_recurrent,
+    torch_reduction,
+    torch_windows,
+)
 from .torch_reader import Convert, Reader, array_of, live_graph
 
 TABLE: dict[str, Convert] = {
@@ -28,6 +37,8 @@ TABLE: dict[str, Convert] = {
     **torch_movement.TABLE,
     **torch_indexing.TABLE,
     **torch_layers.TABLE,
+    **torch_reduction.TABLE,
+    **torch_windows.TABLE,
     **torch_recurrent.TABLE,
     **torch_gradients.TABLE,
 }

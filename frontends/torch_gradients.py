@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from .torch_indexing import bag_of, bag_sizes, embedding
-from .torch_layers import adaptive_max_pool, adaptive_pool, average_pool, convolution, grid_sample, max_pool, upsample
 from .torch_movement import unsqueeze
 from .torch_reader import Convert, Reader, Value
+from .torch_windows import adaptive_max_pool, adaptive_pool, average_pool, convolution, grid_sample, max_pool, upsample
 
 
 def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:

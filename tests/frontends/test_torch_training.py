@@ -99,7 +99,7 @@ def test_training_steps_equal_those_of_pytorch(model: Any, expected: set[str]) -
             call(*batch(model.__name__)).backward()
             optimiser.step()
     assert backend.ran == [0, 1] * 3, "a forward and a backward graph, each run in every step"
-    assert expected <= {op.rpartition("_")[0] for op in backend.operations(1)}
+    assert all(any(op.startswith(name) for op in backend.operations(1)) for name in expected)
     wanted = {**dict(eager.named_parameters()), **dict(eager.named_buffers())}
     for name, value in {**dict(ours.named_parameters()), **dict(ours.named_buffers())}.items():
         assert torch.allclose(value, wanted[name], rtol=1e-4, atol=1e-5), name

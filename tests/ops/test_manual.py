@@ -54,11 +54,11 @@ def test_an_entry_says_which_operands_have_a_gradient(op: str, lines: list[str])
     assert [line for line in lines if line not in found] == []
 
 
-@pytest.mark.parametrize("op", REGISTRY)
-def test_what_an_entry_says_of_gradients_is_what_is_derived(op: str) -> None:
-    sample = sample_gradient(REGISTRY[op], REGISTRY)
-    if sample is None:
-        pytest.skip("its shapes are not found by trying a few")
-    said = differentiability(REGISTRY[op])
-    present = {operand.name for operand, type_ in zip(REGISTRY[op].operands, sample.types, strict=True) if type_ is not None}
-    assert {name[1:] for step in sample.steps for name in step.outputs} == {*said.derived, *said.stated} & present
+def test_what_entries_say_of_gradients_is_what_is_derived() -> None:
+    samples = {op: sample for op in REGISTRY if (sample := sample_gradient(REGISTRY[op], REGISTRY)) is not None}
+    assert len(samples) > 100, "shapes are found by trying a few"
+    for op, sample in samples.items():
+        said = differentiability(REGISTRY[op])
+        present = {operand.name for operand, type_ in zip(REGISTRY[op].operands, sample.types, strict=True) if type_ is not None}
+        found = {name[1:] for step in sample.steps for name in step.outputs} & present
+        assert found == {*said.derived, *said.stated} & present, op

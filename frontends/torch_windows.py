@@ -1,0 +1,125 @@
+"""PyTorch's convolutions, pooling, resizing and sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.types import DType
+from .torch_reader import Convert, Reader, Value
+
+
+def _pair(value: Sequence[int] | int, rank: int) -> tuple[int, ...]:
+    """Return one integer per axis; PyTorch writes one for all of them."""
+    items = (value,) if isinstance(value, int) else tuple(value)
+    return items * rank if len(items) == 1 else items
+
+
+def convolution(
+    reader: Reader, x: Value, w: Value, b: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: int
+) -> Any:
+    """Convert a convolution, transposed or not."""
+    rank = len(reader.shape(w)) - 2
+    strides, pads, dilations = _pair(stride, rank), _pair(padding, rank), _pair(dilation, rank)
+    given: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "groups": groups}
+    if transposed:
+        return reader.emit("conv_transpose", x, w, b, output_padding=_pair(extra, rank), **given)
+    return reader.emit("conv", x, w, b, **given)
+
+
+def max_pool(reader: Reader, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    """Convert max pooling; PyTorch's positions count within a plane, ours in the whole tensor."""
+    rank = len(reader.shape(x)) - 2
+    size = _pair(kernel, rank)
+    given: dict[str, Any] = {"strides": _pair(stride or size, rank), "pads": _pair(padding, rank) * 2, "dilations": _pair(dilation, rank)}
+    values = reader.emit("max_pool", x, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
+    _, positions = reader.emit("max_pool_positions", x, results=2, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
+    plane = reader.constant(math.prod(reader.shape(x)[2:]), dtype=DType.I64)
+    return (values, reader.emit("mod", positions, plane))
+
+
+def average_pool(
+    reader: Reader,
+    x: Value,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    padded: bool = True,
+    divisor: Any = None,
+) -> Any:
+    """Convert average pooling."""
+    if divisor is not None:
+        reader.fail("a divisor of one's own is not supported")
+    rank = len(reader.shape(x)) - 2
+    size = _pair(kernel, rank)
+    given: dict[str, Any] = {"strides": _pair(stride or size, rank), "pads": _pair(padding, rank) * 2, "ceil_mode": bool(ceil_mode)}
+    return reader.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), **given)
+
+
+def adaptive_pool(reader: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
+    """Convert average pooling to given sizes; with `once` at most one of several steps that it takes."""
+    rank = len(reader.shape(x)) - 2
+    spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
+    if not any(n % m for n, m in zip(spatial, wanted, strict=True)):
+        window = tuple(n // m for n, m in zip(spatial, wanted, strict=True))
+        return reader.emit("average_pool", x, kernel_shape=window, strides=window)
+    axis = next(axis for axis, (n, m) in enumerate(zip(spatial, wanted, strict=True)) if n % m)
+    places, weights = _windows_of_several_sizes(spatial[axis], wanted[axis])
+    dtype = reader.type(x).dtype
+    y = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=dtype), axis=axis + 2)
+    return y if once or reader.shape(y)[2:] == wanted else adaptive_pool(reader, y, wanted)
+
+
+def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
+    """Return the places of each window and their weights, 0 where a window is shorter than the longest."""
+    starts = [n * size // wanted for n in range(wanted)]
+    ends = [-(-(n + 1) * size // wanted) for n in range(wanted)]
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
+    places = np.array([[min(start + r, size - 1) for r in range(longest)] for start in starts])
+    weights = np.array([[(start + r < end) / (end - start) for r in range(longest)] for start, end in zip(starts, ends, strict=True)])
+    return places, weights
+
+
+def adaptive_max_pool(reader: Reader, x: Value, sizes: Any) -> Any:
+    """Convert max pooling to given sizes."""
+    rank = len(reader.shape(x)) - 2
+    spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
+    if any(n % m for n, m in zip(spatial, wanted, strict=True)):
+        reader.fail(f"adaptive max pooling of {list(spatial)} to {list(wanted)} has windows of several sizes")
+    return max_pool(reader, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
+
+
+def upsample(mode: str) -> Convert:
+    """Return the conversion of a way to resize."""
+
+    def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
+        corners = mode == "linear" and bool(arguments and arguments[0])
+        shape = reader.shape(x)
+        factors = arguments[-1] if arguments and isinstance(arguments[-1], (list, tuple)) else None
+        target = tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors or (), strict=True))
+        if factors and any(n * f != m for n, f, m in zip(shape[2:], factors, target, strict=True)):
+            reader.fail(f"sizes {list(target)} that are no whole multiples by {list(factors)} are not supported")
+        place = "align_corners" if corners else "half_pixel" if mode == "linear" else "asymmetric"
+        rule: dict[str, Any] = {} if mode == "linear" else {"nearest_mode": "floor"}
+        return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
+
+    return convert
+
+
+def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
+    """Convert sampling at the places of a grid."""
+    given: dict[str, Any] = {"mode": ("linear", "nearest", "cubic")[mode], "padding_mode": ("zeros", "border", "reflection")[padding]}
+    return reader.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
+
+
+TABLE: dict[str, Convert] = {
+    "aten.convolution": convolution, "aten.adaptive_max_pool2d": adaptive_max_pool, "aten.adaptive_max_pool3d": adaptive_max_pool,
+    "aten.max_pool2d_with_indices": max_pool, "aten.max_pool3d_with_indices": max_pool, "aten.avg_pool1d": average_pool,
+    "aten.avg_pool2d": average_pool, "aten.avg_pool3d": average_pool, "aten._adaptive_avg_pool2d": adaptive_pool,
+    "aten._adaptive_avg_pool3d": adaptive_pool, "aten.adaptive_avg_pool1d": adaptive_pool, "aten.grid_sampler_2d": grid_sample,
+    "aten.grid_sampler_3d": grid_sample, "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+}  # fmt: skip
