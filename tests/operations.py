@@ -134,6 +134,9 @@ DIFFERENTIABLE: list[Use] = [
     *(uses(op, (4, 3), i64(*places), updates, classes=4, reduction=r)
       for op, places, updates in (("scatter_elements", (2, 3), (2, 3)), ("scatter_nd", (3, 1), (3, 3)))
       for r in ("none", "add", "mul", "max", "min")),
+    uses("scatter_nd", (4, 5), i64(18, 1), (18, 5), classes=4, reduction="add"),  # enough wide slices to be put in order
+    uses("gather_grad", (3, 4), i64(3), classes=5, axis=0, size=5),
+    uses("gather_grad", (18, 5), i64(18), classes=4, axis=0, size=4),
     uses("tensor_scatter", (2, 5, 2), (2, 3, 2), i64(2), classes=2),
     uses("reverse_sequence", (4, 3), i64(3), classes=4),
     *(uses("embedding_bag", (5, 2), i64(3, 4), (3, 4), classes=5, mode=mode) for mode in ("sum", "mean", "max")),

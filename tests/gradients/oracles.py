@@ -99,6 +99,7 @@ ORACLES: dict[str, Oracle] = {
     "space_to_depth": lambda a, x: F.pixel_unshuffle(x, 2)[:, [0, 4, 1, 5, 2, 6, 3, 7]],
     "trilu": lambda a, x: x.triu(),
     "gather": lambda a, x, i: x[i],
+    "gather_grad": lambda a, dy, i: torch.zeros(a["size"], dy.shape[1], dtype=dy.dtype).index_add(0, i, dy),
     "gather_elements": lambda a, x, i: x.gather(0, i),
     "gather_nd": lambda a, x, i: x[i[:, 0], i[:, 1]],
     "resize_linear": lambda a, x: F.interpolate(
