@@ -11,10 +11,11 @@ import numpy as np
 from . import console
 from .backends.device import Array, Timing
 from .cli_common import AnyPlan, compare_plan, first_wrong, note_uncompiled, plan_values, require_right_plan, write_arrays
-from .cli_models import open_plan
+from .cli_models import is_model, open_plan
 from .driver import CompiledPlan, load
 from .ir.errors import NumericsError, UsageError
 from .ir.verify_graph import quote
+from .runtime.onnx_oracle import has_onnxruntime
 from .runtime.plan_document import plain
 from .split import SplitPlan
 
@@ -67,8 +68,9 @@ def verify_command(arguments: Namespace) -> int:
     """Compare a plan's outputs with the float64 reference, and with ONNX Runtime where its model is given."""
     plan, inputs = open_plan(arguments)
     checks = [compare_plan(plan, inputs, None)]
-    if arguments.onnx:
-        checks.append(compare_plan(plan, inputs, arguments.onnx))
+    model = arguments.onnx or _own_onnx(arguments.plan, plan)
+    if model:
+        checks.append(compare_plan(plan, inputs, model))
     for results, oracle in checks:
         if not arguments.json:
             console.out().print(console.comparison_table(results, oracle))
@@ -79,6 +81,12 @@ def verify_command(arguments: Namespace) -> int:
     if arguments.steps:
         _verify_steps(plan, inputs)
     return 0
+
+
+def _own_onnx(path: str, plan: AnyPlan) -> str | None:
+    """Return the ONNX file that a plan was compiled from just now, if ONNX Runtime is here and knows its operations."""
+    usable = is_model(path) and path.lower().endswith(".onnx") and has_onnxruntime() and not isinstance(plan, SplitPlan)
+    return path if usable else None
 
 
 def _verify_steps(plan: AnyPlan, inputs: Mapping[str, Array]) -> None:

@@ -138,7 +138,9 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
 
 def _verify_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="a plan's folder, or a model, compiled first")
-    parser.add_argument("--onnx", metavar="MODEL.onnx", help="compare with ONNX Runtime on this model as well")
+    parser.add_argument(
+        "--onnx", metavar="MODEL.onnx", help="compare with ONNX Runtime on this model as well (an .onnx file given as PLAN is)"
+    )
     parser.add_argument("--steps", action="store_true", help="compare what every kernel writes, not only the outputs")
     _model_options(parser)
     _seed(parser)

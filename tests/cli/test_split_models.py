@@ -135,6 +135,18 @@ def test_models_run_without_a_plan(cuts: Cuts, model: Path, command: str) -> Non
     assert cuts(command, "graph.json", "--target", "reference").code == 0
 
 
+def test_an_onnx_file_is_verified_against_onnxruntime_too(cuts: Cuts, tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Exp", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    checks = cuts("verify", "m.onnx", "--target", "reference", "--json").json["checks"]
+    assert [(check["oracle"], check["ok"]) for check in checks] == [("the float64 reference", True), ("ONNX Runtime", True)]
+
+
 def test_stages_stop_and_print_every_part(cuts: Cuts, model: Path) -> None:
     result = cuts("compile", "detector.onnx", "--stop-after", "partition")
     assert (result.code, result.out.count("group {") >= 3) == (0, True)
