@@ -8,11 +8,13 @@ warning.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch._C import DispatchKey
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -41,12 +43,29 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
             return make_boxed_func(part.forward)
 
     def compile_static(arguments: Sequence[Any]) -> Callable[..., Any]:
-        with sdpa_kernel(_attention_kernels(arguments)):
+        with sdpa_kernel(_attention_kernels(arguments)), _resizing_whole():
             backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
             compiled: Callable[..., Any] = backend(module, arguments)
             return compiled
 
     return _by_shape(compile_static) if any(map(_is_dynamic, examples)) else compile_static(examples)
+
+
+@contextmanager
+def _resizing_whole() -> Iterator[None]:
+    """Keep PyTorch from writing resizing as indexing, whose gradient would be a scatter; its kernels are set aside while it traces."""
+    aten = torch.ops.aten
+    overloads = [o for packet in (aten.upsample_bilinear2d, aten.upsample_nearest2d) for o in (packet.vec, packet.default)]
+    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+    taken = [(o, key, o.py_kernels.pop(key)) for o in overloads for key in keys if key in o.py_kernels]
+    for overload in overloads:
+        overload._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for overload, key, kernel in taken:
+            overload.py_kernels[key] = kernel
+            overload._dispatch_cache.clear()
 
 
 def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:

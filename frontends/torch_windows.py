@@ -98,13 +98,14 @@ def upsample(mode: str) -> Convert:
 
     def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
         corners = mode == "linear" and bool(arguments and arguments[0])
-        shape = reader.shape(x)
-        factors = arguments[-1] if arguments and isinstance(arguments[-1], (list, tuple)) else None
-        target = tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors or (), strict=True))
-        if factors and any(n * f != m for n, f, m in zip(shape[2:], factors, target, strict=True)):
-            reader.fail(f"sizes {list(target)} that are no whole multiples by {list(factors)} are not supported")
+        shape, rest = reader.shape(x), arguments[1:] if mode == "linear" else arguments
+        listed = rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest  # one list of factors, or one argument for each
+        factors = [float(f) for f in listed if f is not None]
+        target = tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=True))
         place = "align_corners" if corners else "half_pixel" if mode == "linear" else "asymmetric"
         rule: dict[str, Any] = {} if mode == "linear" else {"nearest_mode": "floor"}
+        if len(factors) == len(target) and not corners:  # they count, not what they make of whole sizes
+            rule["scales"] = (1.0, 1.0, *factors)
         return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
 
     return convert
