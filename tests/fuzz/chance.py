@@ -108,7 +108,11 @@ class _Drawn:
     chance: Chance
 
     def cost(self, group: FusedGroup) -> float:
-        """Return a cost; infinity where no kernel is known to exist. Two of three merges gain by it, and one of three splits."""
+        """Return a cost; infinity where no kernel is known to exist.
+
+        Two of three merges gain by it, and one of three splits; groups of two segments are rare, so they are cheap.
+        """
         if self.chance.launched and self.chance.point(group) is None:
             return inf
-        return float(np.exp(3.0 * np.random.default_rng(self.chance.number(group) ^ 1).standard_normal()))
+        drawn = float(np.exp(2.0 * np.random.default_rng(self.chance.number(group) ^ 1).standard_normal()))
+        return drawn / 8 if len(group.segments) > 1 else drawn

@@ -36,7 +36,7 @@ KINDS = (
     Kind(3, _AXES, matrices.reduction), Kind(1, range(2, 5), matrices.attention), Kind(2, _MATRICES, matrices.square_of_rows),
     Kind(1, _AXES, matrices.cumulation), Kind(5, _ALL, movement.residual), Kind(4, _ALL, movement.broadcast),
     Kind(4, _AXES, movement.concatenation), Kind(4, _AXES, movement.slicing), Kind(2, _AXES, movement.splitting),
-    Kind(3, _AXES, movement.transposition), Kind(3, _ALL, movement.reshaping), Kind(2, _AXES, movement.padding),
+    Kind(3, _AXES, movement.transposition), Kind(3, _ALL, movement.reshaping), Kind(3, _AXES, movement.padding),
     Kind(3, _AXES, movement.repetition), Kind(2, _AXES, movement.gathering), Kind(2, _MATRICES, movement.framing),
     Kind(3, _AXES, movement.movements), Kind(3, _AXES, movement.growing), Kind(2, _AXES, matrices.statistics),
     Kind(3, _AXES, matrices.branches), Kind(2, range(4, 5), matrices.rotation), Kind(1, _ALL, movement.gate),

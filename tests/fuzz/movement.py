@@ -164,7 +164,7 @@ def splitting(growth: Growth, value: str) -> None:
 def padding(growth: Growth, value: str) -> None:
     """Add elements before and after some axes, in every mode, or move all by one place."""
     shape = growth.shape(value)
-    mode = growth.pick(("constant", "edge", "reflect", "wrap", "shift"))
+    mode = growth.pick(("constant", "edge", "shift", "reflect", "wrap", "shift"))
     if mode == "shift":
         axis = max(range(len(shape)), key=lambda d: shape[d])
         moved = growth.pick((1, -1)) if shape[axis] > 1 else 0

@@ -133,7 +133,11 @@ def padded(growth: Growth, value: str) -> None:
     """Add a frame of some value around a value or a function of it, and windows over both."""
     shape = growth.shape(value)
     frame = (0, 0, *(growth.pick((0, 1, 2)) for _ in shape[2:]))
-    made = growth.grow(growth.pick(("sigmoid", "relu", "softplus", "tanh")), value) if growth.flag() else value
+    made = value
+    if growth.flag():
+        made = growth.grow("add", value, growth.positive(1), bound=growth.bounds[value] + 2)
+    elif growth.flag():
+        made = growth.grow(growth.pick(("sigmoid", "relu", "softplus", "tanh")), value)
     if prod(d + 2 * f for d, f in zip(shape, frame, strict=True)) <= LARGEST:
         made = growth.grow("pad", made, pads=frame * 2, value=growth.pick((0.0, 1.5, -2.0)))
     growth.pick((convolution, pooling))(growth, made)
@@ -144,5 +148,10 @@ def folded(growth: Growth, value: str) -> None:
     batch, channels, *spatial = growth.shape(value)
     options = [(batch, channels, prod(spatial)), (batch, channels * spatial[0], prod(spatial[1:]))]
     options += [(batch, channels, *spatial[:-1], d, spatial[-1] // d) for d in (2, 4) if spatial[-1] % d == 0 and len(spatial) < 3]
-    made = growth.grow("reshape", value, shape=growth.pick(options), exact=True)
-    growth.pick((convolution, pooling))(growth, made)
+    made = growth.grow(growth.pick(("relu", "neg", "sin")), value)
+    made = growth.grow("reshape", made, shape=growth.pick(options))
+    if growth.flag():
+        growth.pick((convolution, pooling))(growth, made)
+    else:
+        sizes = growth.shape(made)[2:]
+        growth.grow("max_pool", made, kernel_shape=tuple(min(3, n) for n in sizes), strides=(2,) * len(sizes))
