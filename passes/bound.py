@@ -110,10 +110,10 @@ def longest(terms: Mapping[str, Count], first: Count) -> Count:
 
 def warmed(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
     """Return the bound of one point, given by its terms, where `nbytes` of its data were just written and may be in the L2 cache."""
+    resources = {name: terms[name] for name in RESOURCES}
     if not nbytes:
-        return target.launch_time + float(longest(terms, terms["first"]))
-    dram = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
+        return target.launch_time + float(longest(resources, terms["first"]))
     # The first load, and with it the shortest chain of loads, may now hit the cache.
-    saved = (1.0 - CACHED_LATENCY) * target.dram_latency
-    throughput = {n: v for n, v in terms.items() if n not in ("first", "latency")} | {"dram": dram}
-    return target.launch_time + max(CACHED_LATENCY * terms["first"] + max(throughput.values()), terms["latency"] - saved)
+    resources["dram"] = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
+    resources["latency"] = terms["latency"] - (1.0 - CACHED_LATENCY) * target.dram_latency
+    return target.launch_time + float(longest(resources, CACHED_LATENCY * terms["first"]))

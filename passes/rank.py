@@ -20,6 +20,8 @@ from .costs import FITTED, Costs
 from .features import Features
 from .footprint import Count, ceil_div
 
+#: Operations of an unrolled body that the caches of instructions hold.
+LONG = 2048.0
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
 LATE = 0.9
 
@@ -130,7 +132,7 @@ def _waved(features: Features, together: Count) -> Count:
 
 def _unwieldy(features: Features, costs: Costs) -> Count:
     """Return a soft penalty on long unrolled bodies (instruction cache, compile time), and on launch bounds that ask for the impossible."""
-    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
+    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / LONG)))
     roomy = np.greater(features.registers, 128)
     asked = np.where(np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001))
     return long + asked + 0.0005 * np.log2(features.raster)

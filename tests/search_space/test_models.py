@@ -169,6 +169,14 @@ def test_data_that_was_just_written_lowers_the_bound():
     assert whole <= part < cold
 
 
+def test_a_small_kernel_waits_for_its_first_load_once():
+    group = pointwise(64)
+    schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 64, 1, 1),)),))
+    candidate = assess(group, schedule, H200)
+    terms = {name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")}
+    assert warmed(terms, H200, 0) == candidate.bound
+
+
 def test_throughput_begins_behind_the_first_load():
     group = pointwise(1 << 24)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 1024, 4, 4),)),))
