@@ -97,10 +97,10 @@ def hunt(options: argparse.Namespace) -> int:
             catch = done.result()
             caught.append(catch)
             print(f"{'caught' if catch.kind else 'MISSED'} {catch.tried:>4} graphs  {catch.seconds:>6.1f} s  {catch.bug.name}", flush=True)
+            if options.out:
+                _write(options, caught, begin)
     search.sound.close()
     caught.sort(key=lambda c: bugs.index(c.bug))
-    if options.out:
-        _write(options, caught, begin)
     found = sum(bool(c.kind) for c in caught)
     for catch in caught:
         if not catch.kind:

@@ -11,11 +11,16 @@ from .movement import activation
 
 
 def product(growth: Growth, value: str) -> None:
-    """Add a product with a matrix on either side, batched where the value is."""
+    """Add a product with a matrix on either side, batched where the value is; now and then both are shifted first."""
+    shifted = growth.pick((False, False, True))
+    if shifted:
+        value = growth.grow("add", value, growth.positive(1), bound=growth.bounds[value] + 2)
     *batch, rows, inner = growth.shape(value)
     columns = growth.pick((1, 4, 5, 16, 19, 32))
     shared = growth.flag()
     other = growth.weight(inner, *(() if shared else batch), inner, columns)
+    if shifted:
+        other = growth.grow("add", other, growth.positive(1), bound=growth.bounds[other] + 2)
     if growth.flag():
         growth.grow("matmul", value, other, bound=_summed(growth, value, other, inner))
         return
@@ -114,7 +119,7 @@ def _channel_norm(growth: Growth, value: str, op: str) -> None:
 def reduction(growth: Growth, value: str) -> None:
     """Add a reduction over some axes."""
     rank = len(growth.shape(value))
-    axes = tuple(sorted(growth.draw(_subsets(rank))))
+    axes = tuple(sorted(growth.draw(_subsets(rank)))) if growth.pick((True, True, False)) else tuple(range(rank))
     op = growth.pick(("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_l1", "reduce_log_sum_exp"))
     terms = prod(growth.shape(value)[a] for a in axes)
     grows = terms if op in ("reduce_sum", "reduce_l1") else 1

@@ -43,8 +43,6 @@ BUGS = (
         "Guard(resolve(g.index, context), g.low - 1, g.high) for g in moved.guards"),
     Bug("guard", "an index of an indirect read does not count from the end", "passes.values:_resolve_atom",
         "atom.extent, atom.wraps)", "atom.extent, False)"),
-    Bug("guard", "a window's guards stay where its first element was", "passes.windows:_shift",
-        "Guard(move(g.index), g.low, g.high)", "Guard(g.index, g.low, g.high)"),
     Bug("guard", "a vector crosses the end of its guard", "ir.vector:vector_guards",
         "or not aligned or guard.low % width or guard.high % width:", "or not aligned:"),
     Bug("guard", "a row's condition on a reduced value is dropped", "passes.normalise:_Normaliser._resolve",
