@@ -57,7 +57,7 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
 
 def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, ...]:
     """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile; then others."""
-    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(1, count // 3))
+    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []

@@ -20,6 +20,8 @@ from .costs import FITTED, Costs
 from .features import Features
 from .footprint import Count, ceil_div
 
+#: Weight of the estimate among points that take what the bound says.
+ORDER = 0.001
 #: Operations of an unrolled body that the caches of instructions hold.
 LONG = 2048.0
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
@@ -47,7 +49,9 @@ def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.
     barriers = waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
     total = blocks * costs.block / target.clock + busy + exposed + barriers + costs.fixed * target.dram_latency
     tables = features.table * np.greater(features.divided, 0) * waves * features.rounds * costs.entry * target.dram_latency
-    return np.maximum(target.launch_time + (total + tables) * _unwieldy(features, costs), found.time)
+    time = target.launch_time + (total + tables) * _unwieldy(features, costs)
+    # Small kernels are estimated below their bound, and would all be alike.
+    return np.maximum(time, found.time) + ORDER * time
 
 
 def _occupancy(features: Features, target: Target) -> Count:

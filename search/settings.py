@@ -41,7 +41,7 @@ class Settings:
 
 
 #: A short search, good enough to compare groups with each other.
-QUICK = Settings(first=4, batch=0, most=4, patience=0, finalists=1, rounds=1, final=False, prove=False)
+QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False)
 
 
 @frozen

@@ -177,6 +177,12 @@ def test_a_small_kernel_waits_for_its_first_load_once():
     assert warmed(terms, H200, 0) == candidate.bound
 
 
+def test_small_kernels_are_ordered_too():
+    space = make_space(pointwise(64, 28), H200)
+    values = np.concatenate([batch.flat(rank(batch.features, bound(batch.features, H200), H200))[batch.legal] for batch in batches(space)])
+    assert len(np.unique(values)) > len(values) / 4
+
+
 def test_throughput_begins_behind_the_first_load():
     group = pointwise(1 << 24)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 1024, 4, 4),)),))
