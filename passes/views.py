@@ -169,7 +169,7 @@ class _Finder:
         return found is not None and self._place(read.tensor, found)
 
     def _adjacent(self, unit: Unit) -> Storage | None:
-        """Return the place of a concatenation whose operands already lie next to each other in one buffer."""
+        """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""
         reads = [copied(s) for s in unit.statements]
         found = [self.storages.get(r.tensor) for r in reads if r is not None]
         if any(f is None for f in found) or len({f.buffer for f in found if f is not None}) != 1:
@@ -182,7 +182,7 @@ class _Finder:
         strides = [_stride(d, parts) for d in range(len(self.types[unit.writes[0]].shape))]
         offsets = {address - linearise(s.write, strides) for s, address in parts}
         offset = offsets.pop()
-        if offsets or not offset.is_const or offset.const < 0 or found[0] is None:
+        if offsets or not offset.is_const or min(offset.const, *strides) < 0 or found[0] is None:
             return None
         return Storage(found[0].buffer, offset.const, tuple(strides))
 

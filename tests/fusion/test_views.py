@@ -89,3 +89,9 @@ def test_what_is_shown_backwards_is_not_placed_backwards() -> None:
     assert not views_of(graph({"x": (3,)}, op("r", "relu", "x"), turned, out="t")).storages
     joined = views_of(graph({"x": (3,)}, op("r", "relu", "x"), turned, op("y", "concat", "t", "t", axis=0), out="y"))
     assert all(stride >= 0 for storage in joined.storages.values() for stride in storage.strides)
+
+
+def test_operands_that_lie_the_other_way_round_are_no_view() -> None:
+    made = (op("a", "relu", "x"), op("b", "sigmoid", "x"), op("j", "concat", "a", "b", axis=0), op("k", "relu", "j"))
+    found = views_of(graph({"x": (1,)}, *made, op("y", "concat", "k", "b", "a", axis=0), out="y"))
+    assert all(stride >= 0 for storage in found.storages.values() for stride in storage.strides)
