@@ -1,0 +1,85 @@
+"""The kernels that a search found fastest, each launched once: what a memory or race checker looks at.
+
+Run it behind `bench/ops.py`, with the same tuning database, under NVIDIA's checker:
+
+    compute-sanitizer --tool memcheck --report-api-errors no python bench/winners.py --class conv --batch 1
+    compute-sanitizer --tool racecheck python bench/winners.py --class gemm
+
+Nothing is searched or timed: a kernel that the database does not know is an error. Results are compared with PyTorch's where it is
+installed and `--no-peers` is not given. The exit code is 1 if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cuts.backends.device import Device, open_device
+from cuts.backends.emit import emit
+from cuts.backends.targets import find_target
+from cuts.bench.ops import Peers, parts
+from cuts.bench.peers import load_torch
+from cuts.bench.shapes import CLASSES, Case, all_cases
+from cuts.bench.tuned import Tuned, bind, fill, tune
+from cuts.ir.errors import CutsError
+from cuts.search.session import tuning_session
+
+
+def launch(tuned: Tuned, device: Device, torch: Any) -> str:
+    """Run the kernels of a case once; return how the result differs from PyTorch's, nothing where it does not."""
+    memory = fill(tuned, device)
+    (run,) = bind(tuned, device, [memory])
+    run()
+    device.synchronize()
+    return Peers(tuned, device, torch, [memory]).difference() if torch is not None else ""
+
+
+def select(options: argparse.Namespace) -> list[Case]:
+    """Return the cases that were asked for."""
+    chosen = [c for c in all_cases() if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)]
+    return [c for c in chosen if not options.only or any(text in c.name for text in options.only)]
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated")
+    parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
+    parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
+    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
+    parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
+    parser.add_argument("--target", default="cuda:device")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Launch the winners and say how many there were."""
+    options, begin = arguments(argv), time.monotonic()
+    target = find_target(options.target)
+    device = open_device(target)
+    torch = None if options.no_peers else load_torch()
+    kernels = cases = 0
+    wrong: list[str] = []
+    for part in parts(select(options), options.together):
+        if time.monotonic() - begin > options.limit:
+            break
+        try:
+            with tuning_session(target, frozen=True) as selector:
+                tuned = tune(part, target, emit, selector)
+        except CutsError as error:
+            print(f"{part[0].key} and {len(part) - 1} more: {error}", file=sys.stderr)
+            return 1
+        for each in tuned:
+            difference = launch(each, device, torch)
+            cases, kernels = cases + 1, kernels + len(each.kernels)
+            wrong += [f"{each.case.key}: {difference}"] if difference else []
+    print("\n".join([*wrong, f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
