@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-os.environ["CUTS_NO_CACHE"] = "1"
-
 from cuts.backends.cuda_compile import compile_kernel, toolchains
 from cuts.backends.targets import find_target
 from cuts.driver import compile_model, load_model, load_spec
@@ -81,6 +79,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Compile and print one JSON object."""
     options = arguments()
+    os.environ["CUTS_NO_CACHE"] = "1"
     target, watch, profile = find_target(options.target), Stopwatch(), cProfile.Profile()
     start, now = time.perf_counter(), os.times()
     before = now.user + now.system + now.children_user + now.children_system

@@ -16,8 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-os.environ["CUTS_NO_CACHE"] = "1"
-
 import numpy as np
 import pytest
 from attrs import frozen
@@ -154,6 +152,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Measure the chosen models; 1 where one failed or computed something else."""
     options = arguments()
+    os.environ["CUTS_NO_CACHE"] = "1"
     if options.markdown:
         print(markdown(read_rows(options.out)))
         return 0
