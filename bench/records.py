@@ -74,7 +74,7 @@ def figure(row: Mapping[str, Any], name: str) -> float | None:
     if name == "share":
         return float(row["bytes"]) / (float(row["cuts_ms"]) * 1e-3) / float(row["copy_bandwidth"]) if row.get("copy_bandwidth") else None
     if name == "copied":
-        return float(row["copy_ms"]) / float(row["cuts_ms"]) if row.get("copy_ms") else None
+        return float(row["copy_ms"]) / float(row["cuts_ms"]) if row.get("copy_ms") else figure(row, "share")
     if name == "bound":
         return float(row["bound_ms"]) / float(row["cuts_ms"])
     best = min((float(t) for t in row["peers"].values() if t is not None), default=None)
