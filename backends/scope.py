@@ -101,7 +101,11 @@ class Names:
                 return
             distance = min(node.lanes, 32) // 2
             while distance:
-                other = self.dialect.shuffle.format(value=register, distance=distance)
+                # All lanes of the warp must take part, so a shuffle is no operand of what may be evaluated under a condition.
+                other = self.fresh()
+                out.line(
+                    f"const {self.dialect.type(node.dtype)} {other} = {self.dialect.shuffle.format(value=register, distance=distance)};"
+                )
                 out.line(f"{register} = {self._combine(node, register, other)};")
                 distance //= 2
             if node.lanes > 32:

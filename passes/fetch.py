@@ -24,7 +24,7 @@ def fetch_phase(
     tile: Tile, buffer: SharedBuffer, slot: Index, context: Context, thread: Var, name: str, asynchronous: bool, vector: int, tables: Tables
 ) -> Phase:
     """Return the phase that fills one stage of a tile; `slot` is the stage's number, `vector` the widest access in elements."""
-    context = evolve(context, binding=Binding({}, (), (), {}), extra=(*tile.valid, *tile.inside))
+    context = evolve(context, binding=Binding({}, (), (), {}), extra=tile.valid)
     order = _traversal(tile, context)
     value = tabulate(_masked(tile, context, buffer.dtype), tile.flats, tables)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)

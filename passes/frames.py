@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from attrs import define, field, frozen
 
@@ -105,7 +106,7 @@ def _shared_starts(layout: Layout, segment: Segment, schedule: SegmentSchedule) 
     pitch = row_major(blocks)
     layout.boxes[output.tensor] = box
     layout.pitches[output.tensor] = pitch
-    layout.buffers[output.tensor] = SharedBuffer(f"m{len(layout.boxes)}", layout.group.tensors[output.tensor].dtype, pitch[0] * blocks[0])
+    layout.buffers[output.tensor] = SharedBuffer(f"m{len(layout.boxes)}", layout.group.tensors[output.tensor].dtype, prod(blocks))
     return box.base
 
 

@@ -88,7 +88,7 @@ def _lower_segment(state: _Segment) -> None:
     state.shares = {s.var: s for s in state.frame.shares}
     for number, reduction in enumerate(state.frame.segment.reductions):
         schedule = state.frame.schedule.reductions[number]
-        if not schedule.staging and all(d.trips == 1 for d in schedule.dims) and state.frame.schedule.lanes > 1:
+        if _is_resident(state.frame, schedule):
             _resident(state, reduction, schedule)
         else:
             _flush(state, f"row{number}")
@@ -96,6 +96,11 @@ def _lower_segment(state: _Segment) -> None:
     for number, output in enumerate(state.frame.segment.outputs):
         _output(state, output, f"out{number}")
     _flush(state, "exit")
+
+
+def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
+    """Whether lanes hold a row in one trip. Where some threads take no part they must still meet the others when lanes are combined."""
+    return not schedule.staging and all(d.trips == 1 for d in schedule.dims) and frame.schedule.lanes > 1 and not frame.when
 
 
 def _flush(state: _Segment, name: str) -> None:

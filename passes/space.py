@@ -87,7 +87,7 @@ def segment_structures(group: FusedGroup, position: int) -> list[SegmentStructur
     if any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
-        return [SegmentStructure(_flat(segment), loops, reduces, none, lanes=True)]
+        return [SegmentStructure(apart if reads_shared else _flat(segment), loops, reduces, none, lanes=True)]
     return _reduction_structures(group, segment, written, reads_shared, apart)
 
 

@@ -44,8 +44,8 @@ class Binding:
 class Tile:
     """A staged operand's tile.
 
-    `value` is what an element holds, over the coordinate variables and the block's; `valid` says which elements exist (others hold 0),
-    `inside` which ones lie in the tensor (others are never loaded: padding, or of no consequence).
+    `value` is what an element holds, over the coordinate variables and the block's; `valid` says which elements exist (others hold 0).
+    Reads of a box are guarded, for it may reach beyond the tensor: those elements are padding, or of no consequence.
     `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each coordinate's step in
     elements, `size` the elements of one stage, padding included. `covered` are the ragged locals whose missing elements are 0.
     """
@@ -59,7 +59,6 @@ class Tile:
     halo: bool
     covered: frozenset[Var]
     flats: Mapping[Var, Flat] = field(factory=dict)
-    inside: tuple[Guard, ...] = ()
 
     @property
     def count(self) -> int:
@@ -107,7 +106,7 @@ def stage(operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: Binding
     main = main_read(operand, frozenset(binding.places))
     indices = [substitute(i, binding.places) for i in main.indices]
     if not binding.flats and any(len(variables(i) & local) > 1 for i in indices) and all(_is_local_affine(i, local) for i in indices):
-        tile = _box(operand, indices, shapes[main.tensor], binding, choice, prefix)
+        tile = _box(operand, indices, shapes, binding, choice, prefix)
         if tile is not None:
             return tile
     return _gather(operand, binding, choice, prefix)
@@ -142,14 +141,15 @@ def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Ti
     return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
 
 
-def _box(operand: Expr, indices: Sequence[Index], shape: tuple[int, ...], binding: Binding, choice: Staging, prefix: str) -> Tile | None:
+def _box(
+    operand: Expr, indices: Sequence[Index], shapes: Mapping[str, tuple[int, ...]], binding: Binding, choice: Staging, prefix: str
+) -> Tile | None:
     local = frozenset(binding.locals)
     coordinates: list[Var] = []
     uses: list[Index] = []
     solved: dict[Var, IndexLike] = {}
     whole: list[tuple[Index, Index]] = []
-    inside: list[Guard] = []
-    for index, extent in zip(indices, shape, strict=True):
+    for index in indices:
         moving = Index(0, tuple((a, f) for a, f in index.terms if isinstance(a, Var) and a in local))
         if not moving.terms:
             continue
@@ -159,18 +159,28 @@ def _box(operand: Expr, indices: Sequence[Index], shape: tuple[int, ...], bindin
         coordinates.append(var)
         uses.append(moving - low)
         whole.append((index, place))
-        inside.append(Guard(place, 0, extent))
         atom, factor = moving.terms[0]
         if len(moving.terms) == 1 and factor == 1 and isinstance(atom, Var):
             solved[atom] = as_index(var)
-    value = _rewrite(substitute_expr(operand, binding.places), whole, solved)
+    value = _confined(_rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes)
     if expr_variables(value) & local:
         return None
     covered = [v for v in binding.valid if v in solved]
     valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
     pitch, size = _layout([c.extent for c in coordinates], choice)
-    kept = tuple(g for g in inside if not g.always)
-    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered), inside=kept)
+    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered))
+
+
+def _confined(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:
+    """Guard every read of a box's element, in the dims that the box moves along, by the bounds of the tensor it reads."""
+
+    def leaf(node: Expr) -> Expr:
+        if not isinstance(node, Read):
+            return node
+        own = (Guard(i, 0, n) for i, n in zip(node.indices, shapes[node.tensor], strict=True) if variables(i) & coordinates)
+        return Read(node.tensor, node.indices, tuple(dict.fromkeys((*node.guards, *(g for g in own if not g.always)))), node.fill)
+
+    return rebuild(value, leaf)
 
 
 def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[Var, IndexLike]) -> Expr:

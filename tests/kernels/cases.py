@@ -155,21 +155,45 @@ def whole(programs: Programs, value: str) -> FusedGroup:
 
 @st.composite
 def pairs(draw: st.DrawFn) -> FusedGroup:
-    """Draw a shared-memory-level group: two convolutions, dense or depthwise, with pointwise nodes between and behind."""
+    """Draw a shared-memory-level group: two convolutions, dense or depthwise, with pointwise nodes between and behind, or two rows."""
     make = builder()
-    source = make.input(draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL), draw(SMALL))
-    first = draw(convolutions(make, source, draw(st.booleans())))
-    first = make.node("relu", first) if draw(st.booleans()) else first
+    if draw(st.integers(0, 3)):
+        source = make.input(draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL), draw(SMALL))
+        if not draw(st.integers(0, 3)):  # the same tensor is read at two places
+            source = make.node("concat", source, source, axis=draw(st.sampled_from((1, 3))))
+        first = draw(convolutions(make, source, draw(st.booleans())))
+        first = make.node("relu", first) if draw(st.booleans()) else first
+        half = len(make.nodes)
+        last = draw(tails(make, draw(convolutions(make, first, False))))
+    else:
+        first, half, last = draw(_rows(make))
+    group = halves(make, first, half, last)
+    assume(not isinstance(group, Illegal))  # a 1x1 convolution of one channel reduces nothing, for example
+    assert isinstance(group, FusedGroup)
+    return group
+
+
+@st.composite
+def _rows(draw: st.DrawFn, make: Builder) -> tuple[str, int, str]:
+    """Add a product or reduction, to a scalar at times, and behind it a reduction of that whose rows are broadcast again."""
+    m, k, n = (draw(st.sampled_from((1, 2, 5, 16, 33))) for _ in range(3))
+    if draw(st.booleans()):
+        first = make.node("matmul", make.input(m, k), make.input(k, n))
+    else:
+        axes = draw(st.sampled_from(((0,), (0, 1))))
+        first = make.node("reduce_min", make.input(k, n), axes=axes, keepdims=False)
     half = len(make.nodes)
-    last = draw(tails(make, draw(convolutions(make, first, False))))
+    wide = make.node("add", first, make.input(m, n))
+    return first, half, make.node("mul", make.node("reduce_max", wide, axes=(1,), keepdims=True), make.input(m, n))
+
+
+def halves(make: Builder, first: str, half: int, last: str) -> FusedGroup | Illegal:
+    """Return the first `half` nodes and the others as two segments that share the value `first`."""
     programs = make.programs()
     names = {n.name for n in make.nodes[:half]}
     before = [s for u in programs.units if u.node in names for s in u.statements]
     after = [s for u in programs.units if u.node not in names for s in u.statements]
-    group = shared_level(before, after, programs.types, ((first,), (last,)), programs.tables, Policy())
-    assume(not isinstance(group, Illegal))  # a 1x1 convolution of one channel reduces nothing, for example
-    assert isinstance(group, FusedGroup)
-    return group
+    return shared_level(before, after, programs.types, ((first,), (last,)), programs.tables, Policy())
 
 
 @st.composite
