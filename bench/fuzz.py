@@ -5,8 +5,8 @@
     python bench/fuzz.py --replay finding-17.json --seed 17
 
 Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). Each graph is one job of a worker
-process; a job that crashes or hangs is run again twice, and is a finding if it never ends otherwise. A finding is shrunk, unless
-`--no-shrink` is given, and written beside `--out` as a graph that `--replay` runs again.
+process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends otherwise. A finding is shrunk,
+unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay` runs again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
             for done in workers.collect(5.0):
                 number = done.job.owner
                 graph, tries = waiting.pop(number)
-                if done.error and tries < 2:
+                if done.error and tries < (1 if done.hung else 2):
+                    print(f"graph {number}: {'hang' if done.hung else 'crash'}, tried again", flush=True)
                     waiting[number] = (graph, tries + 1)
                     workers.submit(_job(options.target, number, graph))
                 else:

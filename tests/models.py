@@ -139,14 +139,16 @@ def _export_recurrent(kind: str, path: Path) -> None:
 def _torch_models() -> Any:
     torch = pytest.importorskip("torch", reason="torch is needed to export models")
     pytest.importorskip("onnxscript", reason="onnxscript is needed to export models")
-    library = torch.library.Library("torchvision", "DEF")
+    why = "torchvision is needed to export models"
     try:
-        # A torchvision built for another torch lacks its own operators; the models do not use them, the import does.
+        return pytest.importorskip("torchvision.models", reason=why), None
+    except RuntimeError:
+        # A torchvision built for another torch lacks its own operators; the models do not use them, the import does. They must not be
+        # defined before that is known: a complete torchvision would end the process.
+        library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    except RuntimeError:
-        pass  # torchvision is complete
-    return pytest.importorskip("torchvision.models", reason="torchvision is needed to export models"), library
+        return pytest.importorskip("torchvision.models", reason=why), library
 
 
 def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> None:

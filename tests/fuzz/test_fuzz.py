@@ -11,10 +11,14 @@ from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.ir.graph import Graph
 from cuts.ir.verify_graph import verify_graph
 from cuts.ops.inference import builtin_instances
+from cuts.ops.reference import evaluate_graph
+from cuts.runtime.arrays import random_inputs
+from cuts.runtime.verify import compare
 from cuts.search.child import Child
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
+from ..kernels.cases import builder
 from ..needs import needs_cuda, needs_opencl
 from .checking import WAYS, Bench
 from .drawing import BATCH, drawn, shrunk
@@ -85,6 +89,21 @@ def test_a_finding_is_shrunk_to_what_shows_it() -> None:
     least = shrunk(3, number, shows, 50)
     assert shows(least)
     assert len(reduced(least, shows).nodes) == 1
+
+
+def test_rounding_explains_what_it_may_make_and_no_more() -> None:
+    """The mean of what has none is 0 but for rounding, and single precision may meet it exactly."""
+    make = builder()
+    centred = make.node("sub", make.input(7), make.node("reduce_mean", "in 0", axes=(0,), keepdims=True))
+    mean = make.node("reduce_mean", centred, axes=(0,), keepdims=True)
+    graph = Graph("mean", tuple(make.inputs), (mean,), dict(make.types), tuple(make.nodes))
+    bench = _bench("opencl")
+    inputs = random_inputs(graph.types, graph.inputs, 1)
+    expected = evaluate_graph(graph, bench.registry, inputs)
+    for error, explained in ((3e-8, True), (1e-4, False)):
+        wrong = compare(mean, expected[mean] + error, expected[mean], 1e-6)
+        assert not wrong.ok
+        assert bench.ill_conditioned(graph, inputs, expected, [wrong]) == explained
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
