@@ -14,13 +14,12 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from cuts.backends.device import open_device
 from cuts.backends.targets import find_target
-from cuts.bench.records import RESULTS, Row, circumstances, geomean, key_of, merged, read_rows, write_rows
+from cuts.bench.records import Row, add_row_options, circumstances, geomean, key_of, merged, read_rows, write_rows
 from cuts.bench.shapes import Case, Convolution, Step, convolution_case, single
 from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
@@ -205,13 +204,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="TEXT", help="cases whose class and name contain this; may be repeated")
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
     parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")
-    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="end after this, keeping finished cases")
-    parser.add_argument("--out", type=Path, default=RESULTS / "audit.json", help="the file of rows; what it has is not audited again")
-    parser.add_argument("--again", action="store_true", help="audit cases that the file has, too")
-    parser.add_argument("--target", default="cuda:device")
-    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
-    parser.add_argument("--table", action="store_true", help="only print the table of the file")
-    parser.add_argument("--markdown", action="store_true", help="print the table for the documentation")
+    add_row_options(parser, "audit.json")
     return parser.parse_args(argv)
 
 

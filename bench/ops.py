@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,19 @@ from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
 from cuts.backends.vendor import require_library
 from cuts.bench.peers import View, function_of, load_torch
-from cuts.bench.records import RESULTS, Baselines, Row, circumstances, key_of, markdown, merged, read_rows, row_line, summary, write_rows
+from cuts.bench.records import (
+    Baselines,
+    Row,
+    add_row_options,
+    circumstances,
+    key_of,
+    markdown,
+    merged,
+    read_rows,
+    row_line,
+    summary,
+    write_rows,
+)
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, group_of, tune
@@ -308,16 +319,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per operation; 0 takes the model's choice"
     )
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time")
-    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
-    parser.add_argument("--out", type=Path, default=RESULTS / "ops.json", help="the file of rows; what it has is not measured again")
-    parser.add_argument("--again", action="store_true", help="measure rows that the file has, too")
     parser.add_argument("--reuse", action="store_true", help="take times of peers from the kept baselines where they are there")
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only")
-    parser.add_argument("--target", default="cuda:device")
-    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
-    parser.add_argument("--table", action="store_true", help="only print the table of the file")
-    parser.add_argument("--markdown", action="store_true", help="print tables of all rows for the documentation")
+    add_row_options(parser, "ops.json")
     return parser.parse_args(argv)
 
 

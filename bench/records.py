@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -136,6 +137,17 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 # ---- files
+
+
+def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of a suite whose rows grow over several calls: where it runs, how long, its file, and what is printed of that."""
+    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept")
+    parser.add_argument("--out", type=Path, default=RESULTS / name, help="the file of rows; what it has is not measured again")
+    parser.add_argument("--again", action="store_true", help="measure what the file has, too")
+    parser.add_argument("--target", default="cuda:device")
+    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
+    parser.add_argument("--table", action="store_true", help="only print the table of the file")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the file for the documentation")
 
 
 def read_rows(path: Path) -> list[Row]:
