@@ -20,6 +20,7 @@ from ..ir.segment import FusedGroup, Output, Reduction, Segment, factors, is_con
 from ..ir.statement import Statement
 from ..ir.types import TensorType
 from .normalise import Illegal, normalise
+from .rename import indirect_tensors
 
 
 @frozen
@@ -138,6 +139,8 @@ def _box_reason(group: FusedGroup, tensor: str, policy: Policy) -> str:
     (segment,) = group.segments
     if any(r.tensor == tensor for o in segment.outputs for r in reads(o.body)):
         return f"{tensor} is also read outside of a reduction"
+    if any(tensor in indirect_tensors(body) for body in segment.expressions):
+        return f"{tensor} is what other tensors are indexed with"
     found = {r.indices for reduction in segment.reductions for r in reads(reduction.body) if r.tensor == tensor}
     if len(found) != 1:
         return f"{tensor} is read at {len(found)} different places"

@@ -34,14 +34,14 @@ def _item(item: Item) -> Item:
 
 def _phase(phase: Phase) -> Phase:
     roots: list[Root] = []
-    added: list[Var] = []
+    added: dict[Var, None] = {}
     for root in phase.roots:
         if isinstance(root, Accumulate):
             merged = {load: _window(load, root.over, phase.unrolled) for load in _loads(root)}
             changed = {load: window for load, window in merged.items() if window is not None}
             if changed:
                 root = evolve(root, value=_replace(root.value, changed))
-                added += [v for w in changed.values() for v in w.axes if v not in added]
+                added.update(dict.fromkeys(v for w in changed.values() for v in w.axes))
         roots.append(root)
     return evolve(phase, roots=tuple(roots), unrolled=(*phase.unrolled, *added)) if added else phase
 

@@ -44,6 +44,9 @@ REASONS: dict[str, tuple[list[Line], str, str, str]] = {
         [op("c", "conv", "x", "w"), op("y", "expand", "c", shape=(3, 4, 6, 6))], "n0 n1", "y", "would be broadcast"),
     "two contractions that join": (
         [op("c", "conv", "x", "p"), op("e", "conv", "m", "p"), op("y", "add", "c", "e")], "n0 n2 n1", "y", "compete for registers"),
+    "the first result is an index": (
+        [op("i", "argmax", "q", axis=1, keepdims=False), op("g", "gather", "q", "i", axis=0), op("y", "reduce_sum", "g", axes=(0,))],
+        "n0 n1 n2", "y", "is what other tensors are indexed with"),
     "no overlap between windows and threads": (
         [op("a", "max_pool", "x", kernel_shape=(2, 2)), op("y", "softmax", "a")], "n0 n1", "y", "is also read outside"),
 }  # fmt: skip

@@ -18,10 +18,11 @@ from cuts.ir.index import Index, Var, evaluate, variables
 from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.passes.extract import expand, extract, extract_phase, mark, substitute_phase
 from cuts.passes.lower import lower
+from cuts.passes.space import make_space
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ..kernels.cases import chains, pairs, points
+from ..kernels.cases import builder, chains, legal_points, pairs, points, whole
 
 #: Few threads, so that every thread of a block can be looked at.
 SMALL = evolve(find_target("cuda:sm_90"), MAX_thread=32)
@@ -189,3 +190,19 @@ def test_merging_windows_leaves_every_value_as_it_is(data: st.DataObject) -> Non
     for phase, merged in zip(phases(kernel.items), phases(extract(kernel).items), strict=True):
         plain = [evolve(r, value=unmerged(r.value)) if isinstance(r, (Store, Accumulate)) else r for r in merged.roots]
         assert plain == list(extract_phase(phase).roots)
+
+
+def test_windows_of_several_loads_that_are_equal_are_walked_once() -> None:
+    make = builder()
+    source = make.node("add", make.input(1, 2, 16, 16), make.input(1, 2, 16, 16))
+    result = make.node("conv", source, make.input(4, 2, 3, 3))
+    group = whole(make.programs(), result)
+    space = make_space(group, SMALL)
+    several = 0
+    for structure in space.structures:
+        for point in legal_points(space, structure, 1, 64):
+            for phase in phases(extract(lower(group, point, {}, SMALL)).items):
+                windows = [n for n in post_order([r.value for r in phase.roots if isinstance(r, Accumulate)]) if isinstance(n, Window)]
+                several += len(windows) > len({w.axes for w in windows})
+                assert len(set(phase.unrolled)) == len(phase.unrolled)
+    assert several

@@ -105,8 +105,9 @@ def chains(draw: st.DrawFn) -> FusedGroup:
     kind = draw(st.sampled_from(("pointwise", "conv", "depthwise", "matmul", "gemm", "pool", "row", "reduce", "gap")))
     if kind in ("conv", "depthwise", "pool", "gap"):
         source = make.input(draw(SMALL), draw(EXTENTS), draw(EXTENTS), draw(EXTENTS))
-        if draw(st.booleans()):
-            source = make.node("relu", source)
+        before = draw(st.sampled_from(("", "", "relu", "add")))
+        if before:
+            source = make.node(before, source, *([make.input(*make.types[source].shape)] if before == "add" else []))
         value = _windowed(draw, make, source, kind)
     elif kind == "pointwise":
         value = make.node("relu", make.input(*(draw(EXTENTS) for _ in range(draw(st.integers(1, 4))))))
