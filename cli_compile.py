@@ -55,7 +55,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     if arguments.report:
         _write_report(arguments.report, plan, results, times)
     _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector)
-    if selector is not None and selector.tuner.interrupted:
+    if selector is not None and selector.tuner.resources.interrupted:
         console.note("cuts: interrupted; the plan is the best found so far")
         return _INTERRUPTED
     if not plan.complete:

@@ -35,7 +35,7 @@ def tuned_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions
     folder = _folder()
     if (
         folder is None
-        or selector.tuner.database.path is None
+        or selector.tuner.resources.database.path is None
         or selector.audit
         or options.print_after
         or options.stop_after

@@ -15,7 +15,8 @@ from attrs import asdict, frozen
 from .build import Scored
 from .problem import Problem, schedule_text
 from .settings import Choice, Settings
-from .task import Entry, Sweep
+from .sweeps import Sweep, Sweeps
+from .task import Entry
 from .tuner import Tuner
 
 #: The widest tie band: where times scatter more than this, points are rather accused wrongly than excused.
@@ -107,14 +108,14 @@ def audit_choices(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[C
 def audits(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings) -> Iterator[Audit]:
     """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once."""
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
-    sweeps = (Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values())
-    for sweep in tuner.time_points(sweeps, settings):
+    sweeps = Sweeps(tuner.resources, settings)
+    for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}
-        tuner.compare(sweep, [sweep.chosen], settings)  # it decides which points come into question, so it is timed more often than they
+        sweeps.compare(sweep, [sweep.chosen])  # it decides which points come into question, so it is timed more often than they
         limit = (1.0 + settings.tie) * sweep.chosen.seconds
         rivals = [e for e in ran if e is not sweep.chosen and e.seconds < limit] if limit < inf else []
-        tuner.compare(sweep, [sweep.chosen, *rivals], settings)
+        sweeps.compare(sweep, [sweep.chosen, *rivals])
         if not tuner.complete:
             return
         if sweep.chosen.seconds < inf:  # otherwise the choice does not run any more, so that nothing can be held against it

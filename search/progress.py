@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .tuner import Tuner
+from .resources import Resources
+from .task import Task
 
 #: Seconds between plain lines, and between updates of the bar.
 LINES, UPDATES = 5.0, 0.1
 
 
 class Monitor:
-    """Shows how far a tuner is, at most every so often; `close` ends the bar."""
+    """Shows how far a search is, at most every so often; `close` ends the bar."""
 
     def __init__(self, write: Callable[[str], None], terminal: bool) -> None:
         self._write = write
@@ -26,13 +27,13 @@ class Monitor:
         self._last = time.monotonic()
         self._bar: Progress | None = None
 
-    def __call__(self, tuner: Tuner) -> None:
-        """Take note of what the tuner knows now."""
+    def __call__(self, resources: Resources, tasks: Sequence[Task]) -> None:
+        """Take note of how far the problems are now."""
         now = time.monotonic()
         if now - self._last < (UPDATES if self._terminal else LINES):
             return
         self._last = now
-        text = status(tuner)
+        text = status(resources, tasks)
         if not self._terminal:
             self._write(f"tuning: {text}")
             return
@@ -41,7 +42,7 @@ class Monitor:
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.add_task("", total=1.0)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=share(tuner), description=text)
+        self._bar.update(self._bar.task_ids[0], completed=share(tasks), description=text)
 
     def close(self) -> None:
         """End the bar."""
@@ -50,23 +51,23 @@ class Monitor:
             self._bar = None
 
 
-def share(tuner: Tuner) -> float:
+def share(tasks: Sequence[Task]) -> float:
     """Return how much of the work is done: finished kernels, and the started ones by their rounds."""
-    if not tuner.tasks:
+    if not tasks:
         return 0.0
-    parts = [1.0 if t.choice is not None else min(0.9, len([e for e in t.entries.values() if e.outcome]) / 40) for t in tuner.tasks]
+    parts = [1.0 if t.choice is not None else min(0.9, len([e for e in t.entries.values() if e.outcome]) / 40) for t in tasks]
     return sum(parts) / len(parts)
 
 
-def status(tuner: Tuner) -> str:
+def status(resources: Resources, tasks: Sequence[Task]) -> str:
     """Return one line: trials, kernels, best so far against the model's first choice, and the time left."""
-    done = share(tuner)
-    finished = sum(t.choice is not None for t in tuner.tasks)
-    start = sum(t.start * t.problem.uses for t in tuner.tasks if t.start is not None)
-    best = sum(t.seconds * t.problem.uses for t in tuner.tasks if t.start is not None and t.seconds < inf)
-    left = tuner.elapsed * (1 - done) / done if done > 0.02 else inf
-    left = min(left, tuner.budget - tuner.elapsed)
-    words = [f"{tuner.statistics.timed} trials", f"{finished}/{len(tuner.tasks)} kernels"]
+    done = share(tasks)
+    finished = sum(t.choice is not None for t in tasks)
+    start = sum(t.start * t.problem.uses for t in tasks if t.start is not None)
+    best = sum(t.seconds * t.problem.uses for t in tasks if t.start is not None and t.seconds < inf)
+    left = resources.elapsed * (1 - done) / done if done > 0.02 else inf
+    left = min(left, resources.budget - resources.elapsed)
+    words = [f"{resources.statistics.timed} trials", f"{finished}/{len(tasks)} kernels"]
     if start:
         words.append(f"best so far {best * 1e3:.3f} ms, at first {start * 1e3:.3f} ms")
     if left < inf:

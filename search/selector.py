@@ -71,6 +71,12 @@ class MeasuredSelector:
         """Whether neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
 
+    @property
+    def _undecided(self) -> bool:
+        """Whether there is time left to change the partition."""
+        resources = self.tuner.resources
+        return resources.elapsed < PARTITION_SHARE * resources.budget
+
     def evaluator(self, modelled: Evaluator) -> Evaluator:
         """Return an evaluator that answers with measured times where they are known."""
         self._modelled = modelled
@@ -92,7 +98,7 @@ class MeasuredSelector:
     def learn(self) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it."""
         fresh = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
-        if not fresh or not self.evaluate or not self.tuner.complete or self.tuner.elapsed >= PARTITION_SHARE * self.tuner.budget:
+        if not fresh or not self.evaluate or not self.tuner.complete or not self._undecided:
             return False
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
         for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, PARTITION_SHARE), strict=True):
@@ -117,11 +123,11 @@ class MeasuredSelector:
         if key not in self._costs:
             assert self._modelled is not None, "the pipeline asks for the evaluator first"
             name = digest(f"{self.target}\n{print_ir(group)}")
-            kept = self.tuner.database.cost(name)
+            kept = self.tuner.resources.database.cost(name)
             self._costs[key] = self._modelled.cost(group) if kept is None else kept
             # Behind its share of the budget the model answers with less than its best, which is not worth keeping.
-            if kept is None and self._costs[key] < inf and self.tuner.elapsed < PARTITION_SHARE * self.tuner.budget:
-                self.tuner.database.keep_cost(name, self._costs[key])
+            if kept is None and self._costs[key] < inf and self._undecided:
+                self.tuner.resources.database.keep_cost(name, self._costs[key])
         return self._costs[key]
 
 

@@ -16,6 +16,7 @@ from .database import Database, open_database
 from .library import LibraryCandidate
 from .progress import make_monitor
 from .replay import ReplayBench
+from .resources import Resources
 from .selector import MeasuredSelector
 from .settings import Settings
 from .tuner import Tuner
@@ -47,19 +48,19 @@ def tuning_session(
         find_toolchain()  # without one every candidate would fail, which says less than its error
     monitor = make_monitor(quiet)
     database = open_database(notice) if replay is None else Database(None)
-    tuner = Tuner(
+    resources = Resources(
         database,
         lambda: Workers(workers or _workers(target), *(("cuts.search.replay:Printer",) if replay else ())),
         lambda: DeviceBench(target) if replay is None else ReplayBench(_recording(replay)),
         budget=budget,
-        frozen=frozen,
         monitor=monitor,
     )
+    tuner = Tuner(resources, frozen)
     try:
         yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit)
     finally:
         monitor.close()
-        tuner.close()
+        resources.close()
         database.close()
 
 

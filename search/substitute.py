@@ -88,7 +88,7 @@ def with_libraries(compiled: CompiledGraph, selector: MeasuredSelector, offers: 
     if not selector.settings.libraries or not comparable:
         return compiled
     constants = [constant_arguments(compiled, number) for number in range(len(compiled.kernels))]
-    return substitute(compiled, faster_routines(selector.tuner.bench, selector.problems, selector.choices, constants, offers))
+    return substitute(compiled, faster_routines(selector.tuner.resources.bench, selector.problems, selector.choices, constants, offers))
 
 
 def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:

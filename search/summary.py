@@ -18,9 +18,9 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
         "measured": len(measured),
         "sum of kernels": sum((c.seconds or 0.0) * p.uses for c, p in measured),
         "median bound / time": round(median(shares), 3) if shares else None,
-        "elapsed": round(selector.tuner.elapsed, 3),
-        "interrupted": selector.tuner.interrupted,
-        "budget used up": selector.tuner.expired,
+        "elapsed": round(selector.tuner.resources.elapsed, 3),
+        "interrupted": selector.tuner.resources.interrupted,
+        "budget used up": selector.tuner.resources.expired,
     }
     values |= selector.tuner.statistics.record()
     if selector.audits:

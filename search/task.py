@@ -13,7 +13,6 @@ from ..backends.device import Timing
 from ..passes.climb import Point
 from .build import Built, Scored
 from .database import Trial
-from .draw import Drawn
 from .problem import Problem
 from .proof import Proof
 from .settings import Choice, Settings
@@ -107,6 +106,11 @@ class Task:
         return self.choice is None and self.strategy is not None and not self.waiting and not self.ready
 
     @property
+    def alternates(self) -> bool:
+        """Whether the best so far is timed in turns with what may beat it."""
+        return True
+
+    @property
     def gain(self) -> float:
         """What further search may save, in seconds of the whole program: the distance to the least bound, less after vain rounds."""
         if self.seconds == inf:
@@ -132,31 +136,3 @@ class Task:
             return None
         band = 1.0 + max(settings.tie, min(3 * settings.tie, best.spread))
         return min((e for e in self.entries.values() if e.seconds <= band * best.seconds), key=lambda e: e.rank)
-
-
-@define(eq=False)
-class Sweep(Task):
-    """No search: `count` points drawn from the space of a problem are timed, each held against the `chosen` one.
-
-    `turn` is its number among the sweeps that are timed together.
-    """
-
-    chosen: Entry = field(kw_only=True)
-    count: int = field(kw_only=True)
-    turn: int = 0
-    drawn: Drawn | None = None
-
-    @property
-    def best(self) -> Entry:
-        """What the others are held against."""
-        return self.chosen
-
-    @property
-    def gain(self) -> float:
-        """Points are timed in the order in which they are built."""
-        return inf
-
-    @property
-    def finished(self) -> bool:
-        """Whether no point of it waits to be built or timed."""
-        return not self.waiting and not self.ready

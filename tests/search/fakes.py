@@ -18,6 +18,7 @@ from cuts.search.build import Built, Done, Factory, Job
 from cuts.search.database import Database
 from cuts.search.measure import Reference, Verdict
 from cuts.search.problem import Problem
+from cuts.search.resources import Resources
 from cuts.search.tuner import Tuner
 
 OPENCL = find_target("opencl")
@@ -107,7 +108,9 @@ def by_threads(kernel: KernelFunction) -> float:
     return 1e-3 * (1 + abs(kernel.block[0] - 16) + 4.0 / kernel.grid[0])
 
 
-def tuner_of(bench: FakeBench, builder: Inline | None = None, database: Database | None = None, **options: object) -> Tuner:
+def tuner_of(
+    bench: FakeBench, builder: Inline | None = None, database: Database | None = None, budget: float | None = None, frozen: bool = False
+) -> Tuner:
     """Return a tuner over fakes."""
     made = builder or Inline()
-    return Tuner(database or Database(None), lambda: made, lambda: bench, **options)  # type: ignore[arg-type]
+    return Tuner(Resources(database or Database(None), lambda: made, lambda: bench, budget), frozen)

@@ -121,7 +121,7 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
 
     bench.sample = interrupted  # type: ignore[method-assign, assignment]
     assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
-    assert tuner.interrupted
+    assert tuner.resources.interrupted
 
 
 def test_a_choice_that_does_not_run_again_is_passed_over() -> None:

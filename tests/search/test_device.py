@@ -28,6 +28,7 @@ from cuts.search.measure import Device, index_ranges
 from cuts.search.oracle import WHOLE, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
+from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
@@ -255,9 +256,9 @@ def test_a_factory_refuses_what_cannot_be_lowered() -> None:
 
 @needs_opencl
 def test_a_tuner_with_real_processes_beats_or_keeps_the_models_choice(tmp_path: Path) -> None:
-    tuner = Tuner(Database(tmp_path / "t"), lambda: Workers(1), lambda: DeviceBench(OPENCL))
-    (choice,) = tuner.run([problem_of(64)], Settings(first=4, batch=2, most=6, patience=0))
-    tuner.close()
+    resources = Resources(Database(tmp_path / "t"), lambda: Workers(1), lambda: DeviceBench(OPENCL))
+    (choice,) = Tuner(resources).run([problem_of(64)], Settings(first=4, batch=2, most=6, patience=0))
+    resources.close()
     assert choice.seconds is not None
     assert choice.first is not None
     assert choice.seconds <= 1.05 * choice.first

@@ -148,7 +148,7 @@ def test_the_budget_is_obeyed_and_there_is_an_answer() -> None:
     start = time.monotonic()
     choices = tuner.run([problem_of(n) for n in (32, 48, 64)], Settings(most=1000, patience=1000, batch=50))
     assert time.monotonic() - start < 2.5
-    assert tuner.expired
+    assert tuner.resources.expired
     assert not tuner.complete
     assert all(c.candidate.bound > 0 for c in choices)
     assert any(c.seconds is not None for c in choices)
@@ -170,7 +170,7 @@ def test_an_interrupt_keeps_what_was_found() -> None:
 
     tuner = tuner_of(FakeBench(cost))
     (choice,) = tuner.run([problem_of()], SHORT)
-    assert tuner.interrupted
+    assert tuner.resources.interrupted
     assert choice.seconds is not None
 
 

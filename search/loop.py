@@ -1,0 +1,56 @@
+"""The loop that keeps workers and device busy: jobs go out, answers are handed on, and the device is told whose candidate it takes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attrs import define, field, frozen
+
+from .build import COMPILE_LIMIT, Done, Job
+from .resources import Resources
+from .task import Task
+
+#: Takes the answer of a worker.
+Then = Callable[[Done], None]
+
+
+@frozen
+class _Request:
+    """Whom the answer to a job is for."""
+
+    task: Task
+    then: Then
+
+
+@define
+class Loop:
+    """Sends jobs of problems to the workers, and chooses between problems that have something to measure."""
+
+    resources: Resources
+    _current: Task | None = field(default=None, init=False)
+
+    def submit(
+        self, task: Task, then: Then, method: str, priority: tuple[float, ...], *arguments: object, limit: float = COMPILE_LIMIT
+    ) -> None:
+        """Have a worker do a job for a problem; `then` takes the answer when it is taken in."""
+        task.waiting += 1
+        self.resources.builder.submit(Job(_Request(task, then), method, (task.problem, *arguments), priority, limit))
+
+    def take_in(self, timeout: float = 0.0) -> None:
+        """Take in what the workers have done; wait for something, but no longer than `timeout`."""
+        for done in self.resources.builder.collect(timeout):
+            request: _Request = done.job.owner
+            request.task.waiting -= 1
+            request.then(done)
+
+    def next(self, tasks: Sequence[Task]) -> Task | None:
+        """Take in what was built, and return the problem of which a candidate is measured now; none where nothing is ready."""
+        ready = any(t.measurable for t in tasks)
+        with self.resources.statistics.phase("wait for workers"):
+            self.take_in(0.0 if ready else self.resources.pause)
+        waiting = [t for t in tasks if t.measurable]
+        if not waiting:
+            return None
+        if self._current not in waiting:  # the problem whose data is in use goes first, then the one that promises most
+            self._current = max(waiting, key=lambda t: (t.gain, t.problem.key))
+        return self._current

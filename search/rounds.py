@@ -1,0 +1,77 @@
+"""The search for several problems, in rounds: the best points by the model first, then what the strategy proposes, batch after batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from ..ir.errors import PassError
+from ..passes.space import make_space
+from .build import Done, Scored
+from .ending import Ending, best_known
+from .recall import hints
+from .resources import Resources
+from .settings import Choice, Settings
+from .strategies import make_strategy
+from .task import Task
+from .trials import Trials
+
+
+class Rounds:
+    """Searches for all problems at once, until each has its choice or the run must end."""
+
+    def __init__(self, resources: Resources, settings: Settings) -> None:
+        self._resources = resources
+        self._settings = settings
+        self._trials = Trials(resources, settings)
+        self._ending = Ending(self._trials)
+
+    def run(self, tasks: Sequence[Task]) -> dict[str, Choice]:
+        """Return a choice for every problem, by its key."""
+        with self._resources.interruptible():
+            for task in tasks if not self._resources.over() else ():
+                self._begin(task)
+            while any(t.choice is None for t in tasks) and not self._resources.over():
+                self._trials.step(tasks)
+                for task in tasks:
+                    if task.idle:
+                        self._advance(task)
+                self._resources.report(tasks)
+        if not self._resources.complete:
+            self._resources.close()
+        return {t.problem.key: t.choice or best_known(t, self._settings) for t in tasks}
+
+    def _begin(self, task: Task) -> None:
+        self._resources.database.register(task.problem)
+        wanted = self._settings.model, self._settings.first
+        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (-2.0,), *wanted)
+        self._trials.refer(task)
+
+    def _ranked(self, task: Task, done: Done) -> None:
+        """Make the strategy and propose the first candidates: hints of other machines, then the model's order."""
+        if not done.value:
+            raise PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
+        space = make_space(task.problem.form, task.problem.target)
+        task.points = space.size
+        self._resources.statistics.points += space.size
+        task.first = done.value
+        task.strategy = make_strategy(self._settings.strategy, space, done.value, self._settings.model, self._settings.seed)
+        known = hints(self._resources.database, task.problem)
+        self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
+
+    def _advance(self, task: Task) -> None:
+        """Propose the next batch, or end the search."""
+        if task.ending:
+            self._ending.end(task)
+            return
+        task.stale = 0 if task.seconds < task.reached * (1 - self._settings.tie) else task.stale + 1
+        task.reached = min(task.reached, task.seconds)
+        task.round += 1
+        room = min(self._settings.batch, self._settings.most - len(task.entries))
+        proposals: list[Scored] = []
+        if room > 0 and task.stale <= self._settings.patience and task.strategy is not None:
+            proposals = task.strategy.propose(task.known(), task.seconds, room)
+        if proposals:
+            self._trials.propose(task, proposals)
+        else:
+            self._ending.begin(task)

@@ -1,0 +1,116 @@
+"""Sweeps: points drawn from the spaces of problems are built, checked and timed, whatever the model or a strategy thinks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from math import inf
+
+from attrs import define, field
+
+from ..ir.errors import PassError
+from .build import DRAW_LIMIT, Done, Scored
+from .draw import Drawn
+from .problem import schedule_text
+from .resources import Resources
+from .settings import Settings
+from .task import Entry, Task
+from .trials import Trials
+
+#: Problems whose points are drawn and built ahead of the one that is timed.
+AHEAD = 4
+
+
+@define(eq=False)
+class Sweep(Task):
+    """No search: `count` points drawn from the space of a problem are timed, each held against the `chosen` one.
+
+    `turn` is its number among the sweeps that are timed together.
+    """
+
+    chosen: Entry = field(kw_only=True)
+    count: int = field(kw_only=True)
+    turn: int = 0
+    drawn: Drawn | None = None
+
+    @property
+    def best(self) -> Entry:
+        """What the others are held against."""
+        return self.chosen
+
+    @property
+    def alternates(self) -> bool:
+        """What beats the choice is compared with it at the end."""
+        return False
+
+    @property
+    def gain(self) -> float:
+        """Points are timed in the order in which they are built."""
+        return inf
+
+    @property
+    def finished(self) -> bool:
+        """Whether no point of it waits to be built or timed."""
+        return not self.waiting and not self.ready
+
+
+class Sweeps:
+    """Times sweeps one after another, while workers build the points of those that follow."""
+
+    def __init__(self, resources: Resources, settings: Settings) -> None:
+        self._resources = resources
+        self._settings = settings
+        self._trials = Trials(resources, settings)
+
+    def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
+        """Build, check and time the points of each sweep, and yield the sweeps as they are finished, as far as the budget reaches."""
+        self._resources.until = self._resources.budget
+        coming = enumerate(sweeps)
+        begun: list[Sweep] = []
+        try:
+            with self._resources.interruptible():
+                while not self._resources.over():
+                    for turn, sweep in islice(coming, AHEAD - len(begun)):
+                        begun.append(sweep)
+                        self._begin(sweep, turn)
+                    if not begun:
+                        return
+                    self._trials.step(begun)
+                    self._resources.report(begun)
+                    for sweep in [s for s in begun if s.finished]:
+                        begun.remove(sweep)
+                        yield sweep
+        finally:
+            if not self._resources.complete:
+                self._resources.close()
+
+    def compare(self, task: Task, entries: Sequence[Entry]) -> None:
+        """Time candidates that ran anew, in turns, so that a drifting clock hits each alike; the workers go on meanwhile."""
+        entries = [e for e in entries if e.outcome == "ok"]
+        for entry in entries:
+            entry.samples = []
+        for entry in chain.from_iterable(repeat(entries, self._settings.rounds)):
+            if entry.outcome == "ok" and not self._resources.over():
+                self._trials.again(task, entry)
+                self._trials.loop.take_in()
+
+    def _begin(self, sweep: Sweep, turn: int) -> None:
+        """Have the points of a sweep drawn, and its choice built before them."""
+        sweep.turn = turn
+        self._resources.database.register(sweep.problem)
+        self._trials.refer(sweep)
+        sweep.entries[sweep.chosen.text] = sweep.chosen
+        self._trials.build(sweep, sweep.chosen, turn)
+        wanted = self._settings.model, sweep.count, self._settings.seed
+        self._trials.loop.submit(sweep, lambda done: self._drawn(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT)
+
+    def _drawn(self, sweep: Sweep, done: Done) -> None:
+        if done.value is None:
+            raise PassError(f"{sweep.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
+        sweep.drawn = done.value
+        for candidate in sweep.drawn.candidates:
+            text = schedule_text(candidate.schedule)
+            if text not in sweep.entries:
+                entry = sweep.entries[text] = Entry(Scored(None, candidate), text)
+                self._trials.build(sweep, entry, sweep.turn)
+        self._resources.statistics.audited += len(sweep.entries) - 1

@@ -1,0 +1,150 @@
+"""What becomes of candidates: workers build them, the device checks and times them, the database keeps the outcome.
+
+Those of a large problem are held against its simple kernel, which is therefore built and checked before them. What is much slower than the
+best so far is dropped after a few runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.schedule import Schedule
+from ..passes.choose import assess
+from .build import Built, Done, Scored
+from .database import Trial
+from .loop import Loop
+from .measure import Reference, Verdict
+from .oracle import WHOLE, evaluations
+from .problem import schedule_text
+from .resources import Resources
+from .settings import Settings
+from .task import Entry, Task
+
+
+class Trials:
+    """Candidates of one search on their way from a proposal to a time."""
+
+    def __init__(self, resources: Resources, settings: Settings) -> None:
+        self.resources = resources
+        self.settings = settings
+        self.loop = Loop(resources)
+
+    def refer(self, task: Task) -> None:
+        """Have computed what the outputs of a large problem must be, and its simple kernel made."""
+        if evaluations(task.problem.form) > WHOLE:
+            task.untrusted = task.unknown = True
+            self.loop.submit(task, lambda done: self._known(task, done.value), "refer", (-1.5,))
+            self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (-1.0,))
+
+    def propose(self, task: Task, proposals: Sequence[Scored]) -> None:
+        """Send proposals to the workers; those that were tried in an earlier session count at once."""
+        for number, scored in enumerate(proposals):
+            text = schedule_text(scored.candidate.schedule)
+            if text in task.entries:
+                continue
+            entry = task.entries[text] = Entry(scored, text)
+            known = task.trials.get(text)
+            if known is None:
+                self.build(task, entry, task.round + number // 4)
+                continue
+            self.resources.statistics.reused += 1
+            entry.outcome = known.outcome
+            entry.samples = [known.seconds] if known.seconds is not None else []
+
+    def build(self, task: Task, entry: Entry, turn: int) -> None:
+        """Have a candidate built."""
+        self._build(task, entry, (float(turn), -task.gain))
+
+    def step(self, tasks: Sequence[Task]) -> None:
+        """Take in what was built, and check and time one candidate."""
+        task = self.loop.next(tasks)
+        if task is not None:
+            self._measure(task, task.take())
+
+    def again(self, task: Task, entry: Entry) -> None:
+        """Time a candidate once more; one that fails now has lost."""
+        if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
+            self._settle(task, entry, verdict)
+
+    # ---- building
+
+    def _known(self, task: Task, reference: object) -> None:
+        """Tell the device what the outputs must be."""
+        task.unknown = False
+        if isinstance(reference, Reference):
+            self.resources.bench.prepare(task.problem, reference)
+
+    def _trust(self, task: Task, schedule: Schedule | None) -> None:
+        """Have the simple kernel built, which the others are held against."""
+        task.untrusted = schedule is not None
+        if schedule is not None:
+            scored = Scored(None, assess(task.problem.form, schedule, task.problem.target))
+            self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (-1.0,))
+
+    def _build(self, task: Task, entry: Entry, priority: tuple[float, ...]) -> None:
+        self.loop.submit(task, lambda done: self._built(task, entry, done), "build", priority, entry.scored.candidate.schedule)
+
+    def _built(self, task: Task, entry: Entry, done: Done) -> None:
+        built = done.value or Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
+        entry.built = built
+        self.resources.statistics.compiled += 1
+        earlier = task.trials.get(entry.text)
+        if earlier is not None and earlier.source != built.source:  # measured with other code than this version makes
+            entry.samples, entry.outcome = [], ""
+        if built.outcome == "ok":
+            task.ready.append(entry)
+            return
+        task.untrusted = task.untrusted and not entry.trusted
+        self._settle(task, entry, Verdict(built.outcome, built.message))
+
+    # ---- checking and timing
+
+    def _measure(self, task: Task, entry: Entry) -> None:
+        """Check a candidate, and time it unless that was done in an earlier session."""
+        with self.resources.statistics.phase("check"):
+            verdict = self.resources.bench.check(task.problem, _code(entry))
+        if entry.trusted:
+            task.untrusted = False
+        elif verdict.outcome == "ok" and not entry.outcome:
+            verdict = self._time(task, entry)
+        self._settle(task, entry, verdict)
+
+    def _time(self, task: Task, entry: Entry) -> Verdict:
+        """Time a candidate: a few runs, and if it is not hopeless as many again, in turns with the best so far."""
+        best = task.best
+        self.resources.statistics.timed += 1
+        verdict = self._sample(task, entry)
+        if verdict.outcome != "ok" or best is None:
+            return verdict
+        if entry.seconds > self.settings.hopeless * best.seconds:
+            self.resources.statistics.dropped += 1
+            return verdict
+        if task.alternates:
+            self.again(task, best)
+        return self._sample(task, entry)
+
+    def _sample(self, task: Task, entry: Entry) -> Verdict:
+        with self.resources.statistics.phase("time"):
+            timed = self.resources.bench.sample(task.problem, _code(entry), self.settings.runs)
+        entry.samples += timed.samples
+        return timed.verdict
+
+    def _settle(self, task: Task, entry: Entry, verdict: Verdict) -> None:
+        """Record what became of a candidate."""
+        entry.outcome = verdict.outcome
+        self.resources.statistics.outcomes[verdict.outcome] += 1
+        if not entry.trusted:
+            self.resources.database.record(task.problem, [trial_of(entry, verdict.message)])
+
+
+def trial_of(entry: Entry, message: str = "") -> Trial:
+    """Return what the database keeps of a candidate."""
+    built, candidate = entry.built, entry.scored.candidate
+    seconds = entry.seconds if entry.outcome == "ok" and entry.samples else None
+    registers, source = (built.registers, built.source) if built else (0, "")
+    return Trial(entry.text, entry.outcome, seconds, entry.spread, registers, source, message, candidate.bound, candidate.score)
+
+
+def _code(entry: Entry) -> Built:
+    assert entry.built is not None, "only what was built reaches the device"
+    return entry.built
