@@ -23,7 +23,7 @@ from .groups import Group
 from .views import Views
 
 #: Instances that must share a constant's element for its layout to be worth changing.
-REUSE = 8
+REUSE = 16
 
 
 def pack_constants(groups: Sequence[Group], views: Views, graph: Graph) -> tuple[tuple[Group, ...], Views, Graph]:

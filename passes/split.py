@@ -15,9 +15,9 @@ from math import inf, prod
 
 from attrs import evolve, field, frozen
 
-from ..ir.expr import Expr, Guard, Read, expr_variables, substitute_expr
+from ..ir.expr import Expr, Guard, Read, expr_variables, reads, substitute_expr
 from ..ir.functions import COMBINERS
-from ..ir.index import Index, Var, as_index
+from ..ir.index import Index, Var, as_index, variables
 from ..ir.segment import FusedGroup, Output, Reduction, Segment, is_contraction
 from ..ir.target import Target
 from ..ir.types import TensorType
@@ -27,8 +27,9 @@ from .partition import Evaluator
 from .rename import indirect_tensors
 from .views import Views
 
-#: Results of a contraction's block tile, about (other reductions have a block for each): with fewer tiles per SM, splitting may pay.
-TILE, TILES_PER_SM = 2048, 2
+#: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other reductions have a
+#: block for each result): with fewer tiles per SM, splitting may pay.
+TILE, COLUMNS, TILES_PER_SM = 2048, 128, 2
 #: Fewest terms that a part keeps, and most parts.
 MIN_TERMS, MAX_PARTS = 16, 64
 
@@ -106,8 +107,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions
-    results = prod(a.extent for a in segment.axes)
-    tiles = -(-results // TILE) if is_contraction(reduction) else results
+    tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction))
     terms = prod(v.extent for v in reduction.reduce)
     if target.is_cpu or tiles > TILES_PER_SM * target.NUM_SM:
         return ()
@@ -115,6 +115,14 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // tiles)
     found = [1 << k for k in range(1, 16) if 1 << k <= limit]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
+
+
+def _results_per_tile(reduction: Reduction) -> int:
+    """Return about how many results a block computes: those that share loads, or whose loads are neighbours in memory."""
+    if is_contraction(reduction):
+        return TILE
+    innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
+    return COLUMNS if innermost and not innermost & set(reduction.reduce) else 1
 
 
 @frozen

@@ -48,7 +48,7 @@ def test_filters_are_stored_with_output_channels_innermost(shape, weights, attri
         np.testing.assert_array_equal(before[tensor], after[tensor])
 
 
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", [1, 4, 8])
 def test_a_matrix_times_few_vectors_keeps_its_layout(rows: int) -> None:
     make = builder()
     x, w = make.input(rows, 16), make.input(24, 16)

@@ -78,6 +78,17 @@ def test_few_results_are_split_and_many_are_not() -> None:
     assert splitting.best(large)[1] == 1
 
 
+def test_sums_of_columns_are_split_where_their_rows_are_short() -> None:
+    def total(rows: int, columns: int, axis: int) -> FusedGroup:
+        make = builder()
+        value = make.node("reduce_sum", make.input(rows, columns), axes=(axis,), keepdims=False)
+        return whole(make.programs(), value)
+
+    assert candidates(total(16384, 1024, 0), GPU)
+    assert not candidates(total(1024, 16384, 1), GPU)  # a block for each row fills the machine
+    assert not candidates(total(1024, 65536, 0), GPU)
+
+
 #: A machine with the units of a large GPU, so that splitting pays, whose kernels run here.
 GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 
