@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import lzma
 import os
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,9 @@ _PROGRAM = "models/model.json"
 _OLD_PROGRAM = "serialized_exported_program.json"
 _MAX_PROGRAM_BYTES = 1 << 30
 _HINT = "write it again with torch.export.save"
+#: What a damaged file raises: its directory, a member that ends early or that a decompressor refuses, one that is encrypted, compressed in
+#: an unknown way or nested too deep (all of these are a `RuntimeError`), text that is no JSON.
+_DAMAGE = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, ValueError)
 
 
 def load_archive(path: Path, infer: Infer | None = None) -> Graph:
@@ -36,7 +41,7 @@ def load_archive(path: Path, infer: Infer | None = None) -> Graph:
     try:
         with _tensors_only(), _quiet():
             program = torch.export.load(path)
-    except Exception as error:  # PyTorch raises whatever the reader of a part raises
+    except Exception as error:  # no narrower class says it: every part of an archive has a reader of its own, with errors of its own
         raise GraphError(f"{path}: PyTorch {torch.__version__} cannot read this archive: {_first_line(error)}", hint=_HINT) from error
     return graph_of_export(program, infer, path.stem)
 
@@ -82,7 +87,7 @@ def _check(path: Path) -> None:
             program = json.loads(archive.read(names[0]))
     except OSError as error:
         raise GraphError(f"{path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, RecursionError, EOFError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise GraphError(f"{path}: not a torch.export archive (or a damaged one): {_first_line(error)}", hint=_HINT) from None
     version = program.get("schema_version") if isinstance(program, dict) else None
     major = version.get("major") if isinstance(version, dict) else None

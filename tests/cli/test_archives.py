@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuts.ir.errors import GraphError
 from cuts.tests.cli.conftest import Cuts
 from cuts.tests.needs import needs_opencl
 
@@ -64,6 +66,21 @@ def test_broken_archives_and_other_versions_are_said_so(cuts: Cuts, archive: tup
     result = cuts("compile", "net.pt2", "--target", "reference")
     assert (result.code, "not a torch.export archive (or a damaged one)" in result.err) == (3, True)
     assert "no such file" in cuts("compile", "none.pt2").err
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_anywhere_in_an_archive_is_explained(tmp_path: Path, method: int) -> None:
+    pytest.importorskip("torch")
+    from cuts.frontends.torch_archive import load_archive
+
+    path = tmp_path / "net.pt2"
+    with zipfile.ZipFile(path, "w", method) as file:
+        file.writestr("net/models/model.json", json.dumps({"schema_version": {"major": 99}, "nodes": list(range(40))}))
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes((content[place] ^ 0x41,)) + content[place + 1 :])
+        with pytest.raises(GraphError, match=re.escape(str(path))):
+            load_archive(path)
 
 
 @pytest.mark.filterwarnings("ignore")
