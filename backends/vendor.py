@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 
+from attrs import field, frozen
+
 from ..ir.errors import BackendError, CutsError
 from ..ir.launch import Argument, KernelFunction, Storage
 from ..ir.segment import FusedGroup
@@ -25,6 +27,18 @@ DIALECT = "library"
 MODULES: Mapping[str, str] = {"cublas": ".vendor_cublas", "cudnn": ".vendor_cudnn"}
 
 
+@frozen
+class Request:
+    """What a library is asked for: a group, and where its tensors live unless they are dense.
+
+    The contents of `constants` never change, so a copy in a layout that the library prefers may be made of them.
+    """
+
+    group: FusedGroup
+    storages: Mapping[str, Storage] = field(factory=dict)
+    constants: Collection[str] = ()
+
+
 class Library(ABC):
     """Computes some groups as they are, in the precision of their types."""
 
@@ -36,37 +50,24 @@ class Library(ABC):
         """The library's version, as reports show it."""
 
     @abstractmethod
-    def supports(self, group: FusedGroup, storages: Mapping[str, Storage]) -> bool:
+    def supports(self, request: Request) -> bool:
         """Whether the library computes exactly what the group does, where its tensors live."""
 
     @abstractmethod
-    def prepare(
-        self,
-        device: Device,
-        group: FusedGroup,
-        storages: Mapping[str, Storage],
-        places: Mapping[str, Pointer],
-        constants: Collection[str] = (),
-    ) -> Launch:
-        """Return what launches the fastest of the library's own algorithms on tensors at the given places.
+    def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
+        """Return what launches the fastest of the library's own algorithms on tensors at the given places; constants are there already."""
 
-        The contents of `constants` are there already and never change, so a copy in a layout that the library prefers may be made of them.
-        """
-
-    def kernel(self, group: FusedGroup, storages: Mapping[str, Storage], constants: Collection[str] = ()) -> KernelFunction:
+    def kernel(self, request: Request) -> KernelFunction:
         """Return the step that computes a supported group."""
+        group = request.group
         tensors = (*group.inputs, *group.outputs)
-        kept = {t: print_ir(storages[t]) for t in tensors if t in storages}
-        record = {"library": self.name, "group": print_ir(group), "storages": kept, "constants": sorted(constants)}
+        kept = {t: print_ir(request.storages[t]) for t in tensors if t in request.storages}
+        record = {"library": self.name, "group": print_ir(group), "storages": kept, "constants": sorted(request.constants)}
         source = json.dumps(record, indent=1)
         arguments = tuple(Argument(t, group.tensors[t].dtype, t in group.outputs) for t in tensors)
         name = f"{self.name}_{cache_key([source])[:12]}"
         info = {"library": f"{self.name} {self.version}"}
         return KernelFunction(name, DIALECT, source, (1, 1, 1), (1, 1, 1), arguments, info=info)
-
-    def time(self, device: Device, group: FusedGroup, storages: Mapping[str, Storage], places: Mapping[str, Pointer]) -> float:
-        """Return the seconds of a supported group with a cold cache."""
-        return device.time(self.prepare(device, group, storages, places), warmup=2, repeats=10, cold=True).median
 
 
 class Routine:
@@ -83,13 +84,12 @@ class Routine:
         if not isinstance(group, FusedGroup):
             raise BackendError(f"library step {kernel.name} holds no group", hint="compile the model again")
         self.library = require_library(library)
-        self.group, self.constants = group, constants
-        self.storages = {t: s for t, s in storages.items() if isinstance(s, Storage)}
+        self.request = Request(group, {t: s for t, s in storages.items() if isinstance(s, Storage)}, constants)
 
     def bind(self, device: Device, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Return what launches the routine on the given tensors."""
         places = {argument.tensor: pointer for argument, pointer in zip(kernel.arguments, pointers, strict=True)}
-        return self.library.prepare(device, self.group, self.storages, places, self.constants)
+        return self.library.prepare(device, self.request, places)
 
 
 @cache
@@ -114,6 +114,6 @@ def require_library(name: str) -> Library:
     return library
 
 
-def library_kernels(group: FusedGroup, storages: Mapping[str, Storage], constants: Collection[str] = ()) -> list[KernelFunction]:
+def library_kernels(request: Request) -> list[KernelFunction]:
     """Return the steps of all libraries that compute a group, to be checked and timed beside generated kernels."""
-    return [library.kernel(group, storages, constants) for library in libraries() if library.supports(group, storages)]
+    return [library.kernel(request) for library in libraries() if library.supports(request)]

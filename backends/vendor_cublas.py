@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -10,11 +10,9 @@ import numpy as np
 from attrs import frozen
 
 from ..ir.errors import BackendError
-from ..ir.launch import Storage
-from ..ir.segment import FusedGroup
 from .contraction import Matrix, Product, find_product
 from .device import Buffer, Device, Launch, Pointer
-from .vendor import Library
+from .vendor import Library, Request
 
 #: What cuBLAS may use besides the operands; this much is recommended for Hopper. Given up front: a graph is no place to allocate.
 _WORKSPACE = 32 << 20
@@ -84,21 +82,14 @@ class CuBLAS(Library):
             return str(self._cublas.get_version(handle))
         return "0"
 
-    def supports(self, group: FusedGroup, storages: Mapping[str, Storage]) -> bool:
+    def supports(self, request: Request) -> bool:
         """Whether the group is a product of matrices that cuBLAS can read where they are."""
-        product = find_product(group, storages)
+        product = find_product(request.group, request.storages)
         return product is not None and find_call(product) is not None
 
-    def prepare(
-        self,
-        device: Device,
-        group: FusedGroup,
-        storages: Mapping[str, Storage],
-        places: Mapping[str, Pointer],
-        constants: Collection[str] = (),
-    ) -> Launch:
+    def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
         """Return the launch of one product; cuBLAS chooses its kernel by its own heuristics."""
-        product = find_product(group, storages)
+        product = find_product(request.group, request.storages)
         call = find_call(product) if product else None
         if product is None or call is None:
             raise BackendError("cuBLAS does not compute this group")

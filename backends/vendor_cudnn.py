@@ -5,7 +5,7 @@ Plans are built one by one: building all of them at once fails as a whole where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -13,12 +13,10 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..ir.errors import BackendError
-from ..ir.launch import Storage
-from ..ir.segment import FusedGroup
 from ..ir.types import row_major
 from .contraction import Block, Convolution, find_convolution
 from .device import Buffer, Device, Launch, Pointer
-from .vendor import Library
+from .vendor import Library, Request
 
 #: A plan that wants more than this besides the operands is left out.
 MOST_WORKSPACE = 4 << 30
@@ -68,22 +66,15 @@ class CuDNN(Library):
         """The version of cuDNN."""
         return str(self._cudnn.backend_version())
 
-    def supports(self, group: FusedGroup, storages: Mapping[str, Storage]) -> bool:
+    def supports(self, request: Request) -> bool:
         """Whether the group is a convolution of at most three spatial dims, without slack between its rows."""
-        found = find_convolution(group, storages)
+        found = find_convolution(request.group, request.storages)
         return found is not None and len(found.strides) <= 3
 
-    def prepare(
-        self,
-        device: Device,
-        group: FusedGroup,
-        storages: Mapping[str, Storage],
-        places: Mapping[str, Pointer],
-        constants: Collection[str] = (),
-    ) -> Launch:
+    def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
         """Return the launch of the fastest plan."""
-        found = find_convolution(group, storages)
-        if found is not None and found.filter.tensor in constants:
+        found = find_convolution(request.group, request.storages)
+        if found is not None and found.filter.tensor in request.constants:
             found, places = with_plain_filter(device, found, places)
         plans = self.plans(device, found, places) if found else []
         if not plans:

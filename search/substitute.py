@@ -12,18 +12,17 @@ from statistics import median
 
 from attrs import evolve, frozen
 
-from ..backends.vendor import library_kernels
+from ..backends.vendor import Request, library_kernels
 from ..ir.compiled import CompiledGraph, Step
-from ..ir.launch import KernelFunction, Storage
-from ..ir.segment import FusedGroup
+from ..ir.launch import KernelFunction
 from .bench import Bench
 from .build import Built
 from .problem import Problem
 from .selector import MeasuredSelector
 from .settings import Choice
 
-#: Returns the routines that compute a group, given where its tensors live and which of them are constants.
-Offers = Callable[[FusedGroup, Mapping[str, Storage], Collection[str]], Sequence[KernelFunction]]
+#: Returns the routines that compute what is asked for.
+Offers = Callable[[Request], Sequence[KernelFunction]]
 #: A routine must be this much faster than the generated kernel.
 GAIN = 1.02
 _RUNS = 10
@@ -40,7 +39,7 @@ class Routine:
 def fastest_routine(bench: Bench, problem: Problem, constants: Collection[str] = (), offers: Offers = library_kernels) -> Routine | None:
     """Return the fastest routine that computes a problem rightly, nothing where there is none."""
     found = []
-    for kernel in offers(problem.form, problem.storages, constants):
+    for kernel in offers(Request(problem.form, problem.storages, constants)):
         built = Built(kernel)
         if bench.check(problem, built).outcome != "ok":
             continue

@@ -12,6 +12,7 @@ from cuts.backends.contraction import Matrix, find_convolution
 from cuts.backends.cuda_compile import compile_kernels
 from cuts.backends.device import Pointer
 from cuts.backends.targets import find_target
+from cuts.backends.vendor import Request
 from cuts.backends.vendor_cublas import CuBLAS, layout
 from cuts.backends.vendor_cudnn import CuDNN
 from cuts.bench.shapes import single
@@ -47,7 +48,7 @@ def matmul(a: tuple[int, ...], b: tuple[int, ...], turned: bool = False) -> Fuse
 def run(group: FusedGroup, storages: dict[str, Storage]) -> tuple[np.ndarray, np.ndarray]:
     """Compute a product through its library step and with NumPy, both as the tensor y."""
     device = hosts.HostDevice()
-    (kernel,) = vendor.library_kernels(group, storages)
+    (kernel,) = vendor.library_kernels(Request(group, storages))
     (loaded,) = device.build([kernel])
     generator = np.random.default_rng(0)
     places, arrays = {}, {}
@@ -90,9 +91,9 @@ def test_vectors_and_shared_operands(a: tuple[int, ...], b: tuple[int, ...], tur
 
 
 def test_a_matrix_without_contiguous_rows_or_columns_is_refused(cublas: CuBLAS) -> None:
-    storages = {"x0": Storage("x0", 0, (14, 2))}
-    assert not cublas.supports(matmul((6, 7), (7, 5)), storages)
-    assert vendor.library_kernels(matmul((6, 7), (7, 5)), storages) == []
+    request = Request(matmul((6, 7), (7, 5)), {"x0": Storage("x0", 0, (14, 2))})
+    assert not cublas.supports(request)
+    assert vendor.library_kernels(request) == []
 
 
 def test_the_handle_runs_on_our_stream_in_strict_precision() -> None:
@@ -100,14 +101,14 @@ def test_the_handle_runs_on_our_stream_in_strict_precision() -> None:
     device = hosts.HostDevice()
     group = matmul((6, 7), (7, 5))
     places = {t: Pointer(device.allocate(4096)) for t in ("x0", "x1", "y")}
-    CuBLAS(bindings).prepare(device, group, {}, places)
+    CuBLAS(bindings).prepare(device, Request(group), places)
     calls = dict(bindings.calls)
     assert calls["set_stream"] == (1, 7)
     assert calls["set_math_mode"] == (1, 2)
 
 
 def test_a_damaged_step_is_explained() -> None:
-    (kernel,) = vendor.library_kernels(matmul((6, 7), (7, 5)), {})
+    (kernel,) = vendor.library_kernels(Request(matmul((6, 7), (7, 5))))
     with pytest.raises(BackendError, match="cannot be read"):
         vendor.Routine(evolve(kernel, source="{}"))
 
@@ -121,9 +122,9 @@ def test_the_fastest_plan_that_builds_is_taken() -> None:
     group = group_of(single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1)}))
     assert group is not None
     library = CuDNN(frontend)
-    assert library.supports(group, {})
+    assert library.supports(Request(group))
     places = {t: Pointer(device.allocate(4096), 64) for t in ("x0", "x1", "y")}
-    library.prepare(device, group, {}, places)()
+    library.prepare(device, Request(group), places)()
     (graph,) = frontend.graphs
     index, pack, workspace = graph.ran[-1]
     assert index == 1
@@ -143,7 +144,7 @@ def test_a_constant_filter_is_copied_into_the_order_that_cudnn_knows() -> None:
     places = {t: Pointer(device.allocate(4096)) for t in ("x0", "x1", "y")}
     weights = np.arange(72, dtype=np.float32)
     device.upload(places["x1"], weights)
-    CuDNN(frontend).prepare(device, group, packed, places, {"x1"})()
+    CuDNN(frontend).prepare(device, Request(group, packed, {"x1"}), places)()
     (graph,) = frontend.graphs
     _, pack, _ = graph.ran[-1]
     (address,) = [a for tensor, a in pack.items() if tensor.facts.get("name") == "x1"]
@@ -172,7 +173,7 @@ def test_vectors_fit_any_layout() -> None:
 
 def test_a_plan_with_a_library_step_is_saved_loaded_and_run(tmp_path: Path) -> None:
     group = matmul((6, 7), (7, 5))
-    (kernel,) = vendor.library_kernels(group, {})
+    (kernel,) = vendor.library_kernels(Request(group))
     graph = Graph("product", ("x0", "x1"), ("y",), {t: group.tensors[t] for t in ("x0", "x1", "y")}, ())
     compiled = CompiledGraph(graph, (kernel,), (Step(0, tuple(a.tensor for a in kernel.arguments)),), {}, ({"why": "fastest"},))
     (cubin,) = compile_kernels([kernel], "sm_90")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from cuts.backends.targets import find_target
+from cuts.backends.vendor import Request
 from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.graph import Graph
-from cuts.ir.launch import Argument, KernelFunction, Storage
-from cuts.ir.segment import FusedGroup
+from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.target import Target
 from cuts.ir.types import DType
 from cuts.passes.choose import choose
@@ -27,7 +27,7 @@ def routine(name: str) -> KernelFunction:
     return KernelFunction(name, "library", "{}", (1, 1, 1), (1, 1, 1), arguments, info={"library": f"{name} 1.0"})
 
 
-def offers(group: FusedGroup, storages: Mapping[str, Storage], constants: Collection[str]) -> Sequence[KernelFunction]:
+def offers(request: Request) -> Sequence[KernelFunction]:
     return [routine("slow"), routine("fast"), routine("wrong")]
 
 
