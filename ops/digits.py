@@ -54,7 +54,8 @@ def digits_of(left: Index, right: Index) -> tuple[list[tuple[Atom, Index]], list
         low, high = atom.bounds()
         if low != 0:
             return None
-        rest = rest + (-factor * high if factor < 0 else 0)
+        # A negative factor runs the atom backwards: f*a = f*(s-1) + |f|*(s-1-a).
+        rest = rest - (factor * high if factor < 0 else 0)
         terms.append((atom, abs(factor), high + 1, factor < 0))
     terms.sort(key=lambda term: -term[1])
     spans = [1]
@@ -65,7 +66,8 @@ def digits_of(left: Index, right: Index) -> tuple[list[tuple[Atom, Index]], list
     guards = [Guard(rest, 0, spans[0])]
     parts: list[tuple[Atom, Index]] = []
     for (atom, factor, size, backwards), span in zip(terms, spans[1:], strict=True):
-        digit, rest = floordiv(rest, factor), modulo(rest, factor)
+        digit = floordiv(rest, factor)
+        rest = modulo(rest, factor)
         guards.append(Guard(rest, 0, span))
         parts.append((atom, (as_index(size - 1) - digit) if backwards else digit))
     return parts, guards

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ..ir.expr import Guard
-from ..ir.index import Atom, FloorDiv, Index, Mod, Var, as_index, floordiv, modulo, substitute, variables
+from ..ir.index import Atom, FloorDiv, Index, Mod, Var, as_index, substitute, variables
+from ..ops.digits import Digit, digit_of, digits_of
 
 
 @frozen
@@ -33,22 +34,13 @@ class Solution:
 
 
 @frozen
-class _Digit:
-    """`(base // weight) % size` has the value `value`."""
-
-    weight: int
-    size: int
-    value: Index
-
-
-@frozen
 class _State:
     """What has been derived so far; the collections are filled in place."""
 
     values: dict[Var, Index] = field(factory=dict)
     guards: list[Guard] = field(factory=list)
     free: list[Var] = field(factory=list)
-    digits: dict[Index, list[_Digit]] = field(factory=dict)
+    digits: dict[Index, list[Digit]] = field(factory=dict)
 
 
 def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], prefix: str = "x") -> Solution | None:
@@ -76,60 +68,39 @@ def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], pre
 
 def _split_sum(left: Index, right: Index, state: _State) -> bool:
     """Derive the value of each atom of a mixed-radix sum; False where the sum is not injective."""
-    rest = right - left.const
-    terms: list[tuple[Atom, int, int, bool]] = []
-    for atom, factor in left.terms:
-        low, high = atom.bounds()
-        if low != 0:
-            return False
-        # A negative factor runs the atom backwards: f*a = f*(s-1) + |f|*(s-1-a).
-        rest = rest - (factor * high if factor < 0 else 0)
-        terms.append((atom, abs(factor), high + 1, factor < 0))
-    terms.sort(key=lambda term: -term[1])
-    spans = [1]
-    for _, factor, size, _ in reversed(terms):
-        if factor < spans[0]:
-            return False
-        spans.insert(0, spans[0] + factor * (size - 1))
-    state.guards.append(Guard(rest, 0, spans[0]))
-    for (atom, factor, size, backwards), span in zip(terms, spans[1:], strict=True):
-        digit = floordiv(rest, factor)
-        rest = modulo(rest, factor)
-        state.guards.append(Guard(rest, 0, span))
-        if not _set_atom(atom, (as_index(size - 1) - digit) if backwards else digit, size, state):
-            return False
-    return True
+    found = digits_of(left, right)
+    if found is None:
+        return False
+    atoms, guards = found
+    state.guards.extend(guards)
+    return all(_set_atom(atom, value, state) for atom, value in atoms)
 
 
-def _set_atom(atom: Atom, value: Index, size: int, state: _State) -> bool:
+def _set_atom(atom: Atom, value: Index, state: _State) -> bool:
     """Note the value of a variable, or of a digit of some base."""
     if isinstance(atom, Var):
         known = state.values.setdefault(atom, value)
         return known == value
-    if isinstance(atom, FloorDiv):
-        state.digits.setdefault(atom.num, []).append(_Digit(atom.den, size, value))
-        return True
-    if isinstance(atom, Mod):
-        base, weight = atom.num, 1
-        if len(base.terms) == 1 and base.const == 0 and base.terms[0][1] == 1 and isinstance(base.terms[0][0], FloorDiv):
-            inner = base.terms[0][0]
-            base, weight = inner.num, inner.den
-        state.digits.setdefault(base, []).append(_Digit(weight, atom.den, value))
-        return True
-    return False
+    if not isinstance(atom, (FloorDiv, Mod)):
+        return False
+    base, digit = digit_of(atom, value)
+    if not digit.size:  # what is left of a base has as many values as the base allows
+        digit = evolve(digit, size=atom.bounds()[1] + 1)
+    state.digits.setdefault(base, []).append(digit)
+    return True
 
 
-def _join_digits(base: Index, digits: list[_Digit], state: _State, prefix: str) -> bool:
+def _join_digits(base: Index, digits: list[Digit], state: _State, prefix: str) -> bool:
     """Add the digits of a base up; positions that no digit covers become free variables."""
     solved = variables(base) & state.values.keys()
     if solved:
         inner = substitute(base, state.values)
-        return len(solved) == len(variables(base)) and all(modulo(floordiv(inner, d.weight), d.size) == d.value for d in digits)
+        return len(solved) == len(variables(base)) and all(d.of(inner) == d.value for d in digits)
     low, high = base.bounds()
     if low < 0:
         return False
     total, position = as_index(0), 1
-    for digit in [*sorted(digits, key=lambda d: d.weight), _Digit(0, 1, as_index(0))]:
+    for digit in [*sorted(digits, key=lambda d: d.weight), Digit(0, 1, as_index(0))]:
         weight = digit.weight or max(position, high + 1)
         if weight % position:
             return False

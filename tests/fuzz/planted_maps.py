@@ -5,13 +5,13 @@ from __future__ import annotations
 from .planting import Bug
 
 BUGS = (
-    Bug("index map", "the holes that a stride leaves count as written", "passes.solve:_split_sum",
-        "state.guards.append(Guard(rest, 0, span))", "state.guards.append(Guard(rest, 0, factor + span))"),
-    Bug("index map", "an axis that runs backwards begins one too late", "passes.solve:_split_sum",
+    Bug("index map", "the holes that a stride leaves count as written", "ops.digits:digits_of",
+        "guards.append(Guard(rest, 0, span))", "guards.append(Guard(rest, 0, factor + span))"),
+    Bug("index map", "an axis that runs backwards begins one too late", "ops.digits:digits_of",
         "(as_index(size - 1) - digit)", "(as_index(size) - digit)"),
     Bug("index map", "the greatest value of a quotient is one too small", "ir.index:FloorDiv.bounds",
         "return low // self.den, high // self.den", "return low // self.den, max(low, high - 1) // self.den"),
-    Bug("index map", "the rest of a mixed-radix sum keeps the digit taken off", "passes.solve:_split_sum",
+    Bug("index map", "the rest of a mixed-radix sum keeps the digit taken off", "ops.digits:digits_of",
         "rest = modulo(rest, factor)", "rest = rest - modulo(rest, 1)"),
     Bug("view", "the steps of a view are those of its transpose", "passes.views:_moved",
         "tuple(address.coefficient(d) for d in dims)", "tuple(address.coefficient(d) for d in dims[::-1])"),
