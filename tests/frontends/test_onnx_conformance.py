@@ -22,7 +22,7 @@ from cuts.tests.frontends.conformance import BACKENDS, by_turns, cases, complain
 from cuts.tests.needs import needs_opencl  # noqa: E402
 
 LEAST_IN_SCOPE = 1200
-SECONDS = 180
+SECONDS = 300
 WHOLE_SWEEP = Path(__file__).with_name("golden") / "whole_conformance_sweep.txt"
 
 
