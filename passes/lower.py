@@ -143,11 +143,13 @@ def _initialise(state: _Segment, reduction: Reduction) -> Initialise:
 
 def _lane_reduce(state: _Segment, reduction: Reduction) -> LaneReduce:
     dtype = state.group.tensors[reduction.name].dtype
-    scratch = SharedBuffer("lanes", dtype, state.layout.schedule.threads)
-    if "lanes" not in state.layout.buffers or state.layout.buffers["lanes"].nbytes < scratch.nbytes:
-        state.layout.buffers["lanes"] = scratch
+    lanes = state.frame.schedule.lanes
+    # The last lanes may be no whole row of them: the idle threads among them read each other's places all the same.
+    scratch = SharedBuffer("lanes", dtype, -(-state.layout.schedule.threads // lanes) * lanes)
+    known = state.layout.buffers.get("lanes", scratch)
+    state.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
     shape = tuple(d.thread for d in state.frame.schedule.dims)
-    return LaneReduce(reduction.name, shape, reduction.combine, dtype, state.frame.schedule.lanes)
+    return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes)
 
 
 def _row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
@@ -281,7 +283,10 @@ def _ring(
     compute: Phase,
     prefix: str,
 ) -> list[Item]:
-    """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per chunk."""
+    """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per chunk.
+
+    Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
+    """
 
     def fetch(at: Index, guarded: bool) -> list[Item]:
         found: list[Item] = []
@@ -298,15 +303,13 @@ def _ring(
         return [Loop(step, (compute,))] if step.extent > 1 else [compute]
     if schedule.stages == 1:
         body = (*fetch(as_index(step), False), Barrier(), compute, Barrier())
-        return [Loop(step, body)] if step.extent > 1 else [*body]
+        return [Loop(step, body)] if step.extent > 1 else [*body[: body.index(compute) + 1]]
     ahead = schedule.stages - 1
     items: list[Item] = []
     for early in range(ahead):
         items += [*(fetch(Index(early), False) if early < step.extent else ()), Commit()]
     following = fetch(as_index(step) + ahead, True)
-    items.append(Loop(step, (Wait(ahead - 1), Barrier(), *following, Commit(), compute)))
-    items.append(Barrier())
-    return items
+    return [*items, Loop(step, (Wait(ahead - 1), Barrier(), *following, Commit(), compute))]
 
 
 def _at_step(phase: Phase, step: Var, at: Index, guarded: bool) -> Phase:

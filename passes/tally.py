@@ -148,7 +148,8 @@ def add_reduction(
         if read not in held:
             totals.load(read, place, geometry)
     if staged:
-        totals.add("barriers", place.all_trips * np.where(np.greater(geometry.stages, 1), 1.0, 2.0))
+        refilled = np.where(np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0)  # a buffer that is read before it is filled again
+        totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
     totals.add("rounds", place.all_trips * totals.repeat * 1.0)
     if geometry.structure.lanes:
         _combine_lanes(totals, parallel, geometry)

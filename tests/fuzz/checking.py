@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -13,13 +13,21 @@ from cuts.backends.targets import find_target
 from cuts.driver import CompiledPlan, Spec, build_graph
 from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.graph import Graph
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
+from cuts.passes.check_barriers import check_barriers
+from cuts.passes.choose import Candidate
+from cuts.passes.lower import lower
+from cuts.passes.space import make_space
+from cuts.passes.workload import Workload
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
 from cuts.runtime.verify import Comparison, compare, tolerance
 
+from ..kernels.cases import legal_points
 from .chance import Chance
 from .interpreting import interpreted
 
@@ -29,6 +37,8 @@ WAYS = ("interpreted", "by chance", "fused", "unfused")
 THREADS = (32, 64, 32, 32, 128)
 #: How often inputs are moved to see how much of a difference rounding explains.
 MOVES = 3
+#: Further points of each kernel in which races are looked for.
+LOOKED = 8
 _MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance": "mixed"}
 
 
@@ -36,7 +46,8 @@ _MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance"
 class Outcome:
     """What one way made of a graph: its groups by level, its kernels, and the tensors that came out wrong.
 
-    `ill` says that the declarations themselves, evaluated in single precision, are about as far off.
+    A kernel with a race is wrong whatever comes out. `ill` says that the declarations themselves, evaluated in single precision, are about
+    as far off.
     """
 
     way: str
@@ -44,6 +55,28 @@ class Outcome:
     kernels: int = 0
     wrong: tuple[str, ...] = ()
     ill: bool = False
+
+
+@frozen
+class Watched(Chance):
+    """Chance that looks for races in the kernels it chose, and in some at other points: on a device they may go well by luck."""
+
+    races: dict[str, None] = field(factory=dict, eq=False, repr=False)
+
+    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+        """Return a legal point of each kernel, and keep the races that lowered forms have."""
+        chosen = super().choose(workloads)
+        for key, work in workloads.items():
+            for schedule in (chosen[key].schedule, *self._staged(work.form)):
+                self.races.update(dict.fromkeys(check_barriers(lower(work.form, schedule, work.storages, self.target))))
+        return chosen
+
+    def _staged(self, form: FusedGroup) -> list[Schedule]:
+        """Return legal points of a structure that stages something, for small tensors seldom do."""
+        space = make_space(form, self.target)
+        staging = [s for s in space.structures if any(part.stages_any for part in s.segments)]
+        number = self.number(form)
+        return legal_points(space, staging[number % len(staging)], number, LOOKED) if staging else []
 
 
 @frozen
@@ -76,16 +109,18 @@ class Bench:
         return self._outcome(way, [g.level for g in groups], 0, graph, inputs, expected, found, allowed)
 
     def _launched(self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Outcome:
-        plan = self.compile(graph, way, seed)
+        chance = Watched(self.wide(seed), seed=seed) if way == "by chance" else None
+        plan = self.compile(graph, way, chance)
         levels = [str(g.get("level", "single")) for g in plan.plan.groups]
+        if chance is not None and chance.races:
+            return Outcome(way, _counted(levels), len(plan.kernels), tuple(chance.races))
         found, allowed = self._run(plan, inputs), plan.tolerances()
         return self._outcome(way, levels, len(plan.kernels), graph, inputs, expected, found, allowed)
 
-    def compile(self, graph: Graph, way: str, seed: int) -> CompiledPlan:
-        """Compile a graph in one way."""
-        target = self.wide(seed) if way == "by chance" else find_target(self.target)
-        selector = Chance(target, seed=seed) if way == "by chance" else None
-        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way]), selector)
+    def compile(self, graph: Graph, way: str, chance: Chance | None) -> CompiledPlan:
+        """Compile a graph in one way, as chance decides where it does."""
+        target = find_target(self.target) if chance is None else chance.target
+        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way]), chance)
 
     def _run(self, plan: CompiledPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run a plan twice, with other inputs first, and return what the second run gives: what it does not write would be the first's."""
@@ -109,7 +144,7 @@ class Bench:
     ) -> Outcome:
         wrong = [r for r in (compare(name, found[name], expected[name], allowed[name]) for name in graph.outputs) if not r.ok]
         ill = bool(wrong) and self.ill_conditioned(graph, inputs, expected, wrong)
-        return Outcome(way, {level: levels.count(level) for level in dict.fromkeys(levels)}, kernels, tuple(r.text for r in wrong), ill)
+        return Outcome(way, _counted(levels), kernels, tuple(r.text for r in wrong), ill)
 
     def ill_conditioned(self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]) -> bool:
         """Whether the declarations themselves, evaluated in single precision, are about as far off.
@@ -122,6 +157,10 @@ class Bench:
             for r in wrong:
                 own[r.tensor] = max(own[r.tensor], compare(r.tensor, narrow[r.tensor], expected[r.tensor], r.tolerance).error)
         return all(r.error <= 8 * own[r.tensor] < inf for r in wrong)
+
+
+def _counted(levels: Sequence[str]) -> dict[str, int]:
+    return {level: levels.count(level) for level in dict.fromkeys(levels)}
 
 
 def _moved(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:

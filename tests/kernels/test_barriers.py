@@ -1,0 +1,217 @@
+"""Threads meet wherever they must: no lowered kernel has a race, and each has one as soon as anything that orders its threads is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from attrs import evolve
+from cuts.backends.targets import find_target
+from cuts.ir.dfg import Load, post_order
+from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
+from cuts.ir.segment import FusedGroup
+from cuts.ir.text import parse_ir, print_ir
+from cuts.passes.check_barriers import TURNS, check_barriers
+from cuts.passes.lower import lower
+from cuts.passes.space import make_space
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from .cases import builder, chains, halves, legal_points, pairs
+
+GPU = find_target("cuda:sm_90")
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+#: Where the thread's element of slot 0, of slot 1, and of a ring's slots at this step and at the next one lies in buffer a.
+SLOTS = {"0": "tid", "1": "64 + tid", "now": "64*(step % 2) + tid", "next": "64*((step + 1) % 2) + tid"}
+#: What the words of a short kernel mean; {} is a place in a.
+PHASES = {
+    "fill": "phase fetch fill {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
+    "copy": "phase fetch copy async {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
+    "ahead": "phase fetch copy async when 0 <= step + 1 < {turns} {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
+    "use": "phase compute use {{\n%0: f32 = load shared a[{}]\nstore global y[tid]: f32 = %0\n}}",
+}
+
+
+def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
+    """Return what is found in a kernel that is written in one line: phases with their slots, `[` and `]` around a loop."""
+    lines: list[str] = []
+    for word in text.split(", "):
+        name, _, slot = word.partition(" ")
+        if name in PHASES:
+            lines.append(PHASES[name].format(SLOTS[slot], turns=turns))
+        else:
+            lines.append({"[": "loop step {", "]": "}"}.get(word, word))
+    head = f"var tid < {threads}, step < {turns}\nkernel blocks 1 threads {threads} {{\nreads x\nwrites y\ndtype x: f32\ndtype y: f32"
+    return check_barriers(parse_ir("\n".join([head, "buffer a: f32[128]", *lines, "}"])))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fill 0, barrier, use 0",
+        "fill 0, barrier, fill 1, use 0, barrier, use 1",
+        "[, fill 0, barrier, use 0, barrier, ]",
+        "copy 0, commit, wait 0, barrier, use 0",
+        "copy 0, commit, copy 1, commit, wait 1, barrier, use 0, wait 0, barrier, use 1",
+        "copy 0, commit, [, wait 0, barrier, ahead next, commit, use now, ]",
+    ],
+)
+@pytest.mark.parametrize("turns", [4, 7 * TURNS + 1])
+def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
+    assert short(text, turns=turns) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("fill 0, use 0", "phase use reads a[0..63] that phase fill wrote since the last barrier"),
+        ("fill 0, barrier, use 0, fill 0", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
+        ("fill 0, fill 0, barrier, use 0", "phase fill overwrites a[0..63] that phase fill wrote since the last barrier"),
+        ("[, fill 0, barrier, use 0, ]", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
+        ("fill 0, barrier, use 1", "phase use reads a[64..127], not all of which was written before"),
+        ("copy 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
+        ("copy 0, wait 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
+        ("copy 0, commit, barrier, use 0, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
+        ("copy 0, commit, commit, wait 2, barrier, use 0, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
+        ("copy 0, commit, barrier, wait 0, use 0", "phase use reads a[0..63] that phase copy wrote since the last barrier"),
+        ("copy 0, commit, barrier, fill 0, wait 0", "phase fill overwrites a[0..63] that phase copy may still be copying"),
+        ("copy 0, commit", "phase copy copies a[0..63], and the kernel ends without a wait for it"),
+        (
+            "copy 0, commit, [, wait 0, barrier, ahead now, commit, use now, ], wait 0",
+            "phase use reads a[0..63] that phase copy may still be copying",
+        ),
+    ],
+)
+def test_a_race_is_told(text: str, reason: str) -> None:
+    assert reason in short(text)
+
+
+def test_one_thread_needs_no_barrier_but_waits() -> None:
+    assert short("fill 0, use 0, fill 0", threads=1) == ()
+    assert short("copy 0, commit, wait 0, use 0", threads=1) == ()
+    assert short("copy 0, commit, use 0, wait 0", threads=1) == ("phase use reads a[0..0] that phase copy may still be copying",)
+
+
+def test_elements_beyond_a_buffer_are_told() -> None:
+    assert "phase fill touches a[64..264], which has 128 elements" in short("fill 1", threads=201)
+
+
+LANES = """
+var tid < 40
+kernel blocks 1 threads 40 {
+  buffer lanes: f32[%d]
+  phase compute init %s{
+    initialise acc[1]: f32 for sum
+    lanes acc[1]: f32 sum over 16
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("scratch", "when", "reasons"),
+    [
+        (48, "", ()),
+        (48, "when 0 <= tid < 40 ", ()),
+        (48, "when 0 <= tid < 32 ", ("phase init combines lanes of acc under the condition 0 <= tid < 32",)),
+        (40, "", ("phase init combines lanes of acc in 48 places of 4 bytes, scratch has 160 bytes",)),
+    ],
+)
+def test_all_threads_take_part_where_lanes_combine(scratch: int, when: str, reasons: tuple[str, ...]) -> None:
+    assert check_barriers(parse_ir(LANES % (scratch, when))) == reasons
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> list[Kernel]:
+    """Draw a group and lower some legal points of a few structures of its space, such as stage operands more often than not."""
+    group = draw(st.one_of(chains(), pairs()))
+    space = make_space(group, GPU)
+    staging = [s for s in space.structures if any(part.stages_any for part in s.segments)]
+    chosen = draw(st.lists(st.sampled_from(draw(st.sampled_from((staging or space.structures, space.structures)))), min_size=1, max_size=3))
+    return [lower(group, p, {}, GPU) for s in dict.fromkeys(chosen) for p in legal_points(space, s, draw(st.integers(0, 2**32 - 1)), 3)]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=_SLOW)
+@given(kernels())
+def test_no_kernel_has_a_race(made: list[Kernel]) -> None:
+    for kernel in made:
+        note(print_ir(kernel))
+        assert check_barriers(kernel) == ()
+
+
+Items = tuple[Item, ...]
+
+
+def changed(items: Items, kind: type[Item], change: Callable[[Item], Items]) -> Iterator[tuple[tuple[int, ...], Items]]:
+    """Yield items with one of a kind changed, and its place."""
+    for n, item in enumerate(items):
+        if isinstance(item, Loop):
+            for place, body in changed(item.body, kind, change):
+                yield (n, *place), (*items[:n], evolve(item, body=body), *items[n + 1 :])
+        if isinstance(item, kind):
+            yield (n,), (*items[:n], *change(item), *items[n + 1 :])
+
+
+def gone(item: Item) -> Items:
+    """Take an item away."""
+    return ()
+
+
+def later(item: Item) -> Items:
+    """Wait for one group less."""
+    assert isinstance(item, Wait)
+    return (Wait(item.pending + 1),)
+
+
+def is_found(kernel: Kernel, items: Items) -> bool:
+    """Whether a race is found in a kernel with other items."""
+    note(print_ir(evolve(kernel, items=items)))
+    return bool(check_barriers(evolve(kernel, items=items)))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@given(kernels())
+def test_every_barrier_is_needed(made: list[Kernel]) -> None:
+    """But the one between segments, where threads meet once more before they read what is shared: the later segment stages operands."""
+    for kernel in (k for k in made if k.threads > 1):
+        for place, items in changed(kernel.items, Barrier, gone):
+            again = len(place) == 1 and meets_before_it_reads(kernel.items[place[0] + 1 :])
+            assert again or is_found(kernel, items)
+
+
+def meets_before_it_reads(items: Sequence[Item]) -> bool:
+    """Whether a barrier comes before the first phase that reads shared memory."""
+    flat = [inner for item in items for inner in (item.body if isinstance(item, Loop) else (item,))]
+    reading = (isinstance(i, Phase) and any(isinstance(n, Load) and n.space == "shared" for n in post_order(i.roots)) for i in flat)
+    return next(isinstance(i, Barrier) for i, reads in zip(flat, reading, strict=True) if reads or isinstance(i, Barrier))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@given(kernels())
+def test_every_wait_and_commit_of_an_asynchronous_ring_is_needed(made: list[Kernel]) -> None:
+    """But the commit in a loop of one turn: what it closes is empty."""
+    for kernel in made:
+        for kind, change in ((Wait, gone), (Wait, later), (Commit, gone)):
+            for place, items in changed(kernel.items, kind, change):
+                ring = next(i for i in kernel.items[place[0] :] if isinstance(i, Loop))
+                closes = kind is Wait or len(place) == 1 or ring.var.extent > 1
+                if closes and any(p.asynchronous for p in phases(ring.body)):
+                    assert is_found(kernel, items)
+
+
+def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
+    make = builder()
+    first = make.node("matmul", make.input(5, 16), make.input(16, 33))
+    row = make.node("reduce_max", make.node("add", first, make.input(5, 33)), axes=(1,), keepdims=True)
+    group = halves(make, first, 1, make.node("mul", row, make.input(5, 33)))
+    assert isinstance(group, FusedGroup)
+    space = make_space(group, GPU)
+    uneven = 0
+    for structure in space.structures:
+        for point in legal_points(space, structure, 1, 8):
+            lanes = max(s.lanes for s in point.segments)
+            uneven += bool(point.threads % lanes)
+            scratch = [b for b in lower(group, point, {}, GPU).shared if b.name == "lanes"]
+            assert all(b.elements % lanes == 0 and b.elements >= point.threads for b in scratch)
+    assert uneven
