@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 
@@ -47,6 +47,11 @@ class OpDecl:
         return {item.name: item.classes for item in self.items if isinstance(item, s.TypeItem)}
 
     @cached_property
+    def assignments(self) -> tuple[s.Assignment, ...]:
+        """What is computed, in the order in which it is written; those that are repeated once."""
+        return tuple(_assignments(self.items))
+
+    @cached_property
     def algorithms(self) -> tuple[s.Algorithm, ...]:
         """Other ways to compute it."""
         return tuple(item for item in self.items if isinstance(item, s.Algorithm))
@@ -78,3 +83,11 @@ class OpDecl:
     ) -> Instance:
         """Return what the operation means for operands of these types."""
         return instantiate(self, input_types, attributes or {}, constants)
+
+
+def _assignments(items: tuple[s.Item, ...]) -> Iterator[s.Assignment]:
+    for item in items:
+        if isinstance(item, s.Assignment):
+            yield item
+        elif isinstance(item, s.Repetition):
+            yield from _assignments(item.items)

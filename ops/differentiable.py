@@ -63,14 +63,6 @@ def _kind(classes: tuple[str, ...]) -> str:
     return "truth values" if set(classes) == {"bool"} else "integers"
 
 
-def _assignments(items: tuple[s.Item, ...]) -> Iterator[s.Assignment]:
-    for item in items:
-        if isinstance(item, s.Assignment):
-            yield item
-        elif isinstance(item, s.Repetition):
-            yield from _assignments(item.items)
-
-
 def _tensors(decl: OpDecl) -> dict[str, str]:
     """Return the element type of every tensor of a declaration."""
     temporaries = {t.name: t.dtype for item in decl.items if isinstance(item, s.TempItem) for t in item.temporaries}
@@ -80,7 +72,7 @@ def _tensors(decl: OpDecl) -> dict[str, str]:
 def _reached(decl: OpDecl, results: set[str]) -> set[str]:
     """Return the tensors from which a derivative reaches a result."""
     tensors = _tensors(decl)
-    steps = {(t.target.name, name) for t in _assignments(decl.items) for name in _flows(t.value, decl, tensors)}
+    steps = {(t.target.name, name) for t in decl.assignments for name in _flows(t.value, decl, tensors)}
     found = set(results)
     while more := {name for target, name in steps if target in found and _is_real(tensors[target], decl)} - found:
         found |= more
@@ -127,7 +119,7 @@ def _why(decl: OpDecl, operand: str) -> str:
     while names - seen:
         name = sorted(names - seen)[0]
         seen.add(name)
-        for assignment in _assignments(decl.items):
+        for assignment in decl.assignments:
             found = list(_reads(assignment.value, name, "", decl))
             reasons |= dict.fromkeys(reason for reason in found if reason)
             if any(not reason for reason in found):

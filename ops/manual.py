@@ -81,7 +81,7 @@ def _costs(decl: OpDecl) -> Iterator[str]:
     """Yield the cost of an element of every tensor that a statement computes with any operation."""
     tensors = {o.name for o in decl.operands} | {r.name for r in decl.results}
     tensors |= {t.name for item in decl.items if isinstance(item, s.TempItem) for t in item.temporaries}
-    for assignment in _assignments(decl.items):
+    for assignment in decl.assignments:
         terms = {factor: count for factor, count in _operations(assignment.value, tensors, "").items() if count}
         if terms:
             total = " + ".join(_term(count, factor) for factor, count in terms.items())
@@ -90,14 +90,6 @@ def _costs(decl: OpDecl) -> Iterator[str]:
 
 def _term(count: int, factor: str) -> str:
     return str(count) if not factor else factor if count == 1 else f"{count} * {factor}"
-
-
-def _assignments(items: tuple[s.Item, ...]) -> Iterator[s.Assignment]:
-    for item in items:
-        if isinstance(item, s.Assignment):
-            yield item
-        elif isinstance(item, s.Repetition):
-            yield from _assignments(item.items)
 
 
 def _operations(node: s.Expression, tensors: set[str], factor: str) -> Mapping[str, int]:
