@@ -10,7 +10,8 @@ from ..ir.errors import BackendError
 from ..ir.target import Target
 from .build import Built
 from .child import Child, Lost
-from .measure import Reference, Verdict
+from .data import Reference
+from .measure import Verdict
 from .problem import Problem
 
 #: Seconds to make the data of a problem and what its outputs must be.

@@ -25,8 +25,8 @@ from ..passes.fragments import Fragment, Priced, cut_fragment
 from ..passes.lower import lower
 from ..passes.space import make_space
 from .child import START_LIMIT, Child, Lost
+from .data import Reference, make_reference
 from .draw import Drawn, draw
-from .measure import Reference, make_reference
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 

@@ -7,29 +7,22 @@ and what it writes is compared with what it must write before it is timed. Timed
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
-from numpy.lib.stride_tricks import as_strided
 
 from ..backends.ceiling_kernels import empty_kernel
 from ..backends.device import Device as Hardware
 from ..backends.device import Launch, Pointer, open_device
 from ..ir.errors import BackendError
-from ..ir.expr import IndexValue, InRange, Read, reads, walk
-from ..ir.index import Index, indirects
 from ..ir.launch import KernelFunction
-from ..ir.segment import FusedGroup, is_contraction, operands
 from ..ir.target import Target
 from ..ir.types import DType
-from ..passes.views import addressed
 from .compare import BLOCK, SMALL, Comparer
-from .oracle import Sample, error, expected, magnitude, tolerance
+from .data import Reference, elements, host_dtype, make_reference, periods, poison, span, view
+from .oracle import error, tolerance
 from .problem import Problem
 
 Array = npt.NDArray[Any]
@@ -38,12 +31,6 @@ Array = npt.NDArray[Any]
 MEMORY = 8 << 30
 #: Kernels of one problem that stay loaded; the least recently used is dropped, and loaded again when it is asked for.
 LOADED = 512
-#: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
-_PERIOD = 4_194_301
-#: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
-_KEPT = 6
-#: What outputs hold before a kernel runs.
-_POISON = {DType.F16: -60000.0, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
 
 @frozen
@@ -52,15 +39,6 @@ class Verdict:
 
     outcome: str
     message: str = ""
-
-
-@frozen(eq=False)
-class Reference:
-    """What outputs must be at some elements, their magnitudes, and whether inputs had to be positive for them to be numbers."""
-
-    samples: Mapping[str, Sample]
-    scales: Mapping[str, float]
-    positive: bool = False
 
 
 @define
@@ -101,15 +79,15 @@ class Device:
             return
         reference = reference or make_reference(problem)
         outputs = problem.form.outputs
-        nbytes = sum(_span(problem, t) for t in (*problem.form.inputs, *outputs, *outputs, *outputs))
+        nbytes = sum(span(problem, t) for t in (*problem.form.inputs, *outputs, *outputs, *outputs))
         while self._problems and sum(d.nbytes for d in self._problems.values()) + nbytes > self.memory:
             self._problems.popitem(last=False)
         data = _Data(problem, reference, nbytes=nbytes)
-        for tensor, array in _periods(problem, reference.positive).items():
-            data.places[tensor] = self._repeated(array, _elements(problem, tensor))
+        for tensor, array in periods(problem, reference.positive).items():
+            data.places[tensor] = self._repeated(array, elements(problem, tensor))
         for tensor in outputs:
-            data.blank[tensor] = self._repeated(_poison(problem, tensor), _elements(problem, tensor))
-            data.places[tensor] = Pointer(self.device.allocate(_span(problem, tensor)))
+            data.blank[tensor] = self._repeated(poison(problem, tensor), elements(problem, tensor))
+            data.places[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
         self._problems[problem.key] = data
 
     def check(self, problem: Problem, kernel: KernelFunction, binary: bytes | None) -> Verdict:
@@ -120,7 +98,7 @@ class Device:
             (loaded,) = self.device.build([kernel], [binary])
             launch = self.device.bind(loaded, kernel, [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments])
             for tensor, blank in data.blank.items():
-                self.device.copy(data.places[tensor], blank, _span(problem, tensor))
+                self.device.copy(data.places[tensor], blank, span(problem, tensor))
             launch()
             self.device.synchronize()
         except BackendError as failure:
@@ -165,12 +143,12 @@ class Device:
 
     def _keep(self, data: _Data) -> None:
         for tensor in data.problem.form.outputs:
-            data.whole[tensor] = Pointer(self.device.allocate(_span(data.problem, tensor)))
-            self.device.copy(data.whole[tensor], data.places[tensor], _span(data.problem, tensor))
+            data.whole[tensor] = Pointer(self.device.allocate(span(data.problem, tensor)))
+            self.device.copy(data.whole[tensor], data.places[tensor], span(data.problem, tensor))
 
     def _alike(self, data: _Data, tensor: str) -> bool:
         """Whether the device finds a large output equal to what the first right kernel wrote; if not, the host looks closer."""
-        covered = _elements(data.problem, tensor) // SMALL * SMALL
+        covered = elements(data.problem, tensor) // SMALL * SMALL
         if tensor not in data.whole or not covered or data.problem.form.tensors[tensor].dtype is not DType.F32 or not self.comparer.usable:
             return False
         allowed, scale = 2 * tolerance(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
@@ -185,8 +163,8 @@ class Device:
         problem, sample = data.problem, data.reference.samples[tensor]
         allowed, scale = tolerance(problem.form, tensor), data.reference.scales[tensor]
         found = self._read(data, tensor, data.places[tensor])
-        got = _view(problem, tensor, found)[sample.places]
-        wrong = error(got, sample.values.astype(_host(problem.form.tensors[tensor].dtype)), scale)
+        got = view(problem, tensor, found)[sample.places]
+        wrong = error(got, sample.values.astype(host_dtype(problem.form.tensors[tensor].dtype)), scale)
         if wrong.size and float(wrong.max()) > allowed:
             at = int(np.argmax(wrong))
             return f"{tensor}{[int(p[at]) for p in sample.places]} is {got[at]}, expected {sample.values[at]}"
@@ -223,118 +201,7 @@ class Device:
         return data.tables[key]
 
     def _read(self, data: _Data, tensor: str, place: Pointer, start: int = 0) -> Array:
-        dtype = _host(data.problem.form.tensors[tensor].dtype)
-        array = np.empty(_elements(data.problem, tensor) - start, dtype)
+        dtype = host_dtype(data.problem.form.tensors[tensor].dtype)
+        array = np.empty(elements(data.problem, tensor) - start, dtype)
         self.device.download(array, Pointer(place.buffer, place.offset + start * dtype.itemsize))
         return array
-
-
-def make_reference(problem: Problem) -> Reference:
-    """Evaluate a group in float64 on its random inputs; on positive ones where the results would be no numbers."""
-    for positive in (False, True):
-        arrays = {t: _view(problem, t, a) for t, a in random_inputs(problem, positive).items()}
-        samples = expected(problem.form, arrays)
-        if not _mostly_nan(samples):
-            break
-    return Reference(samples, {t: magnitude(s.values) for t, s in samples.items()}, positive)
-
-
-def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
-    """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same ones."""
-    return {tensor: np.resize(array, _elements(problem, tensor)) for tensor, array in _periods(problem, positive).items()}
-
-
-def _periods(problem: Problem, positive: bool) -> dict[str, Array]:
-    """Return the numbers of each input up to where they repeat themselves."""
-    ranges, scales = index_ranges(problem.form), input_scales(problem.form)
-    found = {}
-    for number, tensor in enumerate(problem.form.inputs):
-        dtype, count = problem.form.tensors[tensor].dtype, min(_elements(problem, tensor), _PERIOD)
-        values: Array
-        if dtype.is_float:
-            values = _normal(number % _KEPT)[:count]
-            values = (np.abs(values) + np.float32(0.5) if positive else values) * np.float32(scales.get(tensor, 1.0))
-        else:
-            high = 2 if dtype is DType.BOOL else ranges.get(tensor, 8)
-            values = np.random.default_rng(number).integers(0, high, count)
-        found[tensor] = values.astype(dtype.numpy)
-    return found
-
-
-@lru_cache(maxsize=_KEPT)
-def _normal(seed: int) -> Array:
-    """Return a period of standard normal numbers; every problem begins with the same ones."""
-    return np.random.default_rng(seed).standard_normal(_PERIOD, np.float32)
-
-
-def input_scales(form: FusedGroup) -> dict[str, float]:
-    """Return factors for the inputs of contractions that keep sums of products near one.
-
-    A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A clip behind it would
-    hide that size, and take for a wrong result what is rounding.
-    """
-    found: dict[str, float] = {}
-    for segment in form.segments:
-        own = [r.name for r in segment.reductions]
-        for reduction in segment.reductions:
-            if not is_contraction(reduction, own):
-                continue
-            tensors = {r.tensor for part in operands(reduction, own) for r in reads(part) if r.tensor in form.inputs}
-            terms = prod(v.extent for v in reduction.reduce)
-            for tensor in tensors:
-                found[tensor] = min(found.get(tensor, 1.0), terms ** (-0.5 / len(tensors)))
-    return found
-
-
-def index_ranges(form: FusedGroup) -> dict[str, int]:
-    """Return for each tensor that holds indices how many values they may have."""
-    found: dict[str, int] = {}
-    for index in _indices(form):
-        for atom in indirects(index):
-            found[atom.tensor] = min(found.get(atom.tensor, atom.extent), atom.extent)
-    return found
-
-
-def _indices(form: FusedGroup) -> Iterator[Index]:
-    for segment in form.segments:
-        yield from (w for o in segment.outputs for w in o.write)
-        for node in (n for body in segment.expressions for n in walk(body)):
-            if isinstance(node, Read):
-                yield from (*node.indices, *(g.index for g in node.guards))
-            elif isinstance(node, IndexValue):
-                yield node.index
-            elif isinstance(node, InRange):
-                yield from (g.index for g in node.guards)
-
-
-def _mostly_nan(samples: Mapping[str, Sample]) -> bool:
-    return any(s.values.dtype.kind == "f" and s.values.size and np.mean(np.isnan(s.values)) > 0.1 for s in samples.values())
-
-
-def _elements(problem: Problem, tensor: str) -> int:
-    type_ = problem.form.tensors[tensor]
-    return addressed(problem.storages[tensor], type_) if tensor in problem.storages else type_.size
-
-
-def _span(problem: Problem, tensor: str) -> int:
-    return _elements(problem, tensor) * problem.form.tensors[tensor].dtype.size
-
-
-def _view(problem: Problem, tensor: str, memory: Array) -> Array:
-    """Return the tensor that lives in some memory."""
-    type_ = problem.form.tensors[tensor]
-    strides = problem.storages[tensor].strides if tensor in problem.storages else type_.strides
-    return as_strided(memory, type_.shape, [s * memory.itemsize for s in strides])
-
-
-def _poison(problem: Problem, tensor: str) -> Array:
-    """Return a part of an output as it is before a kernel runs; a kernel that leaves an element out leaves this."""
-    dtype, count = problem.form.tensors[tensor].dtype, min(_elements(problem, tensor), _PERIOD)
-    if dtype in _POISON:
-        return np.full(count, _POISON[dtype], dtype.numpy)
-    return np.full(count * dtype.size, 0x5A, np.uint8).view(_host(dtype))
-
-
-def _host(dtype: DType) -> np.dtype[Any]:
-    """Return how an output is read: truth values as bytes, so that what was never written is told from true."""
-    return np.dtype(np.uint8) if dtype is DType.BOOL else dtype.numpy

@@ -10,8 +10,9 @@ from ..ir.errors import CutsError
 from ..ir.schedule import Schedule
 from .bench import Timed
 from .build import Built, Factory, make_kernel
+from .data import Reference
 from .database import Database, Trial
-from .measure import Reference, Verdict
+from .measure import Verdict
 from .problem import Problem
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from ..ir.schedule import Schedule
 from ..passes.choose import assess
 from .build import Built, Done, Scored
+from .data import Reference
 from .database import Trial
 from .loop import Loop
-from .measure import Reference, Verdict
+from .measure import Verdict
 from .oracle import WHOLE, evaluations
 from .problem import schedule_text
 from .resources import Resources

@@ -15,8 +15,9 @@ from cuts.passes.normalise import Illegal, normalise
 from cuts.passes.programs import build_programs
 from cuts.search.bench import Timed
 from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.data import Reference
 from cuts.search.database import Database
-from cuts.search.measure import Reference, Verdict
+from cuts.search.measure import Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.tuner import Tuner

@@ -23,8 +23,9 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
+from cuts.search.data import index_ranges
 from cuts.search.database import Database
-from cuts.search.measure import Device, index_ranges
+from cuts.search.measure import Device
 from cuts.search.oracle import WHOLE, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule

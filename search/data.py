@@ -1,0 +1,155 @@
+"""The data of problems: random inputs of a kind that a group can read, how its tensors lie in memory, and what outputs must be.
+
+The same problem gets the same data in every process. Outputs begin with a value that no kernel leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+from numpy.lib.stride_tricks import as_strided
+
+from ..ir.expr import IndexValue, InRange, Read, reads, walk
+from ..ir.index import Index, indirects
+from ..ir.segment import FusedGroup, is_contraction, operands
+from ..ir.types import DType
+from ..passes.views import addressed
+from .oracle import Sample, expected, magnitude
+from .problem import Problem
+
+Array = npt.NDArray[Any]
+
+#: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
+_PERIOD = 4_194_301
+#: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
+_KEPT = 6
+#: What outputs hold before a kernel runs.
+_POISON = {DType.F16: -60000.0, DType.F32: -7.75e29, DType.F64: -7.75e299}
+
+
+@frozen(eq=False)
+class Reference:
+    """What outputs must be at some elements, their magnitudes, and whether inputs had to be positive for them to be numbers."""
+
+    samples: Mapping[str, Sample]
+    scales: Mapping[str, float]
+    positive: bool = False
+
+
+def make_reference(problem: Problem) -> Reference:
+    """Evaluate a group in float64 on its random inputs; on positive ones where the results would be no numbers."""
+    for positive in (False, True):
+        arrays = {t: view(problem, t, a) for t, a in random_inputs(problem, positive).items()}
+        samples = expected(problem.form, arrays)
+        if not _mostly_nan(samples):
+            break
+    return Reference(samples, {t: magnitude(s.values) for t, s in samples.items()}, positive)
+
+
+def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
+    """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same ones."""
+    return {tensor: np.resize(array, elements(problem, tensor)) for tensor, array in periods(problem, positive).items()}
+
+
+def periods(problem: Problem, positive: bool) -> dict[str, Array]:
+    """Return the numbers of each input up to where they repeat themselves."""
+    ranges, scales = index_ranges(problem.form), input_scales(problem.form)
+    found = {}
+    for number, tensor in enumerate(problem.form.inputs):
+        dtype, count = problem.form.tensors[tensor].dtype, min(elements(problem, tensor), _PERIOD)
+        values: Array
+        if dtype.is_float:
+            values = _normal(number % _KEPT)[:count]
+            values = (np.abs(values) + np.float32(0.5) if positive else values) * np.float32(scales.get(tensor, 1.0))
+        else:
+            high = 2 if dtype is DType.BOOL else ranges.get(tensor, 8)
+            values = np.random.default_rng(number).integers(0, high, count)
+        found[tensor] = values.astype(dtype.numpy)
+    return found
+
+
+@lru_cache(maxsize=_KEPT)
+def _normal(seed: int) -> Array:
+    """Return a period of standard normal numbers; every problem begins with the same ones."""
+    return np.random.default_rng(seed).standard_normal(_PERIOD, np.float32)
+
+
+def input_scales(form: FusedGroup) -> dict[str, float]:
+    """Return factors for the inputs of contractions that keep sums of products near one.
+
+    A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A clip behind it would
+    hide that size, and take for a wrong result what is rounding.
+    """
+    found: dict[str, float] = {}
+    for segment in form.segments:
+        own = [r.name for r in segment.reductions]
+        for reduction in segment.reductions:
+            if not is_contraction(reduction, own):
+                continue
+            tensors = {r.tensor for part in operands(reduction, own) for r in reads(part) if r.tensor in form.inputs}
+            terms = prod(v.extent for v in reduction.reduce)
+            for tensor in tensors:
+                found[tensor] = min(found.get(tensor, 1.0), terms ** (-0.5 / len(tensors)))
+    return found
+
+
+def index_ranges(form: FusedGroup) -> dict[str, int]:
+    """Return for each tensor that holds indices how many values they may have."""
+    found: dict[str, int] = {}
+    for index in _indices(form):
+        for atom in indirects(index):
+            found[atom.tensor] = min(found.get(atom.tensor, atom.extent), atom.extent)
+    return found
+
+
+def _indices(form: FusedGroup) -> Iterator[Index]:
+    for segment in form.segments:
+        yield from (w for o in segment.outputs for w in o.write)
+        for node in (n for body in segment.expressions for n in walk(body)):
+            if isinstance(node, Read):
+                yield from (*node.indices, *(g.index for g in node.guards))
+            elif isinstance(node, IndexValue):
+                yield node.index
+            elif isinstance(node, InRange):
+                yield from (g.index for g in node.guards)
+
+
+def _mostly_nan(samples: Mapping[str, Sample]) -> bool:
+    return any(s.values.dtype.kind == "f" and s.values.size and np.mean(np.isnan(s.values)) > 0.1 for s in samples.values())
+
+
+def elements(problem: Problem, tensor: str) -> int:
+    """Return how many elements of memory a tensor reaches over."""
+    type_ = problem.form.tensors[tensor]
+    return addressed(problem.storages[tensor], type_) if tensor in problem.storages else type_.size
+
+
+def span(problem: Problem, tensor: str) -> int:
+    """Return the bytes of memory that a tensor reaches over."""
+    return elements(problem, tensor) * problem.form.tensors[tensor].dtype.size
+
+
+def view(problem: Problem, tensor: str, memory: Array) -> Array:
+    """Return the tensor that lives in some memory."""
+    type_ = problem.form.tensors[tensor]
+    strides = problem.storages[tensor].strides if tensor in problem.storages else type_.strides
+    return as_strided(memory, type_.shape, [s * memory.itemsize for s in strides])
+
+
+def poison(problem: Problem, tensor: str) -> Array:
+    """Return a part of an output as it is before a kernel runs; a kernel that leaves an element out leaves this."""
+    dtype, count = problem.form.tensors[tensor].dtype, min(elements(problem, tensor), _PERIOD)
+    if dtype in _POISON:
+        return np.full(count, _POISON[dtype], dtype.numpy)
+    return np.full(count * dtype.size, 0x5A, np.uint8).view(host_dtype(dtype))
+
+
+def host_dtype(dtype: DType) -> np.dtype[Any]:
+    """Return how an output is read: truth values as bytes, so that what was never written is told from true."""
+    return np.dtype(np.uint8) if dtype is DType.BOOL else dtype.numpy
