@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 from ..ir.errors import CutsError, GraphError, VocabularyError, raise_all
-from ..ir.graph import Array, Graph
+from ..ir.graph import Array, Graph, live_graph
 from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops.inference import default_inference
 from . import (
@@ -30,7 +30,7 @@ from . import (
     onnx_window,
 )
 from .onnx_call import Convert, Opaque
-from .onnx_importer import Importer, all_names, live_graph
+from .onnx_importer import Importer, all_names
 from .onnx_model import Model, initialisers, input_types, read_model
 
 TABLE: dict[str, Convert] = {
@@ -116,7 +116,8 @@ def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
         raise VocabularyError([GraphError(f"{model.name}: output {quote(name)} is a sequence of tensors") for name in lists], lists)
     missing = [name for name in outputs if name not in importer.types]
     raise_all([GraphError(f"{model.name}: output {quote(name)} is a value that nothing defines") for name in missing])
-    return verify_graph(live_graph(importer, model.graph.name, importer.inputs, outputs), infer)
+    whole = Graph(model.graph.name, importer.inputs, outputs, importer.types, tuple(importer.nodes), importer.constants)
+    return verify_graph(live_graph(whole), infer)
 
 
 def _faults(importer: Importer, model: Model) -> list[CutsError]:

@@ -15,7 +15,7 @@ import onnx
 from attrs import define, field
 
 from ..ir.errors import CutsError, ErrorList, GraphError
-from ..ir.graph import Array, Attribute, Graph, Node
+from ..ir.graph import Array, Attribute, Node, fresh_name
 from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
 from .onnx_branch import take_branch
@@ -261,10 +261,7 @@ class Importer:
 
     def fresh(self, hint: str) -> str:
         """Return a name that no value has: the hint, or the hint with a number."""
-        name, number = hint, 1
-        while name in self.reserved:
-            number += 1
-            name = f"{hint}.{number}"
+        name = fresh_name(self.reserved, hint)
         self.reserved.add(name)
         return name
 
@@ -283,16 +280,3 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
             if attribute.HasField("g"):
                 names |= all_names(attribute.g)
     return names
-
-
-def live_graph(importer: Importer, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-    """Return the imported graph without nodes and constants that no output needs."""
-    live = set(outputs)
-    nodes = []
-    for node in reversed(importer.nodes):
-        if live.intersection(node.outputs):
-            nodes.append(node)
-            live.update(node.operands)
-    constants = {v: a for v, a in importer.constants.items() if v in live}
-    defined = [*inputs, *constants, *(v for n in reversed(nodes) for v in n.outputs)]
-    return Graph(name, tuple(inputs), tuple(outputs), {v: importer.types[v] for v in defined}, tuple(reversed(nodes)), constants)

@@ -30,7 +30,7 @@ from . import (
     torch_reduction,
     torch_windows,
 )
-from .torch_reader import Convert, Reader, array_of, live_graph
+from .torch_reader import Convert, Reader, array_of, read_graph
 
 TABLE: dict[str, Convert] = {
     **torch_elementwise.TABLE,
@@ -72,7 +72,7 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
     found = _results(program.graph)
     outputs = tuple(reader.output(reader.value(found[n]), specs[n].arg.name) for n in wanted)
-    return verify_graph(live_graph(reader, name, inputs, outputs), derive)
+    return verify_graph(read_graph(reader, name, inputs, outputs), derive)
 
 
 @frozen
@@ -104,7 +104,7 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
         known = isinstance(node, torch.fx.Node)
         names.append(reader.output(reader.value(node), node.name) if known else None)
     outputs = tuple(dict.fromkeys(name for name in names if name is not None))
-    whole = live_graph(reader, "torch", (*(n.name for n in places if n in reader.values), *reader.seeds), outputs)
+    whole = read_graph(reader, "torch", (*(n.name for n in places if n in reader.values), *reader.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
     given = tuple(node.name if node.name in read else None for node in places)
     seeds = tuple(name for name in reader.seeds if name in read)

@@ -8,10 +8,10 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..ir.errors import GraphError
-from ..ir.graph import Array, Attribute, Graph, Node
+from ..ir.graph import Array, Attribute, Graph, Node, fresh_name, live_graph
 from ..ir.types import DType, TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer
 from ..ops import Registry
@@ -181,10 +181,7 @@ class Reader:
         return value
 
     def _fresh(self, hint: str) -> str:
-        name, number = hint, 1
-        while name in self.taken:
-            number += 1
-            name = f"{hint}.{number}"
+        name = fresh_name(self.taken, hint)
         self.taken.add(name)
         return name
 
@@ -193,19 +190,11 @@ class Reader:
 Convert: TypeAlias = Callable[..., Any]
 
 
-def live_graph(reader: Reader, name: str, inputs: Sequence[str], outputs: tuple[str, ...]) -> Graph:
+def read_graph(reader: Reader, name: str, inputs: Sequence[str], outputs: tuple[str, ...]) -> Graph:
     """Return what has been read without nodes and constants that no output needs; an output listed twice is copied."""
     unique: list[str] = []
     for value in outputs:
         unique.append(reader.emit("identity", value) if value in unique else value)
-    live = set(unique)
-    nodes: list[Node] = []
-    for node in reversed(reader.nodes):
-        if live.intersection(node.outputs):
-            nodes.append(node)
-            live.update(node.operands)
-    nodes.reverse()
-    constants = {v: a for v, a in reader.constants.items() if v in live}
-    defined = [*inputs, *constants, *(v for n in nodes for v in n.outputs)]
-    types = {str(v): reader.types[v] for v in defined}
-    return Graph(name, tuple(inputs), tuple(map(str, unique)), types, tuple(nodes), constants)
+    whole = Graph(name, tuple(inputs), tuple(map(str, unique)), reader.types, tuple(reader.nodes), reader.constants)
+    graph = live_graph(whole)
+    return evolve(graph, types={str(value): type_ for value, type_ in graph.types.items()})

@@ -6,12 +6,12 @@ from user text, so they never reach kernel source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, Union
 
 import numpy as np
 import numpy.typing as npt
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from .types import TensorType
 
@@ -64,3 +64,31 @@ class Graph:
             for value in dict.fromkeys(node.operands):
                 users[value].append(node)
         return users
+
+
+def fresh_name(taken: Collection[str], hint: str) -> str:
+    """Return a name that is not taken: the hint, or the hint with a number."""
+    name, number = hint, 1
+    while name in taken:
+        number += 1
+        name = f"{hint}.{number}"
+    return name
+
+
+def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[tuple[Node, ...], set[str]]:
+    """Return the nodes that outputs depend on, and all values that are read on the way to them, the outputs among these."""
+    live = set(outputs)
+    needed: list[Node] = []
+    for node in reversed(nodes):
+        if live.intersection(node.outputs):
+            needed.append(node)
+            live.update(node.operands)
+    return tuple(reversed(needed)), live
+
+
+def live_graph(graph: Graph) -> Graph:
+    """Return a graph without nodes, constants and types that no output needs; inputs stay. Types follow the order of definition."""
+    nodes, live = needed_nodes(graph.nodes, graph.outputs)
+    constants = {value: array for value, array in graph.constants.items() if value in live}
+    defined = (*graph.inputs, *constants, *(value for node in nodes for value in node.outputs))
+    return evolve(graph, nodes=nodes, constants=constants, types={value: graph.types[value] for value in defined})

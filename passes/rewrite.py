@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from attrs import evolve
 
 from ..ir.expr import Read
-from ..ir.graph import Array, Graph, Node
+from ..ir.graph import Array, Graph, Node, needed_nodes
+from ..ir.graph import fresh_name as fresh_name  # the passes take it from here
 from ..ir.statement import Program
 from ..ir.types import TensorType
-
-
-def fresh_name(taken: Collection[str], hint: str) -> str:
-    """Return a name that is not taken: the hint, or the hint with a number."""
-    name, number = hint, 1
-    while name in taken:
-        number += 1
-        name = f"{hint}.{number}"
-    return name
 
 
 def rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
@@ -47,19 +39,13 @@ def replace_value(graph: Graph, old: str, new: str) -> Graph | None:
 
 def prune(graph: Graph) -> Graph:
     """Drop nodes, constants and types that no output needs; inputs stay."""
-    live = set(graph.outputs)
-    nodes: list[Node] = []
-    for node in reversed(graph.nodes):
-        if live.intersection(node.outputs):
-            nodes.append(node)
-            live.update(node.operands)
-    nodes.reverse()
+    nodes, live = needed_nodes(graph.nodes, graph.outputs)
     constants = {v: a for v, a in graph.constants.items() if v in live}
     defined = {*graph.inputs, *constants, *(v for node in nodes for v in node.outputs)}
     types = {v: t for v, t in graph.types.items() if v in defined}
     if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants) and len(types) == len(graph.types):
         return graph
-    return evolve(graph, nodes=tuple(nodes), constants=constants, types=types)
+    return evolve(graph, nodes=nodes, constants=constants, types=types)
 
 
 def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> Graph:
