@@ -7,7 +7,8 @@ thread that waits, and behind the next barrier for the others.
 
     fetch writes a[0..63]; compute reads a[0..63]    ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
 
-Intervals are bounds: a kernel without findings has no race, as far as its addresses keep to the ranges of their variables.
+Intervals are bounds, so what is told may be no race, but no race between phases is passed over. That the threads of one phase write
+different elements is up to its shares, which nobody looks at here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import define, field, frozen
 
-from ..ir.dfg import LaneReduce, Load, Store, WideStore, post_order
+from ..ir.dfg import LaneReduce, Load, Store, post_order
 from ..ir.expr import Guard, substitute_guards
 from ..ir.index import Atom, Index, Indirect, Var, substitute
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait
@@ -61,27 +62,6 @@ class _Span:
         return f"{self.buffer}[{self.first}..{self.last}]"
 
 
-@frozen
-class _Accesses:
-    """What a phase does to shared memory."""
-
-    reads: tuple[_Access, ...]
-    writes: tuple[_Access, ...]
-
-    @classmethod
-    def of(cls, phase: Phase) -> _Accesses:
-        """Collect the accesses of a phase."""
-        nodes = [n for n in post_order(phase.roots) if isinstance(n, (Load, Store, WideStore)) and n.space == "shared"]
-        reads = dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes if isinstance(n, Load))
-        writes: dict[_Access, None] = {}
-        for n in nodes:
-            if isinstance(n, Store):
-                writes[_Access(n.buffer, n.address, n.guards)] = None
-            elif isinstance(n, WideStore):
-                writes[_Access(n.buffer, n.address + Var("wide", len(n.values)), n.guards)] = None
-        return cls(tuple(reads), tuple(writes))
-
-
 @define
 class _Walk:
     """The state between two items: accesses since the last barrier, copies under way, what shared memory holds.
@@ -98,7 +78,7 @@ class _Walk:
     filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
     found: dict[str, None] = field(factory=dict)
-    known: dict[int, _Accesses] = field(factory=dict)
+    known: dict[int, tuple[list[_Access], list[_Access]]] = field(factory=dict)  # what phases load and store, by their `id`
 
     @property
     def scratch(self) -> int:
@@ -148,14 +128,14 @@ class _Walk:
             return  # what is true of every thread at this step is gone, so it is false
         self._collective(phase, when)
         if id(phase) not in self.known:
-            self.known[id(phase)] = _Accesses.of(phase)
-        accesses = self.known[id(phase)]
-        for span in self._spans(phase, accesses.reads):
+            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store)
+        reads, writes = self.known[id(phase)]
+        for span in self._spans(phase, reads):
             self._read(span)
-        written = list(self._spans(phase, accesses.writes))
-        for span in written:
+        arriving = self.open if phase.asynchronous else self.writes
+        for span in self._spans(phase, writes):
             self._write(span)
-        (self.open if phase.asynchronous else self.writes).extend(written)
+            arriving.append(span)
 
     def _collective(self, phase: Phase, when: Sequence[Guard]) -> None:
         """Check that all threads take part where lanes are combined, and that scratch has room for the last lanes, idle ones included."""
@@ -224,6 +204,12 @@ class _Walk:
             values = self.kernel.tables[atom.tensor][max(0, first) : last + 1]
             return (min(values), max(values)) if values else atom.bounds()
         return atom.bounds()
+
+
+def _accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[_Access]:
+    """Return what a phase loads from shared memory, or stores to it."""
+    nodes = (n for n in post_order(phase.roots) if isinstance(n, kind) and n.space == "shared")
+    return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes))
 
 
 def _turns(extent: int) -> Iterator[int]:

@@ -9,6 +9,7 @@ from attrs import evolve
 from cuts.backends.targets import find_target
 from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
+from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.check_barriers import TURNS, check_barriers
@@ -17,6 +18,8 @@ from cuts.passes.space import make_space
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from ..fuzz.planted import BUGS
+from ..fuzz.planting import Bug, mutated
 from .cases import builder, chains, halves, legal_points, pairs
 
 GPU = find_target("cuda:sm_90")
@@ -29,6 +32,7 @@ PHASES = {
     "fill": "phase fetch fill {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
     "copy": "phase fetch copy async {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
     "ahead": "phase fetch copy async when 0 <= step + 1 < {turns} {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
+    "both": "phase compute both {{\n%0: f32 = load shared a[{0}]\nstore shared a[{0}]: f32 = %0\n}}",
     "use": "phase compute use {{\n%0: f32 = load shared a[{}]\nstore global y[tid]: f32 = %0\n}}",
 }
 
@@ -69,6 +73,7 @@ def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
         ("fill 0, barrier, use 0, fill 0", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
         ("fill 0, fill 0, barrier, use 0", "phase fill overwrites a[0..63] that phase fill wrote since the last barrier"),
         ("[, fill 0, barrier, use 0, ]", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
+        ("both 0", "phase both overwrites a[0..63] that phase both read since the last barrier"),
         ("fill 0, barrier, use 1", "phase use reads a[64..127], not all of which was written before"),
         ("copy 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
         ("copy 0, wait 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
@@ -200,18 +205,46 @@ def test_every_wait_and_commit_of_an_asynchronous_ring_is_needed(made: list[Kern
                     assert is_found(kernel, items)
 
 
-def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
+def rows() -> FusedGroup:
+    """Return a product whose rows, which lie in shared memory, are reduced."""
     make = builder()
-    first = make.node("matmul", make.input(5, 16), make.input(16, 33))
+    first = make.node("matmul", make.input(5, 64), make.input(64, 33))
     row = make.node("reduce_max", make.node("add", first, make.input(5, 33)), axes=(1,), keepdims=True)
     group = halves(make, first, 1, make.node("mul", row, make.input(5, 33)))
     assert isinstance(group, FusedGroup)
+    return group
+
+
+def lowered(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kernel]]:
+    """Yield some legal points of every structure of a group's space, lowered."""
     space = make_space(group, GPU)
-    uneven = 0
     for structure in space.structures:
-        for point in legal_points(space, structure, 1, 8):
-            lanes = max(s.lanes for s in point.segments)
-            uneven += bool(point.threads % lanes)
-            scratch = [b for b in lower(group, point, {}, GPU).shared if b.name == "lanes"]
-            assert all(b.elements % lanes == 0 and b.elements >= point.threads for b in scratch)
+        for point in legal_points(space, structure, 1, count):
+            yield point, lower(group, point, {}, GPU)
+
+
+#: Bugs that the fuzzer does not plant, for threads that never meet hang.
+HANGS = (
+    Bug("barrier", "idle threads miss where lanes combine a row", "passes.lower:_is_resident", "and not frame.when", ""),
+    Bug("barrier", "idle threads miss where lanes combine", "passes.lower:_looped",
+        "(_lane_reduce(state, reduction),), state.frame.unrolled", "(_lane_reduce(state, reduction),), (), (), state.frame.when"),
+)  # fmt: skip
+LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startswith("passes.")]
+
+
+@pytest.mark.parametrize("bug", [*LOWERING, *HANGS], ids=lambda b: b.name)
+def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(check_barriers(kernel) for _, kernel in lowered(rows()))
+    original, wrong = mutated(bug)
+    monkeypatch.setattr(original, "__code__", wrong.__code__)
+    assert any(check_barriers(kernel) for _, kernel in lowered(rows()))
+
+
+def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
+    uneven = 0
+    for point, kernel in lowered(rows()):
+        lanes = max(s.lanes for s in point.segments)
+        uneven += bool(point.threads % lanes)
+        scratch = [b for b in kernel.shared if b.name == "lanes"]
+        assert all(b.elements % lanes == 0 and b.elements >= point.threads for b in scratch)
     assert uneven
