@@ -88,6 +88,6 @@ BUGS = (
         "earliest = max([fence, *(place[o] for o in _sources(node) if o in place)], default=0)", "earliest = fence"),
     Bug("order", "accumulations move above their initialisation", "backends.phase:PhasePrinter._units",
         "fence = len(units)", "fence = 0"),
-    Bug("order", "elements of a register array are numbered by the inner extent", "backends.phase:PhasePrinter._element",
+    Bug("order", "elements of a register array are numbered by the inner extent", "backends.nodes:NodePrinter._element",
         "row_major(tuple(v.extent for v in rest))", "row_major(tuple(min(v.extent, 2) for v in rest))"),
 )  # fmt: skip
