@@ -8,7 +8,7 @@ Where an axis is read through `k // d` or `k % d`, with `d` dividing its extent,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 from ..ir.expr import IndexValue, InRange, Read, substitute_expr, walk
 from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var, as_index, indirects, substitute
@@ -37,8 +37,8 @@ def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -
 def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
     """Replace an axis by an outer and an inner one, `inner_extent` consecutive values each."""
     taken = {v.name for v in (*statement.axes, *statement.reduce)}
-    outer = Var(_fresh(axis.name + "_o", taken), axis.extent // inner_extent)
-    inner = Var(_fresh(axis.name + "_i", taken), inner_extent)
+    outer = Var(unused_name(axis.name + "_o", taken), axis.extent // inner_extent)
+    inner = Var(unused_name(axis.name + "_i", taken), inner_extent)
     values = {axis: as_index(outer) * inner_extent + as_index(inner)}
     parts = tuple(v for v in (outer, inner) if v.extent != 1)
 
@@ -55,7 +55,8 @@ def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
     )
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def unused_name(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: the given one, or the given one with underscores behind it."""
     while name in taken:
         name += "_"
     return name

@@ -18,7 +18,7 @@ from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read,
 from ..ir.index import Index, Indirect, Var, indirects, linearise
 from ..ir.statement import Program, Statement
 from ..ir.types import DType, TensorType
-from .canonical import live_statements
+from .canonical import live_statements, unused_name
 
 
 @frozen
@@ -52,7 +52,8 @@ def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
     statements: list[Statement] = []
     findings: list[Finding] = []
     for number, use in enumerate(used_indices(program)):
-        finding = Finding(use.element.tensor, use.element.extent, _fresh(f"place{number}", tensors), _fresh(f"found{number}", tensors))
+        place, element = unused_name(f"place{number}", tensors), unused_name(f"found{number}", tensors)
+        finding = Finding(use.element.tensor, use.element.extent, place, element)
         tensors[finding.place] = tensors[finding.found] = TensorType(DType.I64, ())
         statements += _search(use, finding, tensors)
         findings.append(finding)
@@ -63,12 +64,6 @@ def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
     inputs = tuple(name for name in program.inputs if name in read)
     names = {*inputs, *tables, *(s.target for s in kept)}
     return Program({n: t for n, t in tensors.items() if n in names}, inputs, outputs, kept, tables), tuple(findings)
-
-
-def _fresh(name: str, taken: Mapping[str, TensorType]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _search(use: Used, finding: Finding, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:

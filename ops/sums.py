@@ -11,7 +11,7 @@ from ..ir.expr import Expr, Read, dtype_of, expr_variables, substitute_expr
 from ..ir.index import Index, Var, as_index
 from ..ir.statement import Program, Statement
 from ..ir.types import DType, TensorType
-from .canonical import canonicalise
+from .canonical import canonicalise, unused_name
 from .classify import AxisClass, classify_axes, is_complex
 from .conditions import hoist
 from .derivatives import add
@@ -111,9 +111,7 @@ class Sums:
         return dtype_of(expr, self.tensors)
 
     def fresh(self, name: str) -> str:
-        while name in self.tensors:
-            name += "_"
-        return name
+        return unused_name(name, self.tensors)
 
     def temporary(self, name: str, type_: TensorType) -> str:
         name = self.fresh(name)

@@ -10,6 +10,7 @@ from ..ir.expr import Expr, Guard, Read, expr_variables
 from ..ir.index import Index, Indirect, Var, as_index, atom_index
 from ..ir.statement import Statement
 from ..ir.types import DType, TensorType
+from .canonical import unused_name
 from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe
 
 
@@ -82,8 +83,7 @@ class Workspace:
 
     def new_variable(self, name: str, extent: int) -> Var:
         """Return a variable whose name is unique in the assignment."""
-        while name in self.taken:
-            name += "_"
+        name = unused_name(name, self.taken)
         self.taken.add(name)
         var = Var(name, extent)
         self.variables.append(var)
