@@ -6,7 +6,8 @@ Run it behind `bench/ops.py`, with the same tuning database, under NVIDIA's chec
     compute-sanitizer --tool racecheck python bench/winners.py --class gemm
 
 Nothing is searched or timed: operations that the database does not know are counted. Results are compared with PyTorch's where it is
-installed and `--no-peers` is not given. The exit code is 1 if one differs or is unknown.
+installed and `--no-peers` is not given. A line says how far it is after every few operations, so that a checker that has to be stopped has
+said what it saw. The exit code is 1 if an operation differs or is unknown.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cuts.bench.peers import load_torch
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.tuned import Tuned, bind, fill, tune
 from cuts.ir.errors import CutsError
+from cuts.ir.target import Target
 from cuts.search.session import tuning_session
 
 
@@ -35,6 +37,19 @@ def launch(tuned: Tuned, device: Device, torch: Any) -> str:
     run()
     device.synchronize()
     return Peers(tuned, device, torch, [memory]).difference() if torch is not None else ""
+
+
+def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
+    """Return those of a few cases whose kernels the database has, and how many of the others there are."""
+    try:
+        with tuning_session(target, frozen=True) as selector:
+            return tune(part, target, emit, selector), 0
+    except CutsError as error:
+        if len(part) == 1:
+            print(f"{part[0].key}: {error}", file=sys.stderr)
+            return [], 1
+    alone = [known([case], target) for case in part]
+    return [each for found, _ in alone for each in found], sum(count for _, count in alone)
 
 
 def select(options: argparse.Namespace) -> list[Case]:
@@ -65,19 +80,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     kernels = cases = unknown = 0
     wrong: list[str] = []
     for part in parts(select(options), options.together):
-        if time.monotonic() - begin > options.limit:
-            break
-        try:
-            with tuning_session(target, frozen=True) as selector:
-                tuned = tune(part, target, emit, selector)
-        except CutsError as error:
-            print(f"{part[0].key} and {len(part) - 1} more: {error}", file=sys.stderr)
-            unknown += len(part)
-            continue
+        tuned, missing = known(part, target)
+        unknown += missing
         for each in tuned:
+            if time.monotonic() - begin > options.limit:
+                break
             difference = launch(each, device, torch)
             cases, kernels = cases + 1, kernels + len(each.kernels)
             wrong += [f"{each.case.key}: {difference}"] if difference else []
+        spent = time.monotonic() - begin
+        print(f"{part[0].key} and {len(part) - 1} more: {cases} operations so far, {spent:.0f} s", file=sys.stderr, flush=True)
+        if spent > options.limit:
+            break
     print("\n".join([*wrong, f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong, {unknown} operations unknown"]))
     return 1 if wrong or unknown else 0
 

@@ -22,3 +22,5 @@ def test_winners_come_from_the_database(tmp_path: Path, monkeypatch: pytest.Monk
     ops.main()
     assert winners.main(ROW) == 0
     assert "1 kernels of 1 operations launched, 0 wrong" in capsys.readouterr().out
+    assert winners.main([*ROW, "--only", "add 1 MB"]) == 1
+    assert "1 kernels of 1 operations launched, 0 wrong, 1 operations unknown" in capsys.readouterr().out
