@@ -1,7 +1,8 @@
 """Constant folding of ONNX nodes: what depends on constants only is computed at import.
 
 Exporters leave whole subgraphs that compute shapes; with static input shapes they are all constant. The kernels are those of ONNX's own
-reference implementation. Fills and broadcasts stay views of one element, so that a large constant costs no memory.
+reference implementation, save where it is wrong (GatherElements along more than 64 rows, or from a larger tensor). Fills and broadcasts
+stay views of one element, so that a large constant costs no memory.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mappi
     """Return the values of a node's outputs, given those of its inputs."""
     if node.op_type in ("ConstantOfShape", "Expand"):
         return [_broadcast(node, arrays, attributes, where)]
+    if node.op_type == "GatherElements" and len(arrays) == 2:
+        return [_gathered(arrays, int(attributes.get("axis", 0)), where)]
     if _elements(node, arrays) > MAX_ELEMENTS:
         raise GraphError(f"{where}: its constant result would have {_elements(node, arrays)} elements, expected fewer than 2^31")
     names = [name for name in node.input if name]
@@ -90,3 +93,17 @@ def _broadcast(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes:
         return np.broadcast_to(source, target)
     except ValueError as error:
         raise GraphError(f"{where}: cannot make a tensor of shape {list(shape)}: {error}") from None
+
+
+def _gathered(arrays: Sequence[Array | None], axis: int, where: str) -> Array:
+    data, indices = arrays
+    if data is None or indices is None:
+        raise GraphError(f"{where}: an operand is absent")
+    if data.ndim != indices.ndim:
+        raise GraphError(f"{where}: expected indices of rank {data.ndim} as the tensor has, found rank {indices.ndim}")
+    try:
+        places: list[Array] = list(np.indices(indices.shape, sparse=True))
+        places[axis] = indices
+        return np.asarray(data[tuple(places)])
+    except IndexError as error:
+        raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from None
