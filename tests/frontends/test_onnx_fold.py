@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from cuts.tests.frontends.test_onnx import compare, floats, model, node  # noqa: E402  # these packages are optional
+from cuts.tests.frontends.test_onnx import compare, floats, model, node
 
 
 @pytest.mark.parametrize(
