@@ -58,7 +58,7 @@ def _transpose(call: Call) -> None:
 def _concat(call: Call) -> None:
     axis = call.attribute("axis")
     parts = [call.operand(n) for n in range(len(call.inputs))]
-    filled = [part for part in parts if call.builder.type_of(part).size] or parts[:1]
+    filled = [part for part in parts if call.builder.type_of(part).size] or parts
     if len(filled) == 1:
         call.give(filled[0])
     else:

@@ -66,7 +66,7 @@ def _select(reader: Reader, x: Value, axis: int, index: int) -> Any:
 
 
 def _cat(reader: Reader, values: Sequence[Value], axis: int = 0) -> Any:
-    filled = [v for v in values if reader.shape(v) != (0,)]
+    filled = [v for v in values if reader.shape(v) != (0,)] or values[:1]
     return filled[0] if len(filled) == 1 else reader.emit("concat", *filled, axis=axis % len(reader.shape(filled[0])))
 
 

@@ -218,6 +218,15 @@ def test_results_keep_their_names_when_nothing_computes_them() -> None:
     assert graph.outputs == ("y", "z")
 
 
+def test_what_is_joined_or_chosen_from_may_be_empty() -> None:
+    constants = {"start": ints(0), "end": ints(0), "axis": ints(0), "k": ints(0)}
+    nodes = [
+        node("Slice", "x", "start", "end", "axis", outputs=["none"]), node("Concat", "none", "none", axis=1),
+        helper.make_node("TopK", ["none", "k"], ["v", "i"], axis=0), node("TopK", "x", "k", outputs=["w", "j"], axis=1),
+    ]  # fmt: skip
+    compare(model(nodes, {"x": (3, 4)}, 13, constants, ["y", "v", "w"]))
+
+
 def faults(*arguments: Any) -> list[str]:
     with pytest.raises(CutsError) as caught:
         load_onnx(*arguments)

@@ -55,7 +55,8 @@ class Mixed(nn.Module):
     def forward(self, x: Any) -> Any:
         values, places = torch.topk(x, 3, dim=-1)
         y = torch.cat([values, x[..., 1:3] // 0.5, torch.cumsum(x, -1)[:, ::2]], dim=-1)
-        return torch.where(y > 0, y.clamp(max=2), torch.expm1(y)), places + 1, x.amax(0), x.var(1), x.argmin(), (x > 0).any(1)
+        empty = torch.cat([x[:0, 0], x[:0, 1]])
+        return torch.where(y > 0, y.clamp(max=2), torch.expm1(y)), empty, places + 1, x.amax(0), x.var(1), x.argmin(), (x > 0).any(1)
 
 
 def normalised(module: Any) -> Any:
