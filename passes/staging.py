@@ -34,6 +34,11 @@ class Binding:
     valid: Mapping[Var, Guard] = field(factory=dict)
     flats: Mapping[Var, Flat] = field(factory=dict)
 
+    def moving(self, used: frozenset[Var]) -> frozenset[Var]:
+        """Return the locals that the places of some axes are made of, whether or not a division makes them vanish from what is read."""
+        places = [self.depends(self.places[a]) for a in used if a in self.places]
+        return frozenset().union(*places)
+
     def depends(self, index: Index | Expr) -> frozenset[Var]:
         """Return the locals that an index or expression over places depends on."""
         used = variables(index) if isinstance(index, Index) else expr_variables(index)
@@ -105,11 +110,17 @@ def stage(operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: Binding
     local = frozenset(binding.locals)
     main = main_read(operand, frozenset(binding.places))
     indices = [substitute(i, binding.places) for i in main.indices]
-    if not binding.flats and any(len(variables(i) & local) > 1 for i in indices) and all(_is_local_affine(i, local) for i in indices):
+    affine = all(_is_local_affine(i, local) for i in indices) and not any(binding.moving(_divided(i)) for i in main.indices)
+    if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
         tile = _box(operand, indices, shapes, binding, choice, prefix)
         if tile is not None:
             return tile
     return _gather(operand, binding, choice, prefix)
+
+
+def _divided(index: Index) -> frozenset[Var]:
+    """Return the axes that an index has inside divisions and remainders."""
+    return variables(Index(0, tuple((a, f) for a, f in index.terms if not isinstance(a, Var))))
 
 
 def _is_local_affine(index: Index, local: frozenset[Var]) -> bool:
@@ -128,7 +139,7 @@ def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], i
 
 def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Tile:
     bound = substitute_expr(operand, binding.places)
-    used = binding.depends(bound)
+    used = binding.moving(expr_variables(operand))
     reduce_first = sorted(range(len(binding.dims)), key=lambda d: isinstance(binding.dims[d], TileDim))
     kept = [binding.locals[d] for d in reduce_first if binding.locals[d] in used]
     coordinates = tuple(Var(f"{prefix}{k}", v.extent) for k, v in enumerate(kept))

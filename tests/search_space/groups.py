@@ -134,11 +134,21 @@ def normalise_vector(size: int) -> FusedGroup:
     return FusedGroup((Segment((), (whole,), (out,)),), {"x": f32(size), "y": f32(size), "t": f32()}, ("x",), ("y",))
 
 
+def upsampled(rows: int, columns: int, channels: int, r: int = 1) -> FusedGroup:
+    """y[k, j] = sum over c and s of x[c, (j + s) // 2] * w[k, c, s]: a tile of two columns may read one element."""
+    k, j, c, s = Var("k", rows), Var("j", columns), Var("c", channels), Var("s", r)
+    image = at("x", c, (j + s) // 2)
+    total = Reduction("t", (c, s), "sum", call("mul", image, at("w", k, c, s)))
+    segment = Segment((k, j), (total,), (Output("y", write(k, j), at("t", k, j)),))
+    kinds = {"x": f32(channels, (columns + r) // 2), "w": f32(rows, channels, r), "y": f32(rows, columns), "t": f32(rows, columns)}
+    return FusedGroup((segment,), kinds, ("x", "w"), ("y",))
+
+
 #: One small group of every kind.
 ALL = {
     "pointwise": pointwise(2, 3, 5, 7), "scalar": pointwise(), "matmul": matmul(33, 17, 20), "gemv": matmul(1, 40, 50),
     "conv": conv(2, 3, 8, 9), "conv-stride": conv(1, 4, 8, 11, stride=2), "conv-dilated": conv(1, 2, 4, 9, dilation=2),
     "conv1x1": conv(1, 8, 16, 7, r=1), "conv-conv": conv_conv(1, 4, 6, 5, 7), "conv-1x1": conv_conv(1, 4, 6, 5, 7, r=1),
     "depthwise": depthwise(1, 5, 9), "pool": pool(1, 3, 8), "softmax": softmax(5, 19), "global-pool": global_pool(2, 3, 7),
-    "total": total(37), "vector": normalise_vector(37),
+    "upsampled": upsampled(3, 30, 8), "conv-upsampled": upsampled(4, 30, 4, 3), "total": total(37), "vector": normalise_vector(37),
 }  # fmt: skip
