@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir.errors import CutsError
 from ..passes.check import check_schedule
-from ..passes.choose import assess
+from ..passes.choose import Candidate, assess
 from .build import Built, Scored, make_kernel
 from .database import Database
 from .problem import Problem, read_schedule
@@ -17,28 +17,31 @@ def finished(database: Database, problem: Problem) -> Choice | None:
     winner = database.winner(problem)
     if winner is None:
         return None
-    try:
-        schedule = read_schedule(winner.schedule)
-        legal = not check_schedule(problem.form, schedule, problem.target)
-        if legal and Built(make_kernel(problem, schedule)).source == winner.source:
-            candidate = assess(problem.form, schedule, problem.target)
-            return Choice(candidate, winner.seconds, winner.spread, "database", winner.trials)
-    except (CutsError, AssertionError):
-        pass  # it was made by another version of the space or of the printer
-    database.evict(problem)
-    return None
+    candidate = _same(problem, winner.schedule, winner.source)
+    if candidate is None:
+        database.evict(problem)  # it was made by another version of the space or of the printer
+        return None
+    return Choice(candidate, winner.seconds, winner.spread, "database", winner.trials)
 
 
 def unfinished(task: Task) -> Choice | None:
-    """Return the fastest point that an unfinished search measured, if it is still a point of this version's space."""
-    form, target = task.problem.form, task.problem.target
+    """Return the fastest point that an unfinished search measured, of those that still build to the code that was measured."""
     for trial in sorted((t for t in task.trials.values() if t.ok), key=lambda t: (t.seconds or 0.0, t.score, t.schedule)):
-        try:
-            schedule = read_schedule(trial.schedule)
-        except (CutsError, AssertionError):
-            continue
-        if not check_schedule(form, schedule, target):
-            return Choice(assess(form, schedule, target), trial.seconds, trial.spread, "database", len(task.trials))
+        candidate = _same(task.problem, trial.schedule, trial.source)
+        if candidate is not None:
+            return Choice(candidate, trial.seconds, trial.spread, "database", len(task.trials))
+    return None
+
+
+def _same(problem: Problem, text: str, source: str | None) -> Candidate | None:
+    """Return the point of a kept schedule, nothing where this version does not make the kept source of it."""
+    try:
+        schedule = read_schedule(text)
+        legal = not check_schedule(problem.form, schedule, problem.target)
+        if legal and Built(make_kernel(problem, schedule)).source == source:
+            return assess(problem.form, schedule, problem.target)
+    except (CutsError, AssertionError):
+        pass  # it is no schedule of this version
     return None
 
 

@@ -17,7 +17,7 @@ from ..ir.target import Target
 from ..passes.fragments import Fragment, Priced
 from .build import Job
 from .problem import Problem
-from .recall import finished
+from .recall import finished, unfinished
 from .resources import Resources
 from .rounds import Rounds
 from .settings import Choice, Settings, Statistics
@@ -54,6 +54,9 @@ class Tuner:
         found = {key: choice for key, choice in kept.items() if choice is not None}
         self.statistics.problems += len(unique)
         self.statistics.hits += len(found)
+        if self.frozen:  # a search that its budget ended has an answer too
+            known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
+            found |= {key: choice for key, choice in known.items() if choice is not None}
         missing = [problem for key, problem in unique.items() if key not in found]
         if missing and self.frozen:
             raise UsageError(
@@ -62,9 +65,11 @@ class Tuner:
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
         if missing:
-            tasks = [Task(p, trials={t.schedule: t for t in resources.database.trials(p)}) for p in missing]
-            found |= Rounds(resources, settings or Settings()).run(tasks)
+            found |= Rounds(resources, settings or Settings()).run([self._task(p) for p in missing])
         return [found[p.key] for p in problems]
+
+    def _task(self, problem: Problem) -> Task:
+        return Task(problem, trials={t.schedule: t for t in self.resources.database.trials(problem)})
 
     def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = 1.0) -> list[float | None]:
         """Return about what each problem takes, from a short search; none where there was no time for it.

@@ -226,6 +226,33 @@ def test_frozen_fails_on_a_miss_and_says_which_kernel() -> None:
         frozen.run([problem_of(), problem_of(48)])
 
 
+def test_frozen_answers_with_the_best_of_an_unfinished_search() -> None:
+    database, times = Database(None), []
+
+    def interrupted(kernel: KernelFunction) -> float:
+        if len(times) == 6:
+            raise KeyboardInterrupt
+        times.append(by_threads(kernel))
+        return times[-1]
+
+    tuned(FakeBench(interrupted), database=database)
+    assert database.winner(problem_of()) is None
+    (choice,) = tuner_of(FakeBench(by_threads), database=database, frozen=True).run([problem_of()])
+    assert choice.origin == "database"
+    assert choice.seconds == min(t.seconds for t in database.trials(problem_of()) if t.seconds is not None)
+
+
+def test_frozen_takes_no_time_of_code_that_is_not_made_any_more() -> None:
+    database = Database(None)
+    tuned(FakeBench(by_threads), database=database)
+    problem = problem_of()
+    old = [evolve(t, source="of an older printer") for t in database.trials(problem)]
+    database.evict(problem)
+    database.record(problem, old)
+    with pytest.raises(UsageError, match="1 of 1 kernels are not in the tuning database"):
+        tuner_of(FakeBench(by_threads), database=database, frozen=True).run([problem])
+
+
 def test_a_hit_that_builds_to_other_code_is_evicted_and_tuned_again() -> None:
     database = Database(None)
     tuned(FakeBench(by_threads), database=database)
