@@ -27,7 +27,7 @@ from ..ir.dfg import (
     substitute_node,
 )
 from ..ir.expr import Guard
-from ..ir.functions import COMBINE_FUNCTION, COMBINERS
+from ..ir.functions import COMBINE_FUNCTION, COMBINERS, FUNCTIONS
 from ..ir.index import Index, IndexLike, Var, as_index, linearise
 from ..ir.kernel import Phase
 from ..ir.types import DType, row_major
@@ -215,7 +215,9 @@ class NodePrinter:
             return self.names.held(node.name, node.at)
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
-            return call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
+            text = call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
+            wraps = FUNCTIONS[node.fn].exceeds and node.dtype.is_int and node.dtype.size < 4
+            return f"(({dialect.type(node.dtype)}){text})" if wraps else text
         if isinstance(node, Convert):
             text = self._text(node.arg)
             return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"

@@ -18,7 +18,8 @@ class Function:
     """A scalar function.
 
     `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers where it
-    differs. `result` says whether the value has the operands' type or is a bool.
+    differs. `result` says whether the value has the operands' type or is a bool, `exceeds` whether C, which computes with at least
+    the bits of an int, can give narrower operands a value that their type has not.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Function:
     result: Literal["same", "bool"] = "same"
     c_int: str = ""
     commutative: bool = False
+    exceeds: bool = False
 
 
 def _erf(x: Any) -> Any:
@@ -77,10 +79,10 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
 }
 
 _TABLE = [
-    Function("add", 2, np.add, "({0} + {1})", commutative=True),
-    Function("sub", 2, np.subtract, "({0} - {1})"),
-    Function("mul", 2, np.multiply, "({0} * {1})", commutative=True),
-    Function("div", 2, _divide, "({0} / {1})", issue=8),
+    Function("add", 2, np.add, "({0} + {1})", commutative=True, exceeds=True),
+    Function("sub", 2, np.subtract, "({0} - {1})", exceeds=True),
+    Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, exceeds=True),
+    Function("div", 2, _divide, "({0} / {1})", issue=8, exceeds=True),
     Function(
         "floormod",
         2,
@@ -90,11 +92,11 @@ _TABLE = [
         c_int="(({0} % {1} + {1}) % {1})",
     ),
     Function("fmod", 2, _truncated_remainder, "fmod({0}, {1})", issue=20, c_int="({0} % {1})"),
-    Function("pow", 2, np.power, "pow({0}, {1})", issue=40, c_int="(long)pow((double){0}, (double){1})"),
+    Function("pow", 2, np.power, "pow({0}, {1})", issue=40, c_int="(long)pow((double){0}, (double){1})", exceeds=True),
     Function("min", 2, np.minimum, "fmin({0}, {1})", c_int="({0} < {1} ? {0} : {1})", commutative=True),
     Function("max", 2, np.maximum, "fmax({0}, {1})", c_int="({0} > {1} ? {0} : {1})", commutative=True),
-    Function("neg", 1, np.negative, "(-{0})"),
-    Function("abs", 1, np.abs, "fabs({0})", c_int="({0} < 0 ? -{0} : {0})"),
+    Function("neg", 1, np.negative, "(-{0})", exceeds=True),
+    Function("abs", 1, np.abs, "fabs({0})", c_int="({0} < 0 ? -{0} : {0})", exceeds=True),
     Function("sign", 1, np.sign, "({0} > 0 ? 1.0f : ({0} < 0 ? -1.0f : {0}))", issue=3, c_int="(({0} > 0) - ({0} < 0))"),
     Function("lt", 2, np.less, "({0} < {1})", result="bool"),
     Function("le", 2, np.less_equal, "({0} <= {1})", result="bool"),
@@ -111,8 +113,8 @@ _TABLE = [
     Function("bitand", 2, np.bitwise_and, "({0} & {1})", commutative=True),
     Function("bitor", 2, np.bitwise_or, "({0} | {1})", commutative=True),
     Function("bitxor", 2, np.bitwise_xor, "({0} ^ {1})", commutative=True),
-    Function("bitnot", 1, np.bitwise_not, "(~{0})"),
-    Function("shl", 2, np.left_shift, "({0} << {1})"),
+    Function("bitnot", 1, np.bitwise_not, "(~{0})", exceeds=True),
+    Function("shl", 2, np.left_shift, "({0} << {1})", exceeds=True),
     Function("shr", 2, np.right_shift, "({0} >> {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
     *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
