@@ -47,7 +47,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[DeviceBench]:
-    made = DeviceBench(OPENCL, limit=10.0)
+    made = DeviceBench(OPENCL, limit=60.0)  # nothing here hangs, however busy the machine is
     yield made
     made.close()
 
