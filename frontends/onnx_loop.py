@@ -14,6 +14,7 @@ import onnx
 
 from ..ir.errors import GraphError
 from .onnx_call import Opaque
+from .onnx_model import element_type
 from .onnx_scan import import_step, stacked
 
 if TYPE_CHECKING:
@@ -48,11 +49,18 @@ def unroll_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     for name, value in zip(node.output, states, strict=False):
         if name:
             importer.alias(name, value)
-    for name, values in zip(node.output[len(states) :], collected, strict=True):
-        if name and not values:
-            raise Opaque(f"{where}: no step is taken, so the shape of result '{name}' is not known")
+    for name, values, declared in zip(node.output[len(states) :], collected, body.output[1 + len(states) :], strict=True):
         if name:
-            importer.alias(name, stacked(importer, values, 0, origin))
+            importer.alias(name, stacked(importer, values, 0, origin) if values else _empty(importer, name, declared, where))
+
+
+def _empty(importer: Importer, name: str, declared: onnx.ValueInfoProto, where: str) -> str:
+    """Return what a loop of no steps collects: nothing, of the type that its body declares."""
+    type_ = declared.type.tensor_type
+    if not type_.HasField("shape") or not all(dim.HasField("dim_value") for dim in type_.shape.dim):
+        raise Opaque(f"{where}: no step is taken, so the shape of result '{name}' is not known")
+    shape = (0, *(dim.dim_value for dim in type_.shape.dim))
+    return importer.add_constant(np.zeros(shape, element_type(type_.elem_type, where).numpy), name)
 
 
 def _known(importer: Importer, name: str, where: str, what: str) -> Any:

@@ -74,8 +74,11 @@ def _slice(call: Call) -> None:
     axes = tuple(range(len(starts))) if axes is None else axes
     type_ = call.type(0)
     cut = [slice(None)] * len(type_.shape)
+    # A start before the first element is that element, where NumPy would take none backwards.
+    extents = [type_.shape[_axis(call, axis, len(cut))] for axis in axes]
+    starts = tuple(max(start, -extent) for start, extent in zip(starts, extents, strict=True))
     for n, axis in enumerate(axes):
-        cut[_axis(call, axis, len(cut))] = slice(starts[n], ends[n], steps[n] if steps else 1)
+        cut[axis] = slice(starts[n], ends[n], steps[n] if steps else 1)
     shape = tuple(len(range(extent)[part]) for extent, part in zip(type_.shape, cut, strict=True))
     if 0 in shape:
         call.give(call.constant(np.zeros(shape), type_.dtype))
@@ -145,7 +148,12 @@ def _space_to_depth(call: Call) -> None:
 
 
 def _trilu(call: Call) -> None:
-    call.result("trilu", call.operand(0), upper=bool(call.attribute("upper", 1)), k=call.number("k", 1, 0))
+    upper, k = bool(call.attribute("upper", 1)), call.number("k", 1, 0)
+    if call.type(0).dtype is DType.BOOL:  # a mask of what may be attended to: zero is a number
+        wide = call.emit("cast", call.operand(0), to="u8")
+        call.result("cast", call.emit("trilu", wide, upper=upper, k=k), to="bool")
+        return
+    call.result("trilu", call.operand(0), upper=upper, k=k)
 
 
 def _one_hot(call: Call) -> None:

@@ -18,17 +18,18 @@ class Reduce:
         """Convert a node."""
         axes = call.ints("axes", 1)
         keep = bool(call.attribute("keepdims", 1))
-        if not axes:
-            if call.attribute("noop_with_empty_axes", 0):
-                call.give(call.operand(0))
-                return
+        if not axes and not call.attribute("noop_with_empty_axes", 0):
             axes = tuple(range(call.rank()))
         call.attribute("noop_with_empty_axes", 0)
-        if call.type(0).dtype is DType.BOOL:  # any and all: conditions are ordered as numbers
-            found = call.emit(self.op, call.emit("cast", call.operand(0), to="u8"), axes=axes, keepdims=keep)
+        dtype, value = call.type(0).dtype, call.operand(0)
+        if dtype is DType.BOOL:  # any and all: conditions are ordered as numbers
+            found = call.emit(self.op, call.emit("cast", value, to="u8"), axes=axes or (), keepdims=keep)
             call.result("cast", found, to="bool")
-            return
-        call.result(self.op, call.operand(0), axes=axes, keepdims=keep)
+        elif dtype.is_int and self.op in ("reduce_l2", "reduce_log_sum", "reduce_log_sum_exp"):
+            found = call.emit(self.op, call.emit("cast", value, to="f64"), axes=axes or (), keepdims=keep)
+            call.result("cast", found, to=dtype.value)
+        else:
+            call.result(self.op, value, axes=axes or (), keepdims=keep)
 
 
 def _arg(op: str) -> Convert:
@@ -108,6 +109,14 @@ def _group_norm(call: Call) -> None:
     call.result("group_norm", call.operand(0), *parameters, num_groups=groups, epsilon=call.attribute("epsilon", 1e-5))
 
 
+def _mean_variance_norm(call: Call) -> None:
+    """By differences from the mean: the standard's body takes the difference of two squares, and is of float32 only."""
+    axes = call.ints("axes") or (0, 2, 3)
+    apart = call.emit("sub", call.operand(0), call.emit("reduce_mean", call.operand(0), axes=axes))
+    spread = call.emit("sqrt", call.emit("reduce_mean", call.emit("mul", apart, apart), axes=axes))
+    call.result("div", apart, call.emit("add", spread, call.constant(1e-9, call.type(0).dtype)))
+
+
 def _lp_norm(call: Call) -> None:
     call.result("lp_norm", call.operand(0), axis=call.attribute("axis", -1), p=call.attribute("p", 2))
 
@@ -131,6 +140,7 @@ TABLE: dict[str, Convert] = {
     "RMSNormalization": _rms_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
+    "MeanVarianceNormalization": _mean_variance_norm,
     "LpNormalization": _lp_norm,
     "LRN": _lrn,
     "CumSum": _cumulative("cumsum"),

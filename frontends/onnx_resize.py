@@ -9,10 +9,10 @@ import numpy as np
 from ..ir.graph import Attribute
 from ..ir.types import DType
 from .onnx_call import Call, Convert
-from .resampling import Rule, axis_table
+from .resampling import ROUNDING, Rule, axis_table
 
 _KERNELS = {"bilinear": "linear"}
-#: Coordinate rules that our own linear resizing knows.
+#: Coordinate rules that our own resizing knows.
 _PLAIN = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
@@ -40,10 +40,10 @@ def _resize(call: Call) -> None:
         sizes = None if not sizes else tuple(int(v) for v in _spread(axes, sizes, shape))
     place = call.attribute("coordinate_transformation_mode", "half_pixel")
     flags = {"antialias": bool(call.attribute("antialias", 0)), "exclude_outside": bool(call.attribute("exclude_outside", 0))}
-    rule = Rule(_KERNELS.get(mode, mode), place, call.attribute("cubic_coeff_a", -0.75), **flags)
     extrapolation, nearest = call.attribute("extrapolation_value", 0.0), call.attribute("nearest_mode", "round_prefer_floor")
-    plain = rule.kernel == "linear" and place in _PLAIN and not any(flags.values())
-    if mode == "nearest" or plain:
+    rule = Rule(_KERNELS.get(mode, mode), place, call.attribute("cubic_coeff_a", -0.75), **flags, nearest=nearest)
+    plain = rule.kernel == "nearest" or (rule.kernel == "linear" and not any(flags.values()))
+    if plain and place in _PLAIN:
         _resample(call, mode, scales, sizes, place, nearest)
     else:
         _by_axis(call, rule, scales, sizes, roi, extrapolation)
@@ -79,24 +79,45 @@ def _by_axis(
     extrapolation: float,
 ) -> None:
     """Resample one axis after the other by tables; what lies outside a region takes the extrapolation value."""
-    if rule.kernel not in ("linear", "cubic"):
+    if rule.kernel not in ("nearest", "linear", "cubic"):
         call.fail(f"mode: expected nearest, linear or cubic, found {rule.kernel}")
+    if rule.place not in (*_PLAIN, "half_pixel_symmetric", "tf_crop_and_resize"):
+        call.fail(f"coordinate_transformation_mode: found {rule.place}, which is none of the standard's")
+    if rule.nearest not in ROUNDING:
+        call.fail(f"nearest_mode: expected {', '.join(ROUNDING)}, found {rule.nearest}")
     type_ = call.type(0)
     shape = type_.shape
     sizes = sizes or _floor(shape, scales or ())
+    if 0 in sizes:
+        call.give(call.constant(np.zeros(sizes), type_.dtype))
+        return
     scales = scales or tuple(size / extent for size, extent in zip(sizes, shape, strict=True))
     value, outside = call.operand(0), np.zeros(sizes, np.bool_)
+    kind = type_.dtype if rule.kernel == "nearest" else _real(type_.dtype)
+    if kind is not type_.dtype:
+        value = call.emit("cast", value, to=kind.value)
     crops = rule.place == "tf_crop_and_resize"
     for axis, size in enumerate(sizes):
         if size == shape[axis] and scales[axis] == 1 and not (crops and roi[axis] != (0.0, 1.0)):
             continue
         places, weights, beyond = axis_table(rule, shape[axis], size, scales[axis], roi[axis])
-        value = call.emit("sample_axis", value, call.constant(places, DType.I64), call.constant(weights, type_.dtype), axis=axis)
+        value = call.emit("sample_axis", value, call.constant(places, DType.I64), call.constant(weights, kind), axis=axis)
         outside |= beyond.reshape([-1 if n == axis else 1 for n in range(len(sizes))])
     if crops and outside.any():
-        fill = call.constant(extrapolation, type_.dtype)
+        fill = call.constant(extrapolation, kind)
         value = call.emit("where", call.constant(outside, DType.BOOL), fill, value)
-    call.give(value)
+    call.give(value if kind is type_.dtype else _nearest_integer(call, value, type_.dtype, kind))
+
+
+def _real(dtype: DType) -> DType:
+    """Return the element type in which a mean of elements is computed."""
+    return dtype if not dtype.is_int else DType.F32 if dtype.size < 4 else DType.F64
+
+
+def _nearest_integer(call: Call, value: str, dtype: DType, kind: DType) -> str:
+    limits = np.iinfo(dtype.numpy.name)
+    near = call.emit("clip", call.emit("round", value), min=float(limits.min), max=float(limits.max))
+    return str(call.emit("cast", near, to=dtype.value))
 
 
 def _resize_10(call: Call, mode: str) -> None:
@@ -140,13 +161,23 @@ def _resample(call: Call, mode: str, scales: tuple[float, ...] | None, sizes: tu
         if scales is None or len(scales) != len(shape):
             call.fail(f"expected {len(shape)} scales or sizes")
         sizes = _floor(shape, scales)
-    given = {"sizes": sizes, "scales": scales, "coordinate_transformation_mode": place}
+    given: dict[str, Attribute | None] = {"sizes": sizes, "scales": scales, "coordinate_transformation_mode": place}
     if mode == "nearest":
         call.result("resize_nearest", call.operand(0), nearest_mode=nearest, **given)
     elif mode in ("linear", "bilinear"):
-        call.result("resize_linear", call.operand(0), **given)
+        _linear(call, given)
     else:
         call.fail(f"mode: expected nearest or linear, found {mode}")
+
+
+def _linear(call: Call, given: dict[str, Attribute | None]) -> None:
+    """A mean of integers loses its fraction, as ONNX Runtime has it; the standard leaves that open."""
+    dtype = call.type(0).dtype
+    if not dtype.is_int:
+        call.result("resize_linear", call.operand(0), **given)
+        return
+    mean = call.emit("resize_linear", call.emit("cast", call.operand(0), to=_real(dtype).value), outputs=1, **given)
+    call.result("cast", mean, to=dtype.value)
 
 
 TABLE: dict[str, Convert] = {"Resize": _resize, "Upsample": _upsample}

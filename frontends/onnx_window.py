@@ -51,6 +51,11 @@ def _lp_pool(call: Call) -> None:
     call.result("lp_pool", call.operand(0), p=call.attribute("p", 2), **_pool_attributes(call))
 
 
+def _global_lp_pool(call: Call) -> None:
+    """One window over all spatial axes."""
+    call.result("lp_pool", call.operand(0), kernel_shape=call.type(0).shape[2:], p=call.attribute("p", 2))
+
+
 def _average_pool(call: Call) -> None:
     padded = bool(call.attribute("count_include_pad", 0))
     call.result("average_pool", call.operand(0), count_include_pad=padded, **_pool_attributes(call))
@@ -70,4 +75,5 @@ TABLE: dict[str, Convert] = {
     "AveragePool": _average_pool,
     "GlobalAveragePool": _global_average_pool,
     "GlobalMaxPool": _global_max_pool,
+    "GlobalLpPool": _global_lp_pool,
 }

@@ -7,6 +7,7 @@ happens beyond the ends.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,33 @@ from attrs import frozen
 
 Table = npt.NDArray[Any]
 
+#: How a place between two elements becomes one of them.
+ROUNDING: dict[str, Callable[[Table], Table]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
 
 @frozen
 class Rule:
-    """How an axis is resampled: the kernel ("linear" or "cubic"), the coordinate rule, and what its corners are."""
+    """How an axis is resampled: the kernel ("nearest", "linear" or "cubic"), the coordinate rule, and what its corners are."""
 
     kernel: str
     place: str = "half_pixel"
     cubic_a: float = -0.75
     antialias: bool = False
     exclude_outside: bool = False
+    nearest: str = "round_prefer_floor"
 
 
 def axis_table(rule: Rule, size: int, result: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)) -> tuple[Table, Table, Table]:
     """Return (places, weights, outside): for each of `result` places its elements and weights, and whether it lies outside the input."""
     x = _coordinates(rule.place, size, result, scale, roi)
+    if rule.kernel == "nearest":
+        nearest = np.clip(ROUNDING[rule.nearest](x), 0, size - 1).astype(np.int64)[:, None]
+        return nearest, np.ones(nearest.shape), (x < 0) | (x > size - 1)
     squeeze = min(scale, 1.0) if rule.antialias else 1.0
     radius = (1 if rule.kernel == "linear" else 2) / squeeze
     first = np.floor(x - radius).astype(np.int64) + 1

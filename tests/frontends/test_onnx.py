@@ -75,6 +75,7 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Clip", 11, {"lo": floats(-0.5).reshape(()), "hi": floats(0.5).reshape(())}, {}),
     ("Slice", 7, {}, {"starts": [1, 0], "ends": [9, -1], "axes": [1, 3]}),
     ("Slice", 10, {"starts": ints(1, -1), "ends": ints(9, -9), "axes": ints(1, 3), "steps": ints(1, -2)}, {}),
+    ("Slice", 13, {"starts": ints(-9), "ends": ints(-9), "axes": ints(3), "steps": ints(-1)}, {}),
     ("Squeeze", 7, {}, {"axes": [0]}),
     ("Squeeze", 13, {"axes": ints(0)}, {}),
     ("Squeeze", 13, {}, {}),
@@ -86,6 +87,7 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("ReduceMean", 11, {}, {"axes": [2, 3]}),
     ("ReduceMean", 18, {"axes": ints(2, 3)}, {"keepdims": 0}),
     ("ReduceL2", 18, {}, {}),
+    ("ReduceSumSquare", 18, {"axes": ints()}, {"noop_with_empty_axes": 1}),
     ("Pad", 7, {}, {"pads": [0, 0, 1, 2, 0, 0, 3, 0], "value": 1.5}),
     ("Pad", 11, {"pads": ints(0, 0, 1, 2, 0, 0, 3, -1), "value": floats(1.5).reshape(())}, {}),
     ("Pad", 18, {"pads": ints(1, 1), "value": floats(0).reshape(()), "axes": ints(2)}, {"mode": "edge"}),
@@ -101,10 +103,13 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Resize", 11, {"roi": floats(), "scales": floats(1, 1, 2, 2)}, {**ASYMMETRIC, "nearest_mode": "floor"}),
     ("Resize", 13, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 8)}, {"mode": "linear"}),
     ("Resize", 18, {"": floats(), " ": floats(), "sizes": ints(7, 8)}, {"axes": [2, 3], "mode": "linear"}),
+    ("Resize", 19, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 3)}, {"coordinate_transformation_mode": "half_pixel_symmetric"}),
+    ("Resize", 13, {"": floats(), "scales": floats(1, 1, 0.1, 1)}, {"mode": "cubic"}),
     ("Dropout", 7, {}, {"ratio": 0.3}),
     ("Dropout", 12, {"ratio": floats(0.3).reshape(())}, {}),
     ("MaxPool", 7, {}, {"kernel_shape": [3, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     ("MaxPool", 12, {}, {"kernel_shape": [2, 2], "ceil_mode": 1, "strides": [2, 2], "pads": [1, 0, 0, 1], "dilations": [1, 2]}),
+    ("GlobalLpPool", 2, {}, {"p": 3}),
     ("AveragePool", 7, {}, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
     ("AveragePool", 11, {}, {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
     ("AveragePool", 19, {}, {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
@@ -325,3 +330,29 @@ def test_external_data_is_mapped_from_the_models_folder(tmp_path: Path) -> None:
 )
 def test_external_data_is_checked(tmp_path: Path, entries: dict[str, str], expected: str) -> None:
     assert expected in faults(external(tmp_path, **entries))[0]
+
+
+def test_a_triangle_of_conditions() -> None:
+    nodes = [node("Greater", "x", "c", outputs=["m"]), node("Trilu", "m", outputs=["t"]), node("Cast", "t", to=F)]
+    compare(model(nodes, {"x": (3, 4)}, 16, {"c": floats(0)}))
+
+
+def test_the_logarithm_of_a_sum_of_integers() -> None:
+    whole = helper.make_node("Cast", ["a"], ["i"], to=TensorProto.INT32)
+    nodes = [node("Abs", "x", outputs=["a"]), whole, node("ReduceLogSum", "i", outputs=["n"]), node("Cast", "n", to=F)]
+    compare(model(nodes, {"x": (3, 4)}, 18))
+
+
+def test_a_body_that_the_standard_gives_for_float_only() -> None:
+    norm = helper.make_node("MeanVarianceNormalization", ["h"], ["n"], axes=[1])
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.DOUBLE), norm, node("Cast", "n", to=F)]
+    graph = load_onnx(model(nodes, {"x": (3, 4)}, 13))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = evaluate_graph(graph, Registry.builtin(), {"x": x})["y"]
+    np.testing.assert_allclose(y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_row_of_norm_zero_stays_zero(p: int) -> None:
+    nodes = [node("Mul", "x", "c", outputs=["m"]), node("LpNormalization", "m", axis=1, p=p)]
+    compare(model(nodes, {"x": (3, 4)}, 13, {"c": floats(1, 0, 2).reshape(3, 1)}))

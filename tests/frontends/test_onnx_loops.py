@@ -65,6 +65,14 @@ def test_a_loop_that_ends_at_a_known_step_is_unrolled() -> None:
     assert_right(proto)
 
 
+def test_a_loop_of_no_steps_collects_nothing_of_the_type_that_its_body_declares() -> None:
+    proto = model([loop("early", ["total", "all"])], ["total", "all"], CONSTANTS | {"most": 0})
+    with pytest.raises(VocabularyError, match="the shape of result 'all' is not known"):
+        load_onnx(proto)
+    proto.graph.node[0].attribute[0].g.output[2].CopyFrom(helper.make_tensor_value_info("seen", TensorProto.FLOAT, [3]))
+    assert load_onnx(proto).types["all"].shape == (0, 3)
+
+
 def test_a_loop_that_values_end_is_outside_the_vocabulary_and_runs_uncompiled() -> None:
     proto = model([loop("small", ["total", "all"]), helper.make_node("Neg", ["total"], ["y"])], ["y", "all"], CONSTANTS)
     with pytest.raises(VocabularyError, match=r"node 'rows' \(Loop\): the condition must be a constant"):
