@@ -1,8 +1,9 @@
 """Constant folding of ONNX nodes: what depends on constants only is computed at import.
 
 Exporters leave whole subgraphs that compute shapes; with static input shapes they are all constant. The kernels are those of ONNX's own
-reference implementation, save where it is wrong (GatherElements along more than 64 rows, or from a larger tensor). Fills and broadcasts
-stay views of one element, so that a large constant costs no memory.
+reference implementation, save where it is wrong (GatherElements along more than 64 rows, or from a larger tensor; axes out of order;
+`INEXACT`) or raises: our declarations compute these. Fills and broadcasts stay views of one element, so that a large constant costs no
+memory.
 """
 
 from __future__ import annotations
@@ -16,14 +17,25 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ..ir.errors import GraphError
-from ..ir.graph import Array
+from ..ir.graph import Array, Node
+from ..ir.types import TensorType
 from ..ir.verify_graph import MAX_ELEMENTS
+from ..ops.inference import builtin_instances
+from ..ops.reference import evaluate
 
+#: What the reference implementation computes wrongly for some attributes: coercion to a matrix before operator set 13, bounds beyond an
+#: end, training, powers, samples.
+INEXACT = {
+    "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool", "Resize", "RoiAlign", "Shape",
+    "Softmax", "Upsample",
+}  # fmt: skip
+#: Elements and steps beyond which a pass or a kernel computes what depends on constants.
+_MOST_ELEMENTS, _MOST_STEPS = 1 << 24, 1 << 28
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
 class NoKernel(GraphError):
-    """The reference evaluator does not have an operation in the version at hand."""
+    """The reference evaluator has no operation of the version at hand, or cannot compute it."""
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
@@ -37,6 +49,8 @@ def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mappi
         return [_broadcast(node, arrays, attributes, where)]
     if node.op_type == "GatherElements" and len(arrays) == 2:
         return [_gathered(arrays, int(attributes.get("axis", 0)), where)]
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        return [_with_axes(node.op_type, arrays, attributes.get("axes"), where)]
     if _elements(node, arrays) > MAX_ELEMENTS:
         raise GraphError(f"{where}: its constant result would have {_elements(node, arrays)} elements, expected fewer than 2^31")
     names = [name for name in node.input if name]
@@ -53,9 +67,23 @@ def fold(node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mappi
     except NoKernel as error:
         raise NoKernel(f"{where}: {error.message}") from error
     except Exception as error:  # the reference kernels raise whatever NumPy raises
-        raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from error
+        raise NoKernel(f"{where}: cannot be evaluated on its constant inputs: {error}") from error
     values = iter(results)
     return [next(values) if name else None for name in node.output]
+
+
+def computed(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> dict[str, Array] | None:
+    """Return the results of a node of ours by its declaration; None where it has computed operands, or takes long."""
+    if any(value not in constants for value in node.operands) or sum(types[v].size for v in node.outputs) > _MOST_ELEMENTS:
+        return None
+    instance = builtin_instances().of(node, [None if v is None else types[v] for v in node.inputs])
+    program = instance.program
+    if sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements) > _MOST_STEPS:
+        return None
+    operands = {f: constants[v] for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+    results = evaluate(program, operands)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {v: results[f].astype(types[v].dtype.numpy) for f, v in zip(instance.outputs, node.outputs, strict=True)}
 
 
 def _evaluator(graph: onnx.GraphProto, opset: int) -> ReferenceEvaluator:
@@ -106,4 +134,16 @@ def _gathered(arrays: Sequence[Array | None], axis: int, where: str) -> Array:
         places[axis] = indices
         return np.asarray(data[tuple(places)])
     except IndexError as error:
+        raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from None
+
+
+def _with_axes(op: str, arrays: Sequence[Array | None], axes: Sequence[int] | None, where: str) -> Array:
+    data = arrays[0] if arrays else None
+    given = arrays[1] if len(arrays) > 1 else axes
+    if data is None:
+        raise GraphError(f"{where}: an operand is absent")
+    places = None if given is None else tuple(int(axis) for axis in np.asarray(given).reshape(-1))
+    try:
+        return np.squeeze(data, places) if op == "Squeeze" else np.expand_dims(data, places or ())
+    except ValueError as error:
         raise GraphError(f"{where}: cannot be evaluated on its constant inputs: {error}") from None

@@ -20,7 +20,7 @@ from ..ir.types import TensorType, dtype_of_numpy
 from ..ir.verify_graph import Infer, quote
 from .onnx_branch import take_branch
 from .onnx_call import Call, Convert, MoreResults, Opaque
-from .onnx_fold import NoKernel, can_fold, fold
+from .onnx_fold import INEXACT, NoKernel, can_fold, computed, fold
 from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined
 from .onnx_loop import SEQUENCES, read_sequence, unroll_loop
 from .onnx_model import tensor_array
@@ -153,9 +153,9 @@ class Importer:
 
     def _import_checked(self, node: onnx.NodeProto, where: str) -> None:
         attributes = self._attributes(node, where)
-        if self._foldable(node) and self._folded(node, attributes, where):
-            return
-        if node.op_type == "If":
+        if self._foldable(node):
+            self._folded(node, attributes, where)
+        elif node.op_type == "If":
             take_branch(self, node, attributes, where)
         elif node.op_type == "Scan":
             unroll_scan(self, node, attributes, where)
@@ -170,15 +170,28 @@ class Importer:
         names = [self.aliases.get(name, name) for name in node.input if name]
         return can_fold(node) and not is_structure(node) and all(name in self.constants for name in names)
 
-    def _folded(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> bool:
-        """Compute a node of constants, unless only our own operation can; a pass folds that one."""
-        try:
-            self._fold(node, attributes, where)
-        except NoKernel:
-            if not self._in_table(node):
-                raise
-            return False
-        return True
+    def _folded(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+        """Compute a node of constants: ONNX's reference does, or where it cannot our own operations."""
+        ours, failure = self._in_table(node), None
+        if not (ours and node.op_type in INEXACT):
+            try:
+                self._fold(node, attributes, where)
+                return
+            except NoKernel as error:
+                failure = error
+                if not ours:
+                    raise
+        first = len(self.nodes)
+        self._convert(node, attributes, where)
+        added = self.nodes[first:]
+        del self.nodes[first:]
+        for each in added:
+            values = None if declared_name(each.op, self.declared) else computed(each, self.types, self.constants)
+            self.constants.update(values or {})
+            if values is None:
+                self.nodes.append(each)
+        if failure and any(name and name not in self.types and name not in self.aliases for name in node.output):
+            raise failure
 
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         arrays = [self.constants[self.aliases.get(name, name)] if name else None for name in node.input]
