@@ -82,3 +82,19 @@ def test_a_number_of_samples_that_depends_on_values_is_refused() -> None:
         CutsError, match=r"node 'it' \(RoiAlign\): attribute 'sampling_ratio': 0 makes the number of samples depend on values"
     ):
         load_onnx(model("RoiAlign", arrays, {}, output_height=2, output_width=2))
+
+
+#: ONNX Runtime lets means lose their fraction and takes no integers for cubics, which the package of ONNX rounds.
+@pytest.mark.parametrize(("mode", "kind"), [("linear", np.uint8), ("linear", np.int32), ("cubic", np.int8)])
+def test_integers_are_resampled(mode: str, kind: Any) -> None:
+    limits = np.iinfo(np.int8 if kind is np.int32 else kind)
+    arrays = {"x": np.random.default_rng(0).integers(limits.min, limits.max, (1, 2, 5, 6)).astype(kind)}
+    constants = {"roi": np.zeros(0, np.float32), "scales": np.zeros(0, np.float32), "sizes": np.array([1, 2, 8, 9])}
+    if mode == "cubic":
+        check("Resize", arrays, constants, mode=mode)
+        return
+    ort = pytest.importorskip("onnxruntime")
+    proto = model("Resize", arrays, constants, mode=mode)
+    proto.ir_version = 8
+    found = evaluate_graph(load_onnx(proto), Registry.builtin(), arrays)["y"]
+    np.testing.assert_array_equal(found, ort.InferenceSession(proto.SerializeToString()).run(None, arrays)[0])
