@@ -17,8 +17,8 @@ def _scatter_nd(call: Call) -> None:
     """Rows of indices and their slices become one axis."""
     indices, updates = call.type(1).shape, call.type(2).shape
     rows = math.prod(indices[:-1])
-    flat = call.emit("reshape", call.operand(1), shape=(rows, indices[-1]))
-    slices = call.emit("reshape", call.operand(2), shape=(rows, *updates[len(indices) - 1 :]))
+    flat = call.emit("reshape", call.operand(1), shape=(rows, indices[-1]), allowzero=True)
+    slices = call.emit("reshape", call.operand(2), shape=(rows, *updates[len(indices) - 1 :]), allowzero=True)
     call.result("scatter_nd", call.operand(0), flat, slices, reduction=call.attribute("reduction", "none"))
 
 
@@ -48,8 +48,8 @@ def _hardmax(call: Call) -> None:
     if call.opset >= 13 or all(extent == 1 for extent in shape[axis + 1 :]):
         call.result("hardmax", call.operand(0), axis=axis)
         return
-    flat = call.emit("reshape", call.operand(0), shape=(*shape[:axis], math.prod(shape[axis:])))
-    call.result("reshape", call.emit("hardmax", flat, axis=axis), shape=shape)
+    flat = call.emit("reshape", call.operand(0), shape=(*shape[:axis], math.prod(shape[axis:])), allowzero=True)
+    call.result("reshape", call.emit("hardmax", flat, axis=axis), shape=shape, allowzero=True)
 
 
 def _max_unpool(call: Call) -> None:
@@ -73,7 +73,7 @@ def _compress(call: Call) -> None:
     if condition is None:
         call.fail("the condition is required")
     axis = call.attribute("axis", None)
-    value = call.operand(0) if axis is not None else call.emit("reshape", call.operand(0), shape=(call.type(0).size,))
+    value = call.operand(0) if axis is not None else call.emit("reshape", call.operand(0), shape=(call.type(0).size,), allowzero=True)
     chosen = condition.reshape(-1).nonzero()[0]
     call.result("gather", value, call.constant(chosen, DType.I64), axis=axis or 0)
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from ..ir.errors import GraphError
+from ..ir.graph import Attribute
 from .onnx_call import Opaque
 from .onnx_model import element_type
 from .onnx_scan import import_step, stacked
@@ -135,7 +136,8 @@ def _split(call: _Reading) -> tuple[str, ...]:
         cut = {"starts": (start,), "ends": (start + size,), "axes": (axis,)}
         (part,) = importer.add_node("slice", [value], cut, call.origin, [None])
         if dropped:
-            (part,) = importer.add_node("reshape", [part], {"shape": (*shape[:axis], *shape[axis + 1 :])}, call.origin, [None])
+            kept: dict[str, Attribute] = {"shape": (*shape[:axis], *shape[axis + 1 :]), "allowzero": True}
+            (part,) = importer.add_node("reshape", [part], kept, call.origin, [None])
         parts.append(part)
     return tuple(parts)
 

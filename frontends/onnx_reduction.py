@@ -63,8 +63,8 @@ def _softmax(op: str) -> Convert:
         inner = 1
         for extent in shape[axis:]:
             inner *= extent
-        flat = call.emit("reshape", call.operand(0), shape=(*shape[:axis], inner))
-        call.result("reshape", call.emit(op, flat, axis=axis), shape=shape)
+        flat = call.emit("reshape", call.operand(0), shape=(*shape[:axis], inner), allowzero=True)
+        call.result("reshape", call.emit(op, flat, axis=axis), shape=shape, allowzero=True)
 
     return convert
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from ..ir.errors import GraphError
+from ..ir.graph import Attribute
 from .onnx_call import Opaque
 from .onnx_functions import renamed
 from .onnx_model import tensor_array
@@ -96,5 +97,6 @@ def stacked(importer: Importer, values: list[str], axis: int, origin: str) -> st
     """Return the elements of all steps as one tensor."""
     shape = importer.types[values[0]].shape
     place = axis % (len(shape) + 1)
-    wide = [importer.add_node("reshape", [v], {"shape": (*shape[:place], 1, *shape[place:])}, origin, [None])[0] for v in values]
+    deep: dict[str, Attribute] = {"shape": (*shape[:place], 1, *shape[place:]), "allowzero": True}
+    wide = [importer.add_node("reshape", [v], deep, origin, [None])[0] for v in values]
     return wide[0] if len(wide) == 1 else importer.add_node("concat", wide, {"axis": place}, origin, [None])[0]

@@ -26,7 +26,7 @@ def _stft(call: Call) -> None:
         call.fail("a frame step, and a window or a frame length, are required")
     size = int(length) if length is not None else call.type(2).shape[0]
     shape = call.type(0).shape
-    signal = call.operand(0) if len(shape) == 3 else call.emit("reshape", call.operand(0), shape=(*shape, 1))
+    signal = call.operand(0) if len(shape) == 3 else call.emit("reshape", call.operand(0), shape=(*shape, 1), allowzero=True)
     cut = call.emit("frames", signal, window, length=size, step=int(step))
     call.result("dft", cut, axis=2, onesided=bool(call.attribute("onesided", 1)))
 

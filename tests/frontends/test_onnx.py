@@ -356,3 +356,17 @@ def test_a_body_that_the_standard_gives_for_float_only() -> None:
 def test_a_row_of_norm_zero_stays_zero(p: int) -> None:
     nodes = [node("Mul", "x", "c", outputs=["m"]), node("LpNormalization", "m", axis=1, p=p)]
     compare(model(nodes, {"x": (3, 4)}, 13, {"c": floats(1, 0, 2).reshape(3, 1)}))
+
+
+def test_axes_that_become_one_may_be_empty() -> None:
+    compare(model([node("Softmax", "x", axis=1)], {"x": (1, 2, 0)}, 11))
+
+
+def test_steps_of_a_loop_may_be_empty() -> None:
+    body = model([helper.make_node("Identity", ["keep"], ["on"]), helper.make_node("Neg", ["x"], ["seen"])], {}, 13).graph
+    kinds = [("n", TensorProto.INT64, []), ("keep", TensorProto.BOOL, []), ("on", TensorProto.BOOL, []), ("seen", F, [0, 2])]
+    infos = [helper.make_tensor_value_info(*kind) for kind in kinds]
+    body.input.extend(infos[:2])
+    del body.output[:]
+    body.output.extend(infos[2:])
+    compare(model([node("Loop", "steps", "", body=body)], {"x": (0, 2)}, 13, {"steps": np.array(3, I64)}))
