@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 import numpy as np
 from attrs import frozen
 
 from ..ir.expr import Expr, Read, expr_variables, reads
-from ..ir.index import variables
+from ..ir.index import Var, variables
 from ..ir.target import Target
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
@@ -70,11 +71,25 @@ def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
     )
 
 
+def running_axis(read: Read) -> tuple[Var | None, int]:
+    """Return the axis along which a read moves from element to element in memory, and a number that all others step by multiples of.
+
+    Others may be in the innermost index as well if they step over the whole of that axis: the parts of a split axis, digits of a number.
+    """
+    terms = read.indices[-1].terms if read.indices else ()
+    axes = [atom for atom, factor in terms if factor == 1]
+    if len(axes) != 1 or not isinstance(axis := axes[0], Var):
+        return None, 1
+    steps = [factor for atom, factor in terms if atom != axis]
+    return (axis, gcd(*steps)) if all(abs(step) >= axis.extent for step in steps) else (None, 1)
+
+
 def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
-    """Return how many elements one access moves: the vector of the dim whose last axis alone runs along the innermost tensor dim."""
-    if not read.indices or len(read.indices[-1].terms) != 1 or read.indices[-1].terms[0][1] != 1:
+    """Return how many elements one access moves: the vector of the dim whose last axis runs along the innermost tensor dim."""
+    axis, step = running_axis(read)
+    if axis is None:
         return 1
-    axis = read.indices[-1].terms[0][0]
+    widest = gcd(widest, step)
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
             return np.gcd(vector, widest)
@@ -102,8 +117,7 @@ def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> tuple[Count, 
     """
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
     used = expr_variables(expr)
-    terms = main.indices[-1].terms if main.indices else ()
-    axis = terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else None
+    axis, _ = running_axis(main)
     dims = [d for d in geometry.structure.dims if used.intersection(d) and any(a.extent > 1 for a in d)]
     loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[tile.reduction]]
     loops = [d for d in loops if used.intersection(d)]

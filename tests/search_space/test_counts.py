@@ -15,6 +15,7 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup
 from cuts.passes.check import check_schedule, features_of
 from cuts.passes.footprint import Cover, distinct, elements
+from cuts.passes.split import split_reduction
 from cuts.passes.work import group_work
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,3 +165,24 @@ def test_staged_halo_is_the_corrected_input_tile():
     image = 4 * ((7 - 1) * 2 + 7) * ((4 - 1) * 2 + 7)
     weights = 4 * 4 * 49
     assert float(np.max(features_of(group, chosen, H200).shared)) == 4 * (image + weights)
+
+
+def tiles_of(group: FusedGroup, lanes: int = 1) -> SegmentSchedule:
+    """A point that fits a product of matrices with any axes before rows and columns: both operands staged, or rows shared by lanes."""
+    (segment,) = group.segments
+    (reduction,) = segment.reductions
+    sizes = [(1, 1, 1)] * (len(segment.axes) - 2) + ([(1, 1, 1)] * 2 if lanes > 1 else [(32, 4, 4), (64, 4, 4)])
+    dims = tuple(TileDim((a,), *size) for a, size in zip(segment.axes, sizes, strict=True))
+    staging = () if lanes > 1 else (Staging(0, (), 4), Staging(1, (), 4))
+    loop = ReductionSchedule((ReduceDim(reduction.reduce, 32 * 4),), staging, 1 if lanes > 1 else 2)
+    return SegmentSchedule(dims, (loop,), lanes, 4 if lanes > 1 else 1)
+
+
+@pytest.mark.parametrize("lanes", [1, 32])
+def test_a_part_of_a_reduction_costs_what_a_reduction_of_its_length_does(lanes: int) -> None:
+    halves = split_reduction(matmul(64, 128, 1024), 4)
+    assert halves is not None
+    part, alone = (features_of(g, Schedule((tiles_of(g, lanes),)), H200) for g in (halves[0], matmul(64, 128, 256)))
+    assert int(np.max(part.grid)) == 4 * int(np.max(alone.grid))
+    for name in ("copies", "scatter", "wavefronts", "issue", "transactions", "lines"):
+        assert float(np.max(getattr(part, name))) == pytest.approx(float(np.max(getattr(alone, name)))), name
