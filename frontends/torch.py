@@ -1,13 +1,13 @@
 """PyTorch models as graphs: `load_torch(module, (example,))`, or `graph_of_export(program)` for a `torch.export` program.
 
-A program is decomposed to PyTorch's core operations and walked once; what each of them means in our vocabulary is in the tables of
-`torch_elementwise`, `torch_movement`, `torch_indexing`, `torch_reduction`, `torch_windows`, `torch_layers`, `torch_recurrent` and, for
-backward graphs, `torch_gradients`. Parameters and buffers become constants. Only these files import `torch`.
+A program is decomposed to PyTorch's core operations and walked once, which is in `torch_walk`; what each of them means in our vocabulary is
+in the tables of `torch_elementwise`, `torch_movement`, `torch_memory`, `torch_indexing`, `torch_masks`, `torch_reduction`, `torch_windows`,
+`torch_layers`, `torch_recurrent`, `torch_complex`, `torch_fourier` and, for backward graphs, `torch_gradients`. Parameters and buffers
+become constants. Only these files import `torch`.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,33 +15,15 @@ import torch
 from attrs import evolve, frozen
 from torch._decomp import get_decompositions
 
-from ..ir.errors import CutsError, GraphError, raise_all
+from ..ir.errors import GraphError
 from ..ir.graph import Graph
 from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops import Registry
 from ..ops.inference import Instances, default_inference
-from . import (
-    torch_elementwise,
-    torch_gradients,
-    torch_indexing,
-    torch_layers,
-    torch_movement,
-    torch_recurrent,
-    torch_reduction,
-    torch_windows,
-)
-from .torch_reader import Convert, Reader, array_of, read_graph
+from .torch_complex import Complex
+from .torch_reader import Reader, read_graph
+from .torch_walk import define, results, walk
 
-TABLE: dict[str, Convert] = {
-    **torch_elementwise.TABLE,
-    **torch_movement.TABLE,
-    **torch_indexing.TABLE,
-    **torch_layers.TABLE,
-    **torch_reduction.TABLE,
-    **torch_windows.TABLE,
-    **torch_recurrent.TABLE,
-    **torch_gradients.TABLE,
-}
 #: Operations that PyTorch would take apart and our vocabulary has whole.
 WHOLE = (
     "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default", "silu.default", "mish.default",
@@ -67,12 +49,19 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     program = program.run_decompositions(training_decompositions())
     reader = Reader(derive)
     inputs = _placeholders(program, reader)
-    _walk(program.graph, reader)
+    walk(program.graph, reader)
     specs = program.graph_signature.output_specs
     wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
-    found = _results(program.graph)
-    outputs = tuple(reader.output(reader.value(found[n]), specs[n].arg.name) for n in wanted)
+    found = results(program.graph)
+    outputs = tuple(_output(reader, found[n], specs[n].arg.name) for n in wanted)
     return verify_graph(read_graph(reader, name, inputs, outputs), derive)
+
+
+def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
+    value = reader.value(node)
+    if isinstance(value, Complex):
+        raise GraphError(f"output {quote(name)}: it is complex", hint="return torch.view_as_real of it")
+    return reader.output(value, name)
 
 
 @frozen
@@ -98,11 +87,11 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
     for node in places:
         if node.users or "val" in node.meta:
             reader.define_input(node)
-    _walk(graph, reader)
+    walk(graph, reader)
     names: list[str | None] = []
-    for node in _results(graph):
+    for node in results(graph):
         known = isinstance(node, torch.fx.Node)
-        names.append(reader.output(reader.value(node), node.name) if known else None)
+        names.append(_output(reader, node, node.name) if known else None)
     outputs = tuple(dict.fromkeys(name for name in names if name is not None))
     whole = read_graph(reader, "torch", (*(n.name for n in places if n in reader.values), *reader.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
@@ -113,33 +102,6 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
     registry = reader.gradients.registry
     found = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
     return Captured(found, given, tuple(names), seeds, registry, reader.gradients.texts)
-
-
-def _results(graph: torch.fx.Graph) -> list[Any]:
-    found = next(node for node in graph.nodes if node.op == "output").args[0]
-    return list(found) if isinstance(found, (list, tuple)) else [found]
-
-
-def _walk(graph: torch.fx.Graph, reader: Reader) -> None:
-    """Convert every call, and raise all that went wrong at once."""
-    errors: list[CutsError] = []
-    unsupported: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        if node.op == "call_function" and not any(n in reader.unknown for n in node.all_input_nodes):
-            _convert(node, reader, errors, unsupported)
-        elif node.op == "call_function":
-            reader.unknown.add(node)
-        elif node.op == "get_attr":
-            reader.define_constant(node, array_of(_attribute(graph, str(node.target))))
-    raise_all(_faults(unsupported) + errors)
-
-
-def _attribute(graph: torch.fx.Graph, path: str) -> torch.Tensor:
-    """Return a tensor that a graph's module holds."""
-    found: Any = graph.owning_module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
 
 
 def decompositions() -> dict[Any, Any]:
@@ -169,39 +131,10 @@ def _placeholders(program: torch.export.ExportedProgram, reader: Reader) -> tupl
         if node.op != "placeholder":
             continue
         if node.name in targets:
-            reader.define_constant(node, array_of(held[targets[node.name]]))
-        else:
+            target = targets[node.name]
+            if target is not None:  # the order of effects is a value that is no tensor
+                define(node, held[target], reader)
+        elif node.users or isinstance(node.meta.get("val"), torch.Tensor):
             reader.define_input(node)
             inputs.append(node.name)
     return tuple(inputs)
-
-
-def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsupported: dict[str, list[str]]) -> None:
-    if node.target is operator.getitem:
-        reader.values[node] = reader.values[node.args[0]][node.args[1]]  # type: ignore[index]
-        return
-    name = str(node.target)
-    convert = TABLE.get(name) or TABLE.get(name.rpartition(".")[0])
-    if convert is None:
-        unsupported.setdefault(name, []).append(node.name)
-        reader.unknown.add(node)
-        return
-    try:
-        arguments = [reader.argument(a) for a in node.args]
-        keywords = {k: reader.argument(v) for k, v in node.kwargs.items()}
-        reader.origin = node.name
-        reader.values[node] = convert(reader, *arguments, **keywords)
-    except CutsError as error:
-        reader.unknown.add(node)
-        errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
-    except TypeError as error:
-        reader.unknown.add(node)
-        errors.append(GraphError(f"node {quote(node.name)} ({name}): an argument is not supported ({error})"))
-
-
-def _faults(unsupported: Mapping[str, Sequence[str]]) -> list[CutsError]:
-    if not unsupported:
-        return []
-    parts = [f"{op} (node{'s' * (len(names) > 1)} {', '.join(map(quote, names[:4]))})" for op, names in sorted(unsupported.items())]
-    count = len(parts)
-    return [GraphError(f"{count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}")]

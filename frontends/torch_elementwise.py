@@ -109,6 +109,53 @@ def _elu(reader: Reader, x: Value, alpha: float = 1, scale: float = 1, input_sca
     return y if scale == 1 else reader.emit("mul", y, reader.constant(scale, dtype=reader.type(x).dtype))
 
 
+def _scaled_unary(op: str, before: float = 1, after: float = 1) -> Convert:
+    """Return the conversion of `after * op(before * x)`."""
+
+    def convert(reader: Reader, x: Value) -> Any:
+        x = x if reader.type(x).dtype.is_float else reader.cast(x, DType.F32)
+        dtype = reader.type(x).dtype
+        x = x if before == 1 else reader.emit("mul", x, reader.constant(before, dtype=dtype))
+        y = reader.emit(op, x)
+        return y if after == 1 else reader.emit("mul", y, reader.constant(after, dtype=dtype))
+
+    return convert
+
+
+def _softplus(reader: Reader, x: Value, beta: float = 1, threshold: float = 20) -> Any:
+    return _scaled_unary("softplus", beta, 1 / beta)(reader, x)
+
+
+def _round_decimals(reader: Reader, x: Value, *, decimals: int) -> Any:
+    return _scaled_unary("round", 10.0**decimals, 10.0**-decimals)(reader, x)
+
+
+def _hypot(reader: Reader, a: Any, b: Any) -> Any:
+    return reader.emit("sqrt", reader.emit("add", *(reader.emit("mul", v, v) for v in reader.common(a, b))))
+
+
+def _negative(reader: Reader, x: Value) -> Any:
+    return reader.emit("less", x, reader.constant(0, dtype=reader.type(x).dtype))
+
+
+def _copy_sign(reader: Reader, x: Any, sign: Any) -> Any:
+    x, sign = reader.common(x, sign)
+    size = reader.emit("abs", x)
+    return reader.emit("where", _negative(reader, sign), reader.emit("neg", size), size)
+
+
+def _shift(direction: str) -> Convert:
+    return lambda reader, a, b: reader.emit("bit_shift", *reader.common(a, b), direction=direction)
+
+
+def _randomised_relu(
+    reader: Reader, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
+) -> Any:
+    if training:
+        reader.fail("random slopes are not supported; export the model for inference")
+    return reader.emit("leaky_relu", x, alpha=(low + high) / 2), noise
+
+
 def _logical(op: str) -> Convert:
     def convert(reader: Reader, *operands: Any) -> Any:
         if all(isinstance(v, Value) and reader.type(v).dtype.is_int for v in operands) and op in ("and", "or", "xor", "not"):
@@ -145,7 +192,12 @@ TABLE: dict[str, Convert] = {
     "aten.clamp_min": lambda reader, x, low: _clamp(reader, x, low),
     "aten.clamp_max": lambda reader, x, high: _clamp(reader, x, None, high),
     "aten.gelu": _gelu, "aten.leaky_relu": _leaky_relu, "aten.elu": _elu, "aten.silu": _unary("swish"),
-    "aten.softplus": lambda reader, x, beta=1, threshold=20: _unary("softplus")(reader, x) if beta == 1 else reader.fail("beta must be 1"),
+    "aten.softplus": _softplus, "aten.exp2": _scaled_unary("exp", float(np.log(2))),
+    "aten.log2": _scaled_unary("log", 1, float(1 / np.log(2))), "aten.log10": _scaled_unary("log", 1, float(1 / np.log(10))),
+    "aten.hypot": _hypot, "aten.copysign": _copy_sign, "aten.signbit": _negative, "aten.round.decimals": _round_decimals,
+    "aten.erfc": lambda reader, x: reader.emit("sub", reader.constant(1, dtype=reader.type(x).dtype), reader.emit("erf", x)),
+    "aten.__lshift__": _shift("LEFT"), "aten.bitwise_left_shift": _shift("LEFT"), "aten.rrelu_with_noise_functional": _randomised_relu,
+    "aten.__rshift__": _shift("RIGHT"), "aten.bitwise_right_shift": _shift("RIGHT"),
     "aten.hardswish": _unary("hard_swish"), "aten.hardsigmoid": _unary("hard_sigmoid", alpha=1 / 6, beta=0.5), "aten.mish": _unary("mish"),
     "aten.log1p": lambda reader, x: reader.emit("log", reader.emit("add", x, reader.constant(1, dtype=reader.type(x).dtype))),
     "aten.expm1": lambda reader, x: reader.emit("sub", reader.emit("exp", x), reader.constant(1, dtype=reader.type(x).dtype)),

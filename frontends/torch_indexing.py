@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.types import DType
+from .torch_masks import is_mask, put_where
 from .torch_movement import expand, unsqueeze
 from .torch_reader import Convert, Reader, Value
 
@@ -114,6 +115,8 @@ def index(reader: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
 
 
 def _index_put(reader: Reader, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Any:
+    if is_mask(reader, indices):
+        return put_where(reader, x, indices, values, accumulate)
     axes, rows, shape = _places(reader, x, indices)
     rank, width, count = len(reader.shape(x)), len(shape), int(np.prod(shape, dtype=int))
     order, back = _to_front(rank, axes), _result_order(axes, rank, len(shape))

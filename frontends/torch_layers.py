@@ -105,7 +105,7 @@ def _four_axes(reader: Reader, value: Value) -> Value:
 
 TABLE: dict[str, Convert] = {
     "aten.mm": _mm, "aten.bmm": _mm, "aten.mv": _mm, "aten.dot": _mm, "aten.matmul": _mm, "aten.addmm": _addmm,
-    "aten.baddbmm": _baddbmm, "aten.scaled_dot_product_attention": _attention,
+    "aten.baddbmm": _baddbmm, "aten.addmv": _baddbmm, "aten.scaled_dot_product_attention": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention, "aten._scaled_dot_product_flash_attention": _flash_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,

@@ -53,6 +53,7 @@ class Reader:
     values: dict[torch.fx.Node, Any] = field(factory=dict)
     unknown: set[torch.fx.Node] = field(factory=set)
     origin: str = ""
+    node: torch.fx.Node | None = None
     taken: set[str] = field(factory=set)
     seeds: list[str] = field(factory=list)
     gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..ir.types import DType
+from .torch_movement import unsqueeze
 from .torch_reader import Convert, Reader, Value, dtype_of
 
 
@@ -59,6 +60,29 @@ def _norm(reader: Reader, x: Value, order: float = 2, axes: Any = None, keep: bo
         return reader.emit("reduce_sum", reader.cast(reader.cast(x, DType.BOOL), kind), **given)
     total = reader.emit("reduce_sum", reader.emit("pow", size, reader.constant(order, dtype=kind)), **given)
     return reader.emit("pow", total, reader.constant(1 / order, dtype=kind))
+
+
+def _distances(reader: Reader, a: Value, b: Value, order: float, *_: Any) -> Any:
+    """The norm of every difference between rows of two matrices."""
+    rank = len(reader.shape(a))
+    return _norm(reader, reader.emit("sub", unsqueeze(reader, a, rank - 1), unsqueeze(reader, b, len(reader.shape(b)) - 2)), order, (-1,))
+
+
+def _kth(reader: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
+    """The k-th least element and its place."""
+    axis %= len(reader.shape(x))
+    found = _top_k(reader, x, k, axis, largest=False)
+    last = [reader.emit("slice", v, starts=(k - 1,), ends=(k,), axes=(axis,)) for v in found]
+    shape = tuple(n for a, n in enumerate(reader.shape(x)) if a != axis)
+    return tuple(last if keep else (reader.emit("reshape", v, shape=shape) for v in last))
+
+
+def _median(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+    """The lower one of the two elements in the middle."""
+    if axis is None:
+        flat = reader.emit("reshape", x, shape=(-1,))
+        return _kth(reader, flat, (reader.type(x).size + 1) // 2, 0)[0]
+    return _kth(reader, x, (reader.shape(x)[axis] + 1) // 2, axis, keep)
 
 
 def _sort(reader: Reader, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
@@ -118,5 +142,6 @@ TABLE: dict[str, Convert] = {
     "aten.argmin": _position("argmin"), "aten.any": _truth("reduce_max"), "aten.all": _truth("reduce_min"),
     "aten._softmax": _softmax("softmax"), "aten._log_softmax": _softmax("log_softmax"), "aten.topk": _top_k,
     "aten.cumsum": _cumulative("cumsum"), "aten.cumprod": _cumulative("cumprod"), "aten.linalg_vector_norm": _norm,
+    "aten._cdist_forward": _distances, "aten.kthvalue": _kth, "aten.median": _median,
     "aten.sort.default": _sort, "aten.sort.stable": _sort_stable,
 }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.types import DType
+from .torch_movement import unsqueeze
 from .torch_reader import Convert, Reader, Value
 
 
@@ -74,6 +75,20 @@ def adaptive_pool(reader: Reader, x: Value, sizes: Any, once: bool = False) -> A
     return y if once or reader.shape(y)[2:] == wanted else adaptive_pool(reader, y, wanted)
 
 
+def _batched(convert: Convert, rank: int) -> Convert:
+    """Return a conversion for `rank` axes of space that takes one element of a batch alone, too."""
+
+    def apply(reader: Reader, x: Value, *arguments: Any, **keywords: Any) -> Any:
+        if len(reader.shape(x)) == rank + 2:
+            return convert(reader, x, *arguments, **keywords)
+        found = convert(reader, unsqueeze(reader, x, 0), *arguments, **keywords)
+        results = found if isinstance(found, tuple) else (found,)
+        alone = tuple(reader.emit("reshape", y, shape=reader.shape(y)[1:]) for y in results)
+        return alone if isinstance(found, tuple) else alone[0]
+
+    return apply
+
+
 def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
     """Return the places of each window and their weights, 0 where a window is shorter than the longest."""
     starts = [n * size // wanted for n in range(wanted)]
@@ -117,10 +132,15 @@ def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: i
     return reader.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
 
 
+_POOLS: dict[str, tuple[Convert, int]] = {
+    "adaptive_max_pool2d": (adaptive_max_pool, 2), "adaptive_max_pool3d": (adaptive_max_pool, 3), "max_pool2d_with_indices": (max_pool, 2),
+    "max_pool3d_with_indices": (max_pool, 3), "avg_pool1d": (average_pool, 1), "avg_pool2d": (average_pool, 2),
+    "avg_pool3d": (average_pool, 3), "_adaptive_avg_pool2d": (adaptive_pool, 2), "_adaptive_avg_pool3d": (adaptive_pool, 3),
+    "adaptive_avg_pool1d": (adaptive_pool, 1),
+}  # fmt: skip
+
 TABLE: dict[str, Convert] = {
-    "aten.convolution": convolution, "aten.adaptive_max_pool2d": adaptive_max_pool, "aten.adaptive_max_pool3d": adaptive_max_pool,
-    "aten.max_pool2d_with_indices": max_pool, "aten.max_pool3d_with_indices": max_pool, "aten.avg_pool1d": average_pool,
-    "aten.avg_pool2d": average_pool, "aten.avg_pool3d": average_pool, "aten._adaptive_avg_pool2d": adaptive_pool,
-    "aten._adaptive_avg_pool3d": adaptive_pool, "aten.adaptive_avg_pool1d": adaptive_pool, "aten.grid_sampler_2d": grid_sample,
-    "aten.grid_sampler_3d": grid_sample, "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+    "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
+    "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+    **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

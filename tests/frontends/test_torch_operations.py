@@ -1,0 +1,92 @@
+"""PyTorch's operations on masks, complex numbers, memory and numbers compute what PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.frontends.torch import load_torch  # noqa: E402  # torch is optional
+from cuts.ir.errors import CutsError  # noqa: E402
+from cuts.ops import Registry  # noqa: E402
+from cuts.ops.reference import evaluate_graph  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+
+
+class Function(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A function as a module, with a constant of complex numbers."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.turns = torch.nn.Buffer(torch.polar(torch.ones(8), torch.arange(8.0)))
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x, self.turns)
+
+
+def masks(x: Any, turns: Any) -> Any:
+    y, z, w = x.clone(), x.clone(), x.clone()
+    y[x > 0.5] = 0.5
+    z[x[..., 0] > 0] = torch.arange(8.0)
+    w[:, x[0] > 0] = 1
+    source = torch.arange(48.0)
+    edges = torch.linspace(-1, 1, 5)
+    return y, z, w, x.masked_scatter(x > 0, source), torch.bucketize(x, edges), torch.searchsorted(x.sort()[0], x[..., :2], right=True)
+
+
+def complexes(x: Any, turns: Any) -> Any:
+    pairs = torch.view_as_complex(x.reshape(2, 3, 4, 2))
+    spectrum = torch.stft(x.flatten(1), 8, 4, window=torch.hann_window(8), return_complex=True)
+    z = torch.complex(x, x + 1)
+    product = (z.mT @ (z - 2j).conj() / turns).sum(1)
+    joined = torch.cat([torch.where(x > 0, z, 1j), torch.nn.functional.pad(z, (1, 1))[..., 1:-1] ** 2], 1)
+    return (
+        torch.view_as_real(pairs * turns[:4]).flatten(2), spectrum.abs(), torch.istft(spectrum, 8, 4, window=torch.hann_window(8)),
+        torch.fft.ifftn(torch.fft.fftn(x, dim=(1, 2)) * z).imag, torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho") * 2, norm="ortho"),
+        product.imag, joined.real, torch.exp(z * 1j).real, (1 / z).imag,
+    )  # fmt: skip
+
+
+def memory(x: Any, turns: Any) -> Any:
+    written = torch.empty_like(x)
+    written.copy_(x)
+    return x.as_strided((2, 3, 3, 4), (24, 8, 2, 1)), x.clone().fill_(2.0) + written, torch.nn.functional.avg_pool2d(x, (1, 2))
+
+
+def numbers(x: Any, turns: Any) -> Any:
+    many = torch.stack([torch.log2(x.abs() + 1), torch.log10(x.abs() + 1), torch.exp2(x), torch.hypot(x, x + 1), torch.copysign(x, -x)])
+    more = torch.stack([torch.nn.functional.softplus(x, beta=2), torch.erfc(x), torch.round(x, decimals=1), torch.signbit(x).float()])
+    chosen = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x.cos(), (x,))
+    whole = (x * 10).long()
+    places = x.kthvalue(3, 1)[1], x.median(-1)[0], x.median(), (whole << 2) >> 1
+    return many, more, chosen, torch.cdist(x, x[:, :2]), torch.cdist(x, x[:, :2], p=1), torch.addmv(x[0, :, 0], x[0], x[1, 0]), *places
+
+
+@pytest.mark.parametrize("function", [masks, complexes, memory, numbers])
+def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    module, x = Function(function), torch.randn(2, 3, 8)
+    graph = load_torch(module, (x,))
+    found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: x.numpy()})
+    for output, value in zip(graph.outputs, module(x), strict=True):
+        assert (found[output].shape, graph.types[output].dtype.numpy) == (value.shape, value.numpy().dtype)
+        np.testing.assert_allclose(found[output], value.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x, turns: torch.linalg.inv(x[:, :, :3]), "1 operation is not supported: aten.linalg_inv_ex"),
+        (lambda x, turns: torch.fft.rfft(x), "output '_fft_r2c': it is complex; return torch.view_as_real of it"),
+        (lambda x, turns: x.mT.as_strided((2, 2), (1, 3)), "does not lie in memory in order"),
+    ],
+)
+def test_what_cannot_be_read_is_explained(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(CutsError, match=message):
+        load_torch(Function(function), (torch.randn(2, 3, 8),))
