@@ -370,3 +370,9 @@ def test_steps_of_a_loop_may_be_empty() -> None:
     del body.output[:]
     body.output.extend(infos[2:])
     compare(model([node("Loop", "steps", "", body=body)], {"x": (0, 2)}, 13, {"steps": np.array(3, I64)}))
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+def test_cubic_samples_around_a_place_beyond_the_border(corners: int) -> None:
+    sample = node("GridSample", "x", "g", mode="bicubic", padding_mode="border", align_corners=corners)
+    compare(model([sample], {"x": (1, 1, 4, 5), "g": (1, 3, 4, 2)}, 16))
