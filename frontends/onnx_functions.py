@@ -68,6 +68,12 @@ def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
     return {name: attribute.type.value for name, attribute in schema.attributes.items()}
 
 
+def most_operands(node: onnx.NodeProto) -> int:
+    """Return how many operands the newest version of an operation takes; those of a domain that we do not know are as many as there are."""
+    schema = standard_schema(node, onnx.defs.onnx_opset_version())
+    return len(node.input) if schema is None else int(schema.max_input)
+
+
 def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
     if type_ is None:
         return onnx.TypeProto()

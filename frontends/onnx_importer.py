@@ -21,7 +21,7 @@ from ..ir.verify_graph import Infer, quote
 from .onnx_branch import take_branch
 from .onnx_call import Call, Convert, MoreResults, Opaque
 from .onnx_fold import INEXACT, NoKernel, can_fold, computed, fold
-from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined
+from .onnx_functions import attribute_types, declared_name, function_body, has_function, inlined, most_operands
 from .onnx_loop import SEQUENCES, read_sequence, unroll_loop
 from .onnx_model import tensor_array
 from .onnx_scan import unroll_scan
@@ -153,6 +153,8 @@ class Importer:
 
     def _import_checked(self, node: onnx.NodeProto, where: str) -> None:
         attributes = self._attributes(node, where)
+        if any(node.input[most_operands(node) :]) and not declared_name(node.op_type, self.declared):
+            raise GraphError(f"{where}: expected at most {most_operands(node)} operands, found {len(node.input)}")
         if self._foldable(node):
             self._folded(node, attributes, where)
         elif node.op_type == "If":

@@ -62,7 +62,10 @@ def _max_unpool(call: Call) -> None:
     if wanted is None:
         call.result("max_unpool", call.operand(0), call.operand(1), sizes=tuple(natural))
         return
-    more = [int(n) - natural[axis] for axis, n in enumerate(wanted.reshape(-1)[2:])]
+    asked = wanted.reshape(-1).tolist()
+    more = [n - natural[axis] for axis, n in enumerate(asked[2:])]
+    if tuple(asked[:2]) != call.type(0).shape[:2] or len(more) != rank or min(more, default=0) < 0:
+        call.fail(f"expected a shape of at least {[*call.type(0).shape[:2], *natural]}, larger in space only, found {asked}")
     placed = call.emit("max_unpool", call.operand(0), call.operand(1), sizes=tuple(natural))
     call.result("pad", placed, pads=(0,) * (rank + 4) + tuple(more))
 

@@ -24,6 +24,8 @@ def _to_shape(call: Call, shape: tuple[int, ...]) -> None:
 def _flatten(call: Call) -> None:
     shape = call.type(0).shape
     axis = call.attribute("axis", 1)
+    if not -len(shape) <= axis <= len(shape):
+        call.fail(f"expected an axis from {-len(shape)} to {len(shape)}, found {axis}")
     axis += len(shape) if axis < 0 else 0
     _to_shape(call, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
@@ -40,7 +42,10 @@ def _squeeze(call: Call) -> None:
 
 def _unsqueeze(call: Call) -> None:
     shape, axes = list(call.type(0).shape), call.ints("axes", 1) or ()
-    for axis in sorted(_axis(call, axis, len(shape) + len(axes)) for axis in axes):
+    places = sorted(_axis(call, axis, len(shape) + len(axes)) for axis in axes)
+    if len(set(places)) < len(places):
+        call.fail(f"expected each axis once, found {list(axes)}")
+    for axis in places:
         shape.insert(axis, 1)
     _to_shape(call, tuple(shape))
 
@@ -93,6 +98,8 @@ def _split(call: Call) -> None:
     if sizes is None:
         part = -(-extent // count)
         sizes = (*(part,) * (count - 1), extent - part * (count - 1))
+    if min(sizes, default=0) < 0 or sum(sizes) != extent:
+        call.fail(f"expected sizes that add up to {extent}, found {list(sizes)}")
     if 0 not in sizes:
         call.result("split", call.operand(0), axis=axis, split=sizes)
         return
