@@ -78,8 +78,7 @@ def _rescaled(call: Call, value: str, scales: tuple[int, int, int], zero: int, a
             scale = call.emit("reshape", scale, shape=tuple(-1 if n == axis % rank else 1 for n in range(rank)))
         factors.append(scale)
     real = call.emit("mul", call.emit("mul", real, factors[0]), factors[1])
-    point = call.operand(zero)
-    call.result("quantize", real, factors[2], point, to=call.builder.type_of(point).dtype.value)
+    call.result("quantize", real, factors[2], _fitted(call, scales[2], zero), to=call.type(zero).dtype.value)
 
 
 def _qlinear_matmul(call: Call) -> None:

@@ -31,7 +31,6 @@ def _resize(call: Call) -> None:
     axes = call.ints("axes")
     scales, sizes = _scales(call, "scales", 2), call.ints("sizes", 3)
     policy, shape = call.attribute("keep_aspect_ratio_policy", "stretch"), call.type(0).shape
-    roi = _roi(call, axes)
     if axes is not None:
         scales = None if not scales else tuple(_spread(axes, scales, (1.0,) * len(shape)))
     if sizes and policy != "stretch":
@@ -39,6 +38,7 @@ def _resize(call: Call) -> None:
     elif axes is not None:
         sizes = None if not sizes else tuple(int(v) for v in _spread(axes, sizes, shape))
     place = call.attribute("coordinate_transformation_mode", "half_pixel")
+    roi = _roi(call, axes) if place == "tf_crop_and_resize" else [(0.0, 1.0)] * len(shape)
     flags = {"antialias": bool(call.attribute("antialias", 0)), "exclude_outside": bool(call.attribute("exclude_outside", 0))}
     extrapolation, nearest = call.attribute("extrapolation_value", 0.0), call.attribute("nearest_mode", "round_prefer_floor")
     rule = Rule(_KERNELS.get(mode, mode), place, call.attribute("cubic_coeff_a", -0.75), **flags, nearest=nearest)

@@ -390,3 +390,20 @@ def test_steps_of_a_loop_may_be_empty() -> None:
 def test_cubic_samples_around_a_place_beyond_the_border(corners: int) -> None:
     sample = node("GridSample", "x", "g", mode="bicubic", padding_mode="border", align_corners=corners)
     compare(model([sample], {"x": (1, 1, 4, 5), "g": (1, 3, 4, 2)}, 16))
+
+
+def test_a_region_counts_only_where_one_is_cropped() -> None:
+    constants = {"scales": floats(1, 1, 2)}
+    compare(model([node("Resize", "x", "r", "scales", mode="linear")], {"x": (1, 2, 3), "r": (6,)}, 13, constants))
+
+
+def test_a_zero_point_may_have_an_axis_that_its_scale_has_not() -> None:
+    constants = {
+        "s": np.float32(0.05), "z": np.uint8(3), "w": np.arange(6, dtype=np.uint8).reshape(3, 2), "last": np.array([7], np.uint8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearMatMul", ["q", "s", "z", "w", "s", "z", "s", "last"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    compare(model(nodes, {"x": (2, 3)}, 13, {name: np.asarray(value) for name, value in constants.items()}))
