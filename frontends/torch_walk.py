@@ -44,10 +44,10 @@ OF_COMPLEX = {**torch_complex.OF_COMPLEX, **torch_fourier.OF_COMPLEX}
 
 
 def walk(graph: torch.fx.Graph, reader: Reader) -> None:
-    """Convert every call, and raise all that went wrong at once."""
+    """Convert every call that a result needs, and raise all that went wrong at once."""
     errors: list[CutsError] = []
     unsupported: dict[str, list[str]] = {}
-    for node in graph.nodes:
+    for node in _needed(graph):
         if node.op == "call_function" and not any(n in reader.unknown for n in node.all_input_nodes):
             _convert(node, reader, errors, unsupported)
         elif node.op == "call_function":
@@ -55,6 +55,15 @@ def walk(graph: torch.fx.Graph, reader: Reader) -> None:
         elif node.op == "get_attr":
             define(node, _attribute(graph, str(node.target)), reader)
     raise_all(_faults(unsupported) + errors)
+
+
+def _needed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the nodes that results depend on, in order: no assertion is among them, nor what only assertions read."""
+    needed: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in needed:
+            needed.update(node.all_input_nodes)
+    return [node for node in graph.nodes if node in needed]
 
 
 def define(node: torch.fx.Node, held: Any, reader: Reader) -> None:

@@ -54,6 +54,7 @@ def complexes(x: Any, turns: Any) -> Any:
 
 
 def memory(x: Any, turns: Any) -> Any:
+    torch._check(x.argmax().item() >= 0)  # an assertion on a computed value says nothing of results
     written = torch.empty_like(x)
     written.copy_(x)
     return x.as_strided((2, 3, 3, 4), (24, 8, 2, 1)), x.clone().fill_(2.0) + written, torch.nn.functional.avg_pool2d(x, (1, 2))
