@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from .torch_reader import Convert, Reader, Value, array_of, dtype_of
+from ..ir.types import DType
+from .torch_reader import DTYPES, Convert, Reader, Value, array_of, dtype_of
 
 _END = (1 << 63) - 1
 
@@ -67,7 +69,15 @@ def _select(reader: Reader, x: Value, axis: int, index: int) -> Any:
 
 def _cat(reader: Reader, values: Sequence[Value], axis: int = 0) -> Any:
     filled = [v for v in values if reader.shape(v) != (0,)] or values[:1]
+    kind = _promoted(reader, values)
+    filled = [reader.cast(v, kind) for v in filled]
     return filled[0] if len(filled) == 1 else reader.emit("concat", *filled, axis=axis % len(reader.shape(filled[0])))
+
+
+def _promoted(reader: Reader, values: Sequence[Value]) -> DType:
+    """Return the element type that PyTorch gives tensors of several ones when it joins them."""
+    kinds = {kind: torch_kind for torch_kind, kind in DTYPES.items()}
+    return dtype_of(functools.reduce(torch.promote_types, (kinds[reader.type(v).dtype] for v in values)))
 
 
 def _stack(reader: Reader, values: Sequence[Value], axis: int = 0) -> Any:

@@ -57,7 +57,8 @@ def memory(x: Any, turns: Any) -> Any:
     torch._check(x.argmax().item() >= 0)  # an assertion on a computed value says nothing of results
     written = torch.empty_like(x)
     written.copy_(x)
-    return x.as_strided((2, 3, 3, 4), (24, 8, 2, 1)), x.clone().fill_(2.0) + written, torch.nn.functional.avg_pool2d(x, (1, 2))
+    joined = torch.cat([torch.arange(2), x[0, 0]])
+    return joined, x.as_strided((2, 3, 3, 4), (24, 8, 2, 1)), x.clone().fill_(2.0) + written, torch.nn.functional.avg_pool2d(x, (1, 2))
 
 
 def numbers(x: Any, turns: Any) -> Any:
