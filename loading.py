@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -18,7 +18,10 @@ from .ir.verify_graph import quote, verify_graph
 from .ops import Registry
 from .ops.inference import Instances
 
-ModelLike: TypeAlias = Graph | str | os.PathLike[str]
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+ModelLike: TypeAlias = "Graph | str | os.PathLike[str] | bytes | ModelProto"
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 
@@ -61,10 +64,15 @@ def spec_of_texts(texts: Mapping[str, str]) -> Spec:
 
 
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Graph:
-    """Return the graph of a model: a graph, graph.json, an ONNX file, a `.pt2` of torch.export, or `-` for graph.json on standard input."""
+    """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), or the path of a file.
+
+    A file is graph.json (`-` reads it from standard input), an ONNX model, or a `.pt2` of torch.export.
+    """
     infer = spec.instances.infer
     if isinstance(model, Graph):
         return _with_shapes(model, spec, shapes or {})
+    if not isinstance(model, (str, os.PathLike)):
+        return _load_onnx(_checked(model), spec, shapes or {})
     path = os.fspath(model)
     if path.lower().endswith(".onnx"):
         return _load_onnx(path, spec, shapes or {})
@@ -76,12 +84,23 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Gr
     return _with_shapes(graph, spec, shapes or {})
 
 
-def _load_onnx(path: str, spec: Spec, shapes: Shapes) -> Graph:
+def _checked(model: bytes | ModelProto) -> bytes | ModelProto:
+    """Refuse what is no model, which a caller without a type checker may pass."""
+    if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+        return model
+    raise UsageError(
+        f"a model is a path, a graph, or an ONNX model (ModelProto or bytes), not {type(model).__module__}.{type(model).__name__}",
+        hint="cuts.frontends.torch reads PyTorch's modules (load_torch) and exported programs (graph_of_export)",
+    )
+
+
+def _load_onnx(model: str | bytes | ModelProto, spec: Spec, shapes: Shapes) -> Graph:
     try:
         from .frontends.onnx import load_onnx
     except ImportError as error:
-        raise BackendError(f"reading {path} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'") from error
-    return load_onnx(path, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
+        name = model if isinstance(model, str) else "an ONNX model"
+        raise BackendError(f"reading {name} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'") from error
+    return load_onnx(model, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
 
 
 def _load_torch(path: str, spec: Spec, shapes: Shapes) -> Graph:

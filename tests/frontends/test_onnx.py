@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import cuts
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from cuts.frontends.onnx import load_onnx  # noqa: E402  # onnx is optional
-from cuts.ir.errors import CutsError, ErrorList  # noqa: E402
+from cuts.ir.errors import CutsError, ErrorList, UsageError  # noqa: E402
 from cuts.ir.graph import Graph  # noqa: E402
 from cuts.ops import Registry  # noqa: E402
 from cuts.ops.reference import evaluate_graph  # noqa: E402
@@ -407,3 +408,12 @@ def test_a_zero_point_may_have_an_axis_that_its_scale_has_not() -> None:
         helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
     ]
     compare(model(nodes, {"x": (2, 3)}, 13, {name: np.asarray(value) for name, value in constants.items()}))
+
+
+def test_a_model_may_come_from_memory() -> None:
+    proto = model([node("Relu", "x")], {"x": (2, 3)}, 18)
+    x = np.array([[-1, 0, 1], [2, -2, 3]], np.float32)
+    for form in (proto, proto.SerializeToString()):
+        assert np.array_equal(cuts.build(form, "reference").run({"x": x})["y"], np.maximum(x, 0))
+    with pytest.raises(UsageError, match=r"a model is a path, a graph, or an ONNX model .*, not builtins\.dict"):
+        cuts.build({"nodes": []}, "reference")  # type: ignore[arg-type]
