@@ -130,12 +130,13 @@ def make_plan(
 
 
 def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
-    """Return the tensors that matter at run time, in a stable order."""
+    """Return the tensors that matter at run time, in a stable order; a constant does too where only views of it are read."""
     names = dict.fromkeys((*compiled.graph.inputs, *compiled.graph.outputs))
     for step in compiled.steps:
         arguments = compiled.kernels[step.kernel].arguments
         names |= dict.fromkeys(t for a, t in zip(arguments, step.tensors, strict=True) if not a.table)
-    return tuple(names)
+    buffers = (compiled.storages[t].buffer for t in tuple(names) if t in compiled.storages)
+    return tuple(names | dict.fromkeys(b for b in buffers if b in compiled.graph.constants))
 
 
 def extent_bytes(type_: TensorType, storage: Storage) -> int:
