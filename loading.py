@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from attrs import evolve, field, frozen
 
@@ -18,10 +18,15 @@ from .ir.verify_graph import quote, verify_graph
 from .ops import Registry
 from .ops.inference import Instances
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
-ModelLike: TypeAlias = "Graph | str | os.PathLike[str] | bytes | ModelProto"
+@runtime_checkable
+class Message(Protocol):
+    """A protocol buffer's message: of ONNX, a `ModelProto`."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+ModelLike: TypeAlias = Graph | str | os.PathLike[str] | bytes | Message
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 
@@ -84,9 +89,9 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Gr
     return _with_shapes(graph, spec, shapes or {})
 
 
-def _checked(model: bytes | ModelProto) -> bytes | ModelProto:
-    """Refuse what is no model, which a caller without a type checker may pass."""
-    if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+def _checked(model: object) -> Any:
+    """Return a model in memory; refuse what is none, which a caller without a type checker may pass."""
+    if isinstance(model, (bytes, Message)):
         return model
     raise UsageError(
         f"a model is a path, a graph, or an ONNX model (ModelProto or bytes), not {type(model).__module__}.{type(model).__name__}",
@@ -94,7 +99,7 @@ def _checked(model: bytes | ModelProto) -> bytes | ModelProto:
     )
 
 
-def _load_onnx(model: str | bytes | ModelProto, spec: Spec, shapes: Shapes) -> Graph:
+def _load_onnx(model: Any, spec: Spec, shapes: Shapes) -> Graph:
     try:
         from .frontends.onnx import load_onnx
     except ImportError as error:
