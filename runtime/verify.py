@@ -57,13 +57,18 @@ def tolerance(dtype: DType, length: int, depth: int = 1) -> float:
 
 
 def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Comparison:
-    """Compare two arrays: differences count relative to an element's own magnitude plus the tensor's root mean square."""
+    """Compare two arrays: differences count relative to an element's own magnitude plus the tensor's root mean square.
+
+    A value that the type of what was found cannot hold is infinite there, whatever the oracle computed with more bits.
+    """
     if found.shape != expected.shape:
         return Comparison(tensor, math.inf, allowed, f"shape {list(found.shape)}, expected {list(expected.shape)}")
     if found.size == 0:
         return Comparison(tensor, 0.0, allowed, "")
     with np.errstate(all="ignore"):
         got, want = found.astype(np.float64), expected.astype(np.float64)
+        if np.issubdtype(found.dtype, np.floating):
+            want = np.where(np.isinf(expected.astype(found.dtype)), np.copysign(math.inf, want), want)
         same = (got == want) | (np.isnan(got) & np.isnan(want))
         finite = np.isfinite(want)
         scale = math.sqrt(float(np.mean(np.square(want[finite])))) if finite.any() else 0.0
