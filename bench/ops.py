@@ -330,7 +330,7 @@ def main() -> None:
     """Measure what is missing and print the table."""
     options = arguments()
     rows = read_rows(options.out)
-    if not options.table:
+    if not (options.table or options.markdown):
         target = find_target(options.target)
         device = open_device(target)
         torch = None if options.no_peers else load_torch()
