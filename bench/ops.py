@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 from attrs import define, field
-from cuts.backends.contraction import find_convolution
-from cuts.backends.device import Device, Launch, Pointer, Timing, open_device
+from cuts.backends.device import Device, Timing, open_device
 from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
-from cuts.backends.vendor import require_library
-from cuts.bench.peers import View, function_of, load_torch
+from cuts.bench.contenders import Peers, copy_bandwidth, copying, together
+from cuts.bench.peers import load_torch
 from cuts.bench.records import (
     Baselines,
     Row,
@@ -38,16 +36,14 @@ from cuts.bench.records import (
 )
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, group_of, tune
-from cuts.ir.errors import BackendError, CutsError
+from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, parts, tune
+from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.selector import MeasuredSelector
 from cuts.search.session import tuning_session
 
 #: Cases that are tuned together: enough to keep all workers busy, few enough to stop in time.
 TOGETHER = 24
-#: Error relative to the root mean square of a result at which a row counts as wrong.
-WRONG = 1e-3
 
 
 @define
@@ -141,7 +137,7 @@ class Suite:
             sets.append(Memory(tuned, self.device))
             sets[-1].copy(first)
         launches = bind(tuned, self.device, sets)
-        contenders = [Contender("cuts", self.device.capture(_all(launches)), len(sets))]
+        contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         if tuned.case.kind in ("memory", "gemv"):
             contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
         kept = self.baselines.peers.get(tuned.case.key, {}) if self.options.reuse else {}
@@ -167,132 +163,14 @@ class Suite:
         return found | copied | ({"wrong": wrong} if wrong else {})
 
 
-def _all(launches: Sequence[Launch]) -> Launch:
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run
-
-
 def describe(record: Any) -> dict[str, object]:
     """Return what a row says of a kernel: its parameters and what limits it."""
     return {key: record[key] for key in ("ops", "algorithms", "parameters", "limit", "bound", "why") if key in record}
 
 
-@define
-class Peers:
-    """The libraries on the same tensors."""
-
-    tuned: Tuned
-    device: Device
-    torch: Any
-    sets: Sequence[Memory]
-
-    def contenders(self, compiled: bool) -> Iterator[Contender]:
-        """Yield PyTorch, cuDNN where the case is a convolution, and torch.compile where asked for."""
-        call = function_of(self.tuned.case, self.torch)
-        yield self._recorded("torch", call)
-        group = group_of(self.tuned.case) if len(self.tuned.case.nodes) == 1 else None
-        convolution = find_convolution(group) if group else None
-        if convolution is not None:
-            try:
-                yield self._cudnn(convolution)
-            except BackendError as error:
-                print(f"{self.tuned.case.key}: {error.message}", file=sys.stderr)
-        if compiled:
-            self.torch._dynamo.reset()
-            yield self._recorded("compile", self.torch.compile(call, mode="max-autotune-no-cudagraphs"))
-
-    def difference(self) -> str:
-        """Return how the result on the first set differs from PyTorch's, nothing where it does not."""
-        name = self.tuned.name(self.tuned.case.nodes[-1][2])
-        type_ = self.tuned.graph.types[name]
-        found = np.empty(type_.shape, np.float32)
-        self.device.download(found, self.sets[0].place(name))
-        call = function_of(self.tuned.case, self.torch)
-        wanted = call(*self._views(self.sets[0])).reshape(type_.shape)
-        self.torch.cuda.synchronize()
-        error = self.torch.from_numpy(found).to(wanted.device) - wanted
-        scale = float(wanted.square().mean().sqrt()) or 1.0
-        worst = float(error.abs().max()) / scale
-        return "" if worst <= WRONG else f"differs from PyTorch by {worst:.2g} of the root mean square"
-
-    def _views(self, memory: Memory) -> list[Any]:
-        views = []
-        for name, shape in self.tuned.case.inputs.items():
-            place = memory.place(self.tuned.name(name))
-            views.append(self.torch.as_tensor(View(int(place.buffer.handle) + place.offset, shape), device="cuda"))
-        return views
-
-    def _recorded(self, name: str, call: Any) -> Contender:
-        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its own."""
-        torch = self.torch
-        inputs = [self._views(memory) for memory in self.sets]
-        stream = torch.cuda.ExternalStream(self.device.stream_handle)
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                call(*inputs[0])
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):
-            results = [call(*each) for each in inputs]
-
-        def replay(keep: object = (results, inputs)) -> None:
-            with torch.cuda.stream(stream):
-                graph.replay()
-
-        return Contender(name, replay, len(self.sets))
-
-    def _cudnn(self, convolution: Any) -> Contender:
-        library: Any = require_library("cudnn")
-        tensors = (*self.tuned.case.inputs, "y")
-
-        def places(memory: Memory) -> dict[str, Pointer]:
-            return {tensor: memory.place(self.tuned.name(tensor)) for tensor in tensors}
-
-        plans = library.plans(self.device, convolution, places(self.sets[0]))
-        if not plans:
-            raise BackendError("cuDNN has no strict fp32 plan")
-        best = min(plans, key=lambda plan: plan.seconds)
-        launches = [best.launch.on(places(memory)) for memory in self.sets]
-        return Contender("cudnn", self.device.capture(_all(launches)), len(self.sets))
-
-
-def copying(device: Device, nbytes: int, cache: int) -> Contender:
-    """Return the device's own copy as a contender: it reads half of `nbytes` and writes as many."""
-    half = max(16, nbytes // 2)
-    pairs = [(Pointer(device.allocate(half)), Pointer(device.allocate(half))) for _ in range(sets_for(2 * half, cache))]
-
-    def run() -> None:
-        for source, destination in pairs:
-            device.copy(destination, source, half)
-
-    return Contender("copy", device.capture(run), len(pairs))
-
-
-def copy_bandwidth(device: Device, nbytes: int = 1 << 30) -> float:
-    """Return the bytes per second that a large copy on the device reads and writes."""
-    source, destination = Pointer(device.allocate(nbytes)), Pointer(device.allocate(nbytes))
-    return 2 * nbytes / device.time(lambda: device.copy(destination, source, nbytes), warmup=2, repeats=10).median
-
-
 def key_of_case(case: Case) -> str:
     """Return the key that a case's row has."""
     return key_of({"class": case.kind, "name": case.name, "batch": case.batch})
-
-
-def parts(cases: Sequence[Case], together: int) -> Iterator[list[Case]]:
-    """Yield runs of cases of one class and batch size, `together` at most."""
-    part: list[Case] = []
-    for case in cases:
-        if part and (len(part) == together or (case.kind, case.batch) != (part[0].kind, part[0].batch)):
-            yield part
-            part = []
-        part.append(case)
-    if part:
-        yield part
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:

@@ -211,3 +211,15 @@ def floor(case: Case, target: Target) -> tuple[float, float, float]:
         moved = costs[0].bytes_read + costs[0].bytes_written
     work = sum(c.flops for c in costs)
     return work, moved, max(work / target.PERF_peak, moved / target.BW_global)
+
+
+def parts(cases: Sequence[Case], together: int) -> Iterator[list[Case]]:
+    """Yield runs of cases of one class and batch size, `together` at most."""
+    part: list[Case] = []
+    for case in cases:
+        if part and (len(part) == together or (case.kind, case.batch) != (part[0].kind, part[0].batch)):
+            yield part
+            part = []
+        part.append(case)
+    if part:
+        yield part

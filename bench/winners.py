@@ -21,10 +21,10 @@ from typing import Any
 from cuts.backends.device import Device, open_device
 from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
-from cuts.bench.ops import Peers, parts
+from cuts.bench.contenders import Peers
 from cuts.bench.peers import load_torch
 from cuts.bench.shapes import CLASSES, Case, all_cases
-from cuts.bench.tuned import Tuned, bind, fill, tune
+from cuts.bench.tuned import Tuned, bind, fill, parts, tune
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.session import tuning_session
