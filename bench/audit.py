@@ -19,7 +19,7 @@ from typing import Any
 
 from cuts.backends.device import open_device
 from cuts.backends.targets import find_target
-from cuts.bench.records import Row, add_row_options, circumstances, geomean, key_of, merged, read_rows, write_rows
+from cuts.bench.records import Row, add_row_options, circumstances, exit_code, geomean, key_of, merged, read_rows, write_rows
 from cuts.bench.shapes import Case, Convolution, Step, convolution_case, single
 from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
@@ -220,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

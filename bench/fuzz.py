@@ -22,6 +22,7 @@ from typing import Any
 
 from attrs import define, field
 from cuts.backends.targets import find_target
+from cuts.bench.records import exit_code
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
@@ -231,4 +232,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

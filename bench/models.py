@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import frozen
-from cuts.bench.records import RESULTS, Row, circumstances, merged, read_rows, write_rows
+from cuts.bench.records import RESULTS, Row, circumstances, exit_code, merged, read_rows, write_rows
 from cuts.driver import CompiledPlan, build
 from cuts.frontends.onnx import load_onnx_for
 from cuts.ir.errors import CutsError
@@ -178,4 +178,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

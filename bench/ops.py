@@ -26,6 +26,7 @@ from cuts.bench.records import (
     Row,
     add_row_options,
     circumstances,
+    exit_code,
     key_of,
     markdown,
     merged,
@@ -221,4 +222,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

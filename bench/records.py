@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from math import exp, log
@@ -15,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from attrs import frozen
+from cuts.ir.errors import CutsError
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -221,3 +223,12 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def exit_code(main: Callable[[], int | None]) -> int:
+    """Run a script's main function; an error of ours, such as a machine without a GPU, is one line."""
+    try:
+        return main() or 0
+    except CutsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code

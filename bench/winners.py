@@ -23,6 +23,7 @@ from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
 from cuts.bench.contenders import Peers
 from cuts.bench.peers import load_torch
+from cuts.bench.records import exit_code
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.tuned import Tuned, bind, fill, parts, tune
 from cuts.ir.errors import CutsError
@@ -97,4 +98,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

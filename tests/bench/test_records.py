@@ -13,6 +13,7 @@ from cuts.bench.records import (
     Baselines,
     Row,
     circumstances,
+    exit_code,
     figure,
     key_of,
     markdown,
@@ -23,6 +24,7 @@ from cuts.bench.records import (
     write_rows,
 )
 from cuts.bench.shapes import CLASSES, CONVOLUTIONS, all_cases, convolutions
+from cuts.ir.errors import BackendError
 
 
 def row(kind: str = "conv", name: str = "c", batch: int = 1, cuts: float | None = 1.0, peer: float = 2.0, **more: object) -> Row:
@@ -121,3 +123,13 @@ def test_the_lists_add_up_to_the_published_networks(network: str, distinct: int,
     assert sum(found.values()) == count
     assert sum(shape.multiplications * n for shape, n in found.items()) / 1e9 == pytest.approx(billions, rel=2e-3)
     assert set(CONVOLUTIONS) >= {network}
+
+
+def test_an_error_of_a_script_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        raise BackendError("no GPU", hint="borrow one")
+
+    assert exit_code(fails) == BackendError.exit_code
+    assert capsys.readouterr().err == "error: no GPU; borrow one\n"
+    assert exit_code(lambda: None) == 0
+    assert exit_code(lambda: 1) == 1
