@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # drawing a fusion group and building its kernel takes its time
 
-_ANNOUNCED: pytest.StashKey[list[str]] = pytest.StashKey()
+_ANNOUNCED = "announced"
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW)
 settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_SLOW)
@@ -26,19 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def announce(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Say a line at the end of the run, whatever became of the test."""
-    lines = request.config.stash[_ANNOUNCED]
-    return lines.append
+def announce(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say a line at the end of the run, whatever became of the test and in whichever process it ran."""
+    return lambda line: record_property(_ANNOUNCED, line)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_ANNOUNCED] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for line in config.stash[_ANNOUNCED]:
-        terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
+    for line in dict.fromkeys(value for r in reports for name, value in r.user_properties if name == _ANNOUNCED):
+        terminalreporter.write_line(str(line))
 
 
 @pytest.fixture
