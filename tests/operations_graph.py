@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from cuts.driver import Spec
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import TensorType
@@ -76,3 +76,11 @@ def bench_of(uses: Sequence[Use], backward: bool = False) -> Bench:
         builder.add(use, number, backward)
     graph = Graph("uses", tuple(builder.inputs), tuple(builder.outputs), builder.types, tuple(builder.nodes))
     return Bench(graph, Spec(builder.gradients.registry, dict(builder.gradients.texts)), builder.inputs)
+
+
+def trained(bench: Bench) -> Bench:
+    """Return a bench in which only the first operand of each node is an input; the others are constants, as weights are."""
+    data = {node.operands[0] for node in bench.graph.nodes}
+    constants = {name: array for name, array in bench.inputs.items() if name not in data}
+    inputs = {name: array for name, array in bench.inputs.items() if name in data}
+    return Bench(evolve(bench.graph, inputs=tuple(inputs), constants=constants), bench.spec, inputs)

@@ -13,7 +13,7 @@ from cuts.driver import build_graph
 from cuts.ir.compiled import CompileOptions
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use
-from cuts.tests.operations_graph import bench_of
+from cuts.tests.operations_graph import Bench, bench_of, trained
 
 #: Uses that are compiled together.
 TOGETHER = 16
@@ -31,8 +31,7 @@ def span(uses: list[Use]) -> str:
     return f"{uses[0].op}-{uses[-1].op}"
 
 
-def check(uses: list[Use], device: str, backward: bool) -> None:
-    bench = bench_of(uses, backward)
+def check(bench: Bench, device: str) -> None:
     plan = build_graph(bench.graph, bench.spec, find_target(device), CompileOptions(mode="mixed"))
     assert [result.text for result in plan.verify(bench.inputs) if not result.ok] == []
 
@@ -44,11 +43,17 @@ def test_every_operation_is_used() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("uses", parts(FORWARD), ids=span)
 def test_kernels_compute_what_the_reference_does(uses: list[Use], device: str) -> None:
-    check(uses, device, backward=False)
+    check(bench_of(uses), device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("uses", parts([use for use in FORWARD if len(use.types) > 1]), ids=span)
+def test_kernels_compute_what_the_reference_does_with_constants(uses: list[Use], device: str) -> None:
+    check(trained(bench_of(uses)), device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("uses", parts(BACKWARD), ids=span)
 def test_kernels_of_gradients_compute_what_the_reference_does(uses: list[Use], device: str) -> None:
     # Building kernels for a CPU takes its time, and there are three times as many as for the operations alone.
-    check(uses if device != "opencl" or NIGHTLY else uses[:: TOGETHER // 4], device, backward=True)
+    check(bench_of(uses if device != "opencl" or NIGHTLY else uses[:: TOGETHER // 4], backward=True), device)
