@@ -1,9 +1,9 @@
 """PyTorch models as graphs: `load_torch(module, (example,))`, or `graph_of_export(program)` for a `torch.export` program.
 
 A program is decomposed to PyTorch's core operations and walked once, which is in `torch_walk`; what each of them means in our vocabulary is
-in the tables of `torch_elementwise`, `torch_movement`, `torch_memory`, `torch_indexing`, `torch_masks`, `torch_reduction`, `torch_windows`,
-`torch_layers`, `torch_recurrent`, `torch_complex`, `torch_fourier` and, for backward graphs, `torch_gradients`. Parameters and buffers
-become constants. Only these files import `torch`.
+in the tables of `torch_elementwise`, `torch_movement`, `torch_memory`, `torch_indexing`, `torch_scatter`, `torch_masks`, `torch_reduction`,
+`torch_cumulative`, `torch_windows`, `torch_layers`, `torch_recurrent`, `torch_complex`, `torch_fourier` and, for backward graphs,
+`torch_gradients`. Parameters and buffers become constants. Only these files import `torch`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..ir.verify_graph import Infer, quote, verify_graph
 from ..ops import Registry
 from ..ops.inference import Instances, default_inference
 from .torch_complex import Complex
+from .torch_masks import Chosen
 from .torch_reader import Reader, read_graph
 from .torch_walk import define, results, walk
 
@@ -61,6 +62,8 @@ def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
     value = reader.value(node)
     if isinstance(value, Complex):
         raise GraphError(f"output {quote(name)}: it is complex", hint="return torch.view_as_real of it")
+    if isinstance(value, Chosen):
+        raise GraphError(f"output {quote(name)}: its shape depends on values", hint="return a tensor of all elements, and the mask")
     return reader.output(value, name)
 
 

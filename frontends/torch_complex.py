@@ -16,6 +16,7 @@ from attrs import frozen
 
 from ..ir.types import DType
 from .torch_elementwise import TABLE as ELEMENTWISE
+from .torch_masks import any_chosen, refuse_choice
 from .torch_movement import TABLE as MOVEMENT
 from .torch_movement import unsqueeze
 from .torch_reader import Convert, Reader, Value
@@ -214,6 +215,8 @@ def _by_parts(convert: Convert) -> Convert:
     def apply(reader: Reader, *arguments: Any, **keywords: Any) -> Any:
         whole = [_promoted(reader, a) for a in arguments]
         results = [convert(reader, *(_part(a, n) for a in whole), **keywords) for n in range(2)]
+        if any(map(any_chosen, results)):
+            refuse_choice(reader)
         if isinstance(results[0], (list, tuple)):
             return tuple(itertools.starmap(Complex, zip(*results, strict=True)))
         return Complex(*results)

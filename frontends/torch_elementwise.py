@@ -60,7 +60,8 @@ def _atan2(reader: Reader, y: Any, x: Any) -> Any:
     return reader.emit("where", reader.emit("equal", y, zero), flat, angle)
 
 
-def _div(reader: Reader, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+def divide(reader: Reader, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+    """Convert a division, rounded to a whole number or not."""
     first, second = reader.common(a, b)
     if rounding_mode is None and not reader.type(first).dtype.is_float:
         first, second = reader.cast(first, DType.F32), reader.cast(second, DType.F32)
@@ -188,7 +189,7 @@ TABLE: dict[str, Convert] = {
     "aten.eq": _binary("equal"), "aten.ne": _binary("not_equal"), "aten.lt": _binary("less"), "aten.le": _binary("less_or_equal"),
     "aten.gt": _binary("greater"), "aten.ge": _binary("greater_or_equal"),
     "aten.fmod": _fmod, "aten.atan2": _atan2,
-    "aten.div": _div, "aten.pow": _pow, "aten.rsub": _rsub, "aten.clamp": _clamp, "aten.hardtanh": _clamp,
+    "aten.div": divide, "aten.pow": _pow, "aten.rsub": _rsub, "aten.clamp": _clamp, "aten.hardtanh": _clamp,
     "aten.clamp_min": lambda reader, x, low: _clamp(reader, x, low),
     "aten.clamp_max": lambda reader, x, high: _clamp(reader, x, None, high),
     "aten.gelu": _gelu, "aten.leaky_relu": _leaky_relu, "aten.elu": _elu, "aten.silu": _unary("swish"),

@@ -6,6 +6,7 @@ where the adjoint does not read its result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,13 @@ def _grid_sample(reader: Reader, dy: Value, x: Value, grid: Value, mode: int, pa
 
 
 def _adaptive_max_pool(reader: Reader, dy: Value, x: Value, places: Any) -> Any:
-    return reader.adjoint(adaptive_max_pool(reader, x, reader.shape(dy)[2:])[0], dy, [x])[0]
+    """Windows of several sizes overlap, so what each found is added up where it stands."""
+    shape, sizes = reader.shape(x), reader.shape(dy)[2:]
+    if not any(n % m for n, m in zip(shape[2:], sizes, strict=True)):
+        return reader.adjoint(adaptive_max_pool(reader, x, sizes)[0], dy, [x])[0]
+    none = _absent(reader, dy, (*shape[:2], math.prod(shape[2:])))
+    rows = [reader.emit("reshape", v, shape=(*shape[:2], -1)) for v in (places, dy)]
+    return reader.emit("reshape", reader.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape=shape)
 
 
 def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..ir.types import DType
-from .torch_masks import is_mask, put_where
+from .torch_masks import choose, is_mask, put_where
 from .torch_movement import expand, unsqueeze
 from .torch_reader import Convert, Reader, Value
-
-_REDUCTIONS = {None: "none", "add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 def embedding(reader: Reader, table: Value, indices: Value, *_: Any) -> Any:
@@ -77,8 +75,6 @@ def _places(reader: Reader, x: Value, indices: Sequence[Value | None]) -> tuple[
     """Return the axes that are indexed, the index tensors as rows of one tensor, and the shape that they broadcast to."""
     given = [n for n, v in enumerate(indices) if v is not None]
     parts = [v for v in indices if v is not None]
-    if not all(reader.type(v).dtype.is_int for v in parts):
-        reader.fail("indexing by a tensor of truth values is not supported, as the shape of the result depends on them")
     shape = tuple(np.broadcast_shapes(*(reader.shape(v) for v in parts)))
     columns = [unsqueeze(reader, expand(reader, reader.cast(v, DType.I64), shape), len(shape)) for v in parts]
     return given, columns[0] if len(columns) == 1 else reader.emit("concat", *columns, axis=len(shape)), shape
@@ -104,8 +100,10 @@ def _result_order(axes: Sequence[int], rank: int, width: int) -> tuple[int, ...]
 
 
 def index(reader: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
-    """Convert indexing by tensors of integers, which broadcast together."""
+    """Convert indexing by tensors of integers, which broadcast together, or by a mask."""
     given = [n for n, v in enumerate(indices) if v is not None]
+    if is_mask(reader, indices):
+        return choose(reader, x, indices)
     if len(given) == 1 and reader.type(str(indices[given[0]])).dtype.is_int:
         return reader.emit("gather", x, indices[given[0]], axis=given[0])
     axes, rows, shape = _places(reader, x, indices)
@@ -128,23 +126,6 @@ def _index_put(reader: Reader, x: Value, indices: Sequence[Value | None], values
     rows = rows if width == 1 else reader.emit("reshape", rows, shape=(count, len(axes)))
     found = reader.emit("scatter_nd", _moved(reader, x, order), rows, updates, reduction="add" if accumulate else "none")
     return _moved(reader, found, _inverse(order))
-
-
-def _scatter(how: str) -> Convert:
-    def convert(reader: Reader, x: Value, axis: int, indices: Value, updates: Any, reduce: str | None = None, **more: Any) -> Any:
-        own, shape = reader.type(x).dtype, reader.shape(indices)
-        kind = DType.U8 if own is DType.BOOL else own
-        if not isinstance(updates, Value):
-            updates = reader.constant(np.broadcast_to(np.asarray(updates, kind.numpy), shape))
-        elif reader.shape(updates) != shape:
-            updates = reader.emit("slice", updates, starts=(0,) * len(shape), ends=shape, axes=tuple(range(len(shape))))
-        if reduce not in _REDUCTIONS or not more.get("include_self", True):
-            reader.fail(f"reduction {reduce!r} is supported with the elements that are there, and for sums, products and extremes")
-        x, updates = reader.cast(x, kind), reader.cast(updates, kind)
-        found = reader.emit("scatter_elements", x, indices, updates, axis=axis, reduction=_REDUCTIONS[reduce] if reduce else how)
-        return reader.cast(found, own)
-
-    return convert
 
 
 def _slice_scatter(
@@ -206,7 +187,6 @@ TABLE: dict[str, Convert] = {
     "aten.embedding": embedding, "aten._embedding_bag": _embedding_bag, "aten._embedding_bag_forward_only": _embedding_bag,
     "aten.index_select": _index_select, "aten.gather": _gather,
     "aten.index": index, "aten._unsafe_index": index, "aten.index_put": _index_put, "aten._unsafe_index_put": _index_put,
-    "aten.scatter": _scatter("none"), "aten.scatter_add": _scatter("add"), "aten.scatter_reduce": _scatter("none"),
     "aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter,
-     "aten.unfold": _windows, "aten.diagonal": _diagonal, "aten.diagonal_scatter": _diagonal_scatter,
+    "aten.unfold": _windows, "aten.diagonal": _diagonal, "aten.diagonal_scatter": _diagonal_scatter,
 }  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ir.types import DType
+from .einsum import einsum_steps
 from .torch_reader import Convert, Reader, Value
 
 
@@ -24,6 +26,21 @@ def _baddbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alph
     dtype = reader.type(product).dtype
     product = product if alpha == 1 else reader.emit("mul", product, reader.constant(alpha, dtype=dtype))
     return reader.emit("add", c if beta == 1 else reader.emit("mul", c, reader.constant(beta, dtype=dtype)), product)
+
+
+def _trilinear(
+    reader: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int], summed: Sequence[int],
+    *_: Any,
+) -> Any:  # fmt: skip
+    """A product of three tensors, each with new axes where the others have one, summed over some; the first two make one sum first."""
+    rank = len(reader.shape(a)) + len(new_a)
+    letters = string.ascii_letters[:rank]
+    terms = ["".join(c for n, c in enumerate(letters) if n not in new) for new in (new_a, new_b, new_c)]
+    result = "".join(c for n, c in enumerate(letters) if n not in summed)
+    first, second = einsum_steps(f"{','.join(terms)}->{result}", [reader.shape(v) for v in (a, b, c)])
+    for step, other in ((first, b), (second, c)):
+        a = reader.emit("einsum", a, other, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results)
+    return a
 
 
 # ---- normalisations
@@ -68,7 +85,7 @@ def _per_channel(reader: Reader, x: Value, value: Value | None, usual: float) ->
 def _dropout(reader: Reader, x: Value, ratio: float, training: bool | None = True) -> Any:
     if training is False or ratio == 0:
         return x, reader.constant(np.broadcast_to(np.True_, reader.shape(x)))
-    return reader.emit("dropout_training", x, reader.seed(), results=2, ratio=float(ratio))
+    return reader.emit("dropout_training", x, reader.seed(), outputs=2, ratio=float(ratio))
 
 
 # ---- attention
@@ -109,4 +126,5 @@ TABLE: dict[str, Convert] = {
     "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention, "aten._scaled_dot_product_flash_attention": _flash_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
+    "aten._trilinear": _trilinear,
 }  # fmt: skip

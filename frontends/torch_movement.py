@@ -88,7 +88,7 @@ def _stack(reader: Reader, values: Sequence[Value], axis: int = 0) -> Any:
 def _split(reader: Reader, x: Value, sizes: Sequence[int], axis: int = 0) -> Any:
     if len(sizes) == 1:
         return (x,)
-    return reader.emit("split", x, results=len(sizes), split=tuple(sizes), axis=axis)
+    return reader.emit("split", x, outputs=len(sizes), split=tuple(sizes), axis=axis)
 
 
 def _split_size(reader: Reader, x: Value, size: int, axis: int = 0) -> Any:
@@ -105,7 +105,8 @@ def _pad(reader: Reader, x: Value, pads: Sequence[int], value: float = 0) -> Any
     return reader.emit("pad", x, pads=(*before, *after), value=float(value))
 
 
-def _flip(reader: Reader, x: Value, axes: Sequence[int]) -> Any:
+def flip(reader: Reader, x: Value, axes: Sequence[int]) -> Any:
+    """Convert a reversal of axes."""
     count = len(axes)
     return reader.emit("slice", x, starts=(-1,) * count, ends=(-_END,) * count, axes=tuple(axes), steps=(-1,) * count)
 
@@ -155,7 +156,7 @@ TABLE: dict[str, Convert] = {
     "aten.t": _transpose, "aten.unsqueeze": unsqueeze, "aten.squeeze": _squeeze, "aten.expand": expand, "aten.slice": slices,
     "aten.select": _select, "aten.cat": _cat, "aten.stack": _stack, "aten.split_with_sizes": _split, "aten.split": _split_size,
     "aten.unbind": lambda reader, x, axis=0: tuple(_select(reader, x, axis, n) for n in range(reader.shape(x)[axis])),
-    "aten.constant_pad_nd": _pad, "aten.flip": _flip, "aten.repeat": lambda reader, x, n: _repeat(reader, x, n),
+    "aten.constant_pad_nd": _pad, "aten.flip": flip, "aten.repeat": lambda reader, x, n: _repeat(reader, x, n),
     "aten.full": _full, "aten.full_like": _full_like, "aten.arange": _arange, "aten.scalar_tensor": _scalar,
     "aten.zeros_like": lambda reader, x, **_: _full_like(reader, x, 0), "aten.ones_like": lambda reader, x, **_: _full_like(reader, x, 1),
     "aten.copy": _copy_onto,

@@ -119,16 +119,16 @@ class Reader:
         self.constants[name], self.types[name] = data, TensorType(found, data.shape)
         return Value(name)
 
-    def emit(self, op: str, *inputs: str | None, results: int = 1, **attributes: Attribute | None) -> Any:
+    def emit(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Attribute | None) -> Any:
         """Add an operation; return its result, or all where there are several."""
         given: dict[str, Attribute] = {k: v for k, v in attributes.items() if v is not None}
         name = self._fresh(f"{self.origin}.{op}")
-        names = tuple(Value(name if results == 1 else f"{name}.{n}") for n in range(results))
+        names = tuple(Value(name if outputs == 1 else f"{name}.{n}") for n in range(outputs))
         node = Node(name, op, tuple(inputs), names, given, self.origin)
         types = self.infer(node, [None if v is None else self.types[v] for v in inputs])
         self.types.update(zip(names, types, strict=True))
         self.nodes.append(node)
-        return names[0] if results == 1 else names
+        return names[0] if outputs == 1 else names
 
     def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
         """Return the gradients of operands of the operation that makes `y`, given that of `y`; zeros where it does not depend on one."""

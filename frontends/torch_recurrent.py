@@ -33,7 +33,7 @@ def _recurrent(op: str, **attributes: Any) -> Convert:
             given = [reader.emit("slice", s, starts=(first,), ends=(first + directions,), axes=(0,)) for s in states]
             direction = "bidirectional" if bidirectional else "forward"
             results = reader.emit(
-                op, value, parameters[0], parameters[1], bias, None, *given, results=1 + len(states), direction=direction, **attributes
+                op, value, parameters[0], parameters[1], bias, None, *given, outputs=1 + len(states), direction=direction, **attributes
             )
             value = _joined(reader, results[0])
             for held, found in zip(last, results[1:], strict=True):

@@ -1,10 +1,11 @@
-"""PyTorch's reductions, sorting, distributions and cumulative sums along axes."""
+"""PyTorch's reductions, sorting and distributions along axes."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..ir.types import DType
@@ -123,16 +124,30 @@ def _softmax(op: str) -> Convert:
     return lambda reader, x, axis, half=False, **_: reader.emit(op, x, axis=axis)
 
 
-def _cumulative(op: str) -> Convert:
-    def convert(reader: Reader, x: Value, axis: int, dtype: torch.dtype | None = None) -> Any:
-        kind = reader.type(x).dtype
-        return reader.emit(op, reader.cast(x, dtype_of(dtype) if dtype else kind if kind.is_float else DType.I64), axis=axis)
+def _histogram(reader: Reader, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
+    """Each bin asks every element whether it is in it; the last has its end, and equal bounds mean those of the elements."""
+    kind = reader.type(x).dtype
+    flat = reader.emit("reshape", x, shape=(1, -1))
+    first, last = reader.constant(low, dtype=kind), reader.constant(high, dtype=kind)
+    if low == high:
+        first, last = (reader.emit(f"reduce_{end}", flat, keepdims=False) for end in ("min", "max"))
+        same = reader.cast(reader.emit("equal", first, last), kind)
+        first, last = reader.emit("sub", first, same), reader.emit("add", last, same)
+    share = reader.emit("div", reader.emit("sub", flat, first), reader.emit("sub", last, first))
+    place = reader.emit("floor", reader.emit("mul", share, reader.constant(bins, dtype=kind)))
+    place = reader.emit("min", place, reader.constant(bins - 1, dtype=kind))
+    inside = reader.emit("logical_and", *(reader.emit("less_or_equal", *pair) for pair in ((first, flat), (flat, last))))
+    chosen = reader.emit("equal", place, reader.constant(np.arange(bins)[:, None], dtype=kind))
+    counted = reader.cast(reader.emit("logical_and", chosen, inside), kind)
+    return reader.emit("reduce_sum", counted, axes=(1,), keepdims=False)
 
-    return convert
+
+def _counts(reader: Reader, *_: Any) -> Any:
+    reader.fail("the length of the result depends on values; torch.nn.functional.one_hot(x, n).sum(0) counts to a given length")
 
 
 def _top_k(reader: Reader, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
-    return reader.emit("top_k", x, results=2, k=k, axis=axis, largest=bool(largest))
+    return reader.emit("top_k", x, outputs=2, k=k, axis=axis, largest=bool(largest))
 
 
 TABLE: dict[str, Convert] = {
@@ -141,7 +156,7 @@ TABLE: dict[str, Convert] = {
     "aten.max": _extreme("reduce_max", "argmax"), "aten.min": _extreme("reduce_min", "argmin"), "aten.argmax": _position("argmax"),
     "aten.argmin": _position("argmin"), "aten.any": _truth("reduce_max"), "aten.all": _truth("reduce_min"),
     "aten._softmax": _softmax("softmax"), "aten._log_softmax": _softmax("log_softmax"), "aten.topk": _top_k,
-    "aten.cumsum": _cumulative("cumsum"), "aten.cumprod": _cumulative("cumprod"), "aten.linalg_vector_norm": _norm,
+    "aten.linalg_vector_norm": _norm, "aten.histc": _histogram, "aten.bincount": _counts,
     "aten._cdist_forward": _distances, "aten.kthvalue": _kth, "aten.median": _median,
     "aten.sort.default": _sort, "aten.sort.stable": _sort_stable,
 }  # fmt: skip

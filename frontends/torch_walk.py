@@ -12,6 +12,7 @@ from ..ir.errors import CutsError, GraphError, raise_all
 from ..ir.verify_graph import quote
 from . import (
     torch_complex,
+    torch_cumulative,
     torch_elementwise,
     torch_fourier,
     torch_gradients,
@@ -22,6 +23,7 @@ from . import (
     torch_movement,
     torch_recurrent,
     torch_reduction,
+    torch_scatter,
     torch_windows,
 )
 from .torch_reader import Convert, Reader, Value, array_of
@@ -32,6 +34,8 @@ TABLE: dict[str, Convert] = {
     **torch_indexing.TABLE,
     **torch_layers.TABLE,
     **torch_reduction.TABLE,
+    **torch_cumulative.TABLE,
+    **torch_scatter.TABLE,
     **torch_windows.TABLE,
     **torch_recurrent.TABLE,
     **torch_masks.TABLE,
@@ -40,6 +44,7 @@ TABLE: dict[str, Convert] = {
     **torch_fourier.TABLE,
     **torch_gradients.TABLE,
 }
+ELEMENTWISE = set(torch_elementwise.TABLE.values())
 OF_COMPLEX = {**torch_complex.OF_COMPLEX, **torch_fourier.OF_COMPLEX}
 
 
@@ -106,6 +111,8 @@ def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsup
         convert = torch_complex.conversion(name, OF_COMPLEX, TABLE)
     else:
         convert = TABLE.get(name) or TABLE.get(name.rpartition(".")[0])
+        if convert is not None and torch_masks.any_chosen([*arguments, *keywords.values()]) and convert is not TABLE["aten.index_put"]:
+            convert = torch_masks.of_chosen(convert) if convert in ELEMENTWISE else torch_masks.refuse_choice
     if convert is None:
         unsupported.setdefault(name, []).append(node.name)
         reader.unknown.add(node)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.types import DType
+from .resampling import Rule, axis_table
 from .torch_movement import unsqueeze
 from .torch_reader import Convert, Reader, Value
 
@@ -37,7 +38,7 @@ def max_pool(reader: Reader, x: Value, kernel: Any, stride: Any = (), padding: A
     size = _pair(kernel, rank)
     given: dict[str, Any] = {"strides": _pair(stride or size, rank), "pads": _pair(padding, rank) * 2, "dilations": _pair(dilation, rank)}
     values = reader.emit("max_pool", x, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
-    _, positions = reader.emit("max_pool_positions", x, results=2, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
+    _, positions = reader.emit("max_pool_positions", x, outputs=2, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
     plane = reader.constant(math.prod(reader.shape(x)[2:]), dtype=DType.I64)
     return (values, reader.emit("mod", positions, plane))
 
@@ -90,11 +91,11 @@ def _batched(convert: Convert, rank: int) -> Convert:
 
 
 def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
-    """Return the places of each window and their weights, 0 where a window is shorter than the longest."""
+    """Return the places of each window and their weights; one shorter than the longest repeats its last place with the weight 0."""
     starts = [n * size // wanted for n in range(wanted)]
     ends = [-(-(n + 1) * size // wanted) for n in range(wanted)]
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
-    places = np.array([[min(start + r, size - 1) for r in range(longest)] for start in starts])
+    places = np.array([[min(start + r, end - 1) for r in range(longest)] for start, end in zip(starts, ends, strict=True)])
     weights = np.array([[(start + r < end) / (end - start) for r in range(longest)] for start, end in zip(starts, ends, strict=True)])
     return places, weights
 
@@ -104,8 +105,22 @@ def adaptive_max_pool(reader: Reader, x: Value, sizes: Any) -> Any:
     rank = len(reader.shape(x)) - 2
     spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
     if any(n % m for n, m in zip(spatial, wanted, strict=True)):
-        reader.fail(f"adaptive max pooling of {list(spatial)} to {list(wanted)} has windows of several sizes")
+        return _max_of_windows(reader, x, wanted)
     return max_pool(reader, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
+
+
+def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[Value, Value]:
+    """Windows of several sizes have their elements along a new axis; an element that fills a shorter one up stands behind itself."""
+    spatial, rank = reader.shape(x)[2:], len(wanted)
+    tables = [_windows_of_several_sizes(n, m)[0] for n, m in zip(spatial, wanted, strict=True)]
+    grid = [np.expand_dims(t, [n for n in range(2 * rank) if n not in (axis, rank + axis)]) for axis, t in enumerate(tables)]
+    places = np.ravel_multi_index(np.broadcast_arrays(*grid), spatial).reshape(*wanted, -1)
+    taps = places.shape[-1]
+    elements = reader.emit("gather", reader.emit("reshape", x, shape=(*reader.shape(x)[:2], -1)), reader.constant(places), axis=2)
+    first = reader.emit("argmax", elements, axis=-1, keepdims=False)
+    starts = reader.constant(np.arange(math.prod(wanted)).reshape(wanted) * taps)
+    positions = reader.emit("gather", reader.constant(places.reshape(-1)), reader.emit("add", first, starts), axis=0)
+    return reader.emit("reduce_max", elements, axes=(-1,), keepdims=False), positions
 
 
 def upsample(mode: str) -> Convert:
@@ -126,6 +141,24 @@ def upsample(mode: str) -> Convert:
     return convert
 
 
+def _upsample_antialiased(kernel: str) -> Convert:
+    """Return the conversion of resizing by a kernel that is as wide as what a place of the result stands for."""
+
+    def convert(reader: Reader, x: Value, sizes: Sequence[int], corners: bool, *factors: float | None) -> Any:
+        if corners:
+            reader.fail("align_corners with antialias is not supported; expected align_corners=False")
+        rule = Rule(kernel, cubic_a=-0.5, antialias=True, exclude_outside=True)
+        kind, shape = reader.type(x).dtype, reader.shape(x)
+        for n, size in enumerate(sizes):
+            factor = factors[n] if n < len(factors) else None
+            scale = size / shape[n + 2] if factor is None else factor
+            places, weights, _ = axis_table(rule, shape[n + 2], size, scale)
+            x = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=kind), axis=n + 2)
+        return x
+
+    return convert
+
+
 def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
     """Convert sampling at the places of a grid."""
     given: dict[str, Any] = {"mode": ("linear", "nearest", "cubic")[mode], "padding_mode": ("zeros", "border", "reflection")[padding]}
@@ -142,5 +175,6 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+    "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"), "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

@@ -37,7 +37,18 @@ def masks(x: Any, turns: Any) -> Any:
     w[:, x[0] > 0] = 1
     source = torch.arange(48.0)
     edges = torch.linspace(-1, 1, 5)
-    return y, z, w, x.masked_scatter(x > 0, source), torch.bucketize(x, edges), torch.searchsorted(x.sort()[0], x[..., :2], right=True)
+    twice = x.clone()
+    twice[twice < 0] = twice[twice < 0].exp() + 1  # the mask is written out twice
+    y[:, x[1] > 0] += (x * 2)[1][x[1] > 0] - 3
+    return (
+        y,
+        z,
+        w,
+        twice,
+        x.masked_scatter(x > 0, source),
+        torch.bucketize(x, edges),
+        torch.searchsorted(x.sort()[0], x[..., :2], right=True),
+    )
 
 
 def complexes(x: Any, turns: Any) -> Any:
@@ -70,7 +81,35 @@ def numbers(x: Any, turns: Any) -> Any:
     return many, more, chosen, torch.cdist(x, x[:, :2]), torch.cdist(x, x[:, :2], p=1), torch.addmv(x[0, :, 0], x[0], x[1, 0]), *places
 
 
-@pytest.mark.parametrize("function", [masks, complexes, memory, numbers])
+def running(x: Any, turns: Any) -> Any:
+    whole = (x * 2).long()
+    far = torch.cat([torch.full_like(x, -torch.inf), x * 100], 1)
+    extremes = torch.cummax(whole, 2), torch.cummin(whole, 2), torch.cummin(x, 0), torch.cummax(x > 0, 1)
+    return *(v for pair in extremes for v in pair), torch.logcumsumexp(far, 1), torch.logcumsumexp(x, -1)
+
+
+def scattered(x: Any, turns: Any) -> Any:
+    whole = (x * 9).long()
+    places = (whole % 7).roll(1, 2)
+    given: dict[str, Any] = {"include_self": False}
+    real = [torch.scatter_reduce(x, 2, places, x - 1, how, **given) for how in ("mean", "sum", "prod", "amax", "amin")]
+    means = torch.scatter_reduce(x, 2, places, x - 1, "mean"), torch.scatter_reduce(whole, 2, places, whole - 9, "mean", **given)
+    counts = torch.histc(x, 5), torch.histc(x, 4, -1, 1), torch.histc(x * 0, 3)
+    return *real, *means, *counts, torch.index_reduce(x, 1, torch.tensor([2, 0, 2]), x + 1, "mean")
+
+
+def windows(x: Any, turns: Any) -> Any:
+    f = torch.nn.functional
+    smaller = (
+        f.interpolate(x[None], (2, 5), mode="bilinear", antialias=True),
+        f.interpolate(x[None], (4, 3), mode="bicubic", antialias=True),
+    )
+    scaled = f.interpolate(x[None], scale_factor=(0.7, 0.6), mode="bilinear", antialias=True)
+    pooled = f.adaptive_max_pool2d(x.round(), (2, 5), return_indices=True), f.adaptive_max_pool1d(x, 5, return_indices=True)
+    return *smaller, scaled, *pooled[0], *pooled[1], f.bilinear(x, x[..., :3], torch.arange(120.0).reshape(5, 8, 3), torch.ones(5))
+
+
+@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, running, scattered, windows])
 def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     module, x = Function(function), torch.randn(2, 3, 8)
@@ -87,6 +126,9 @@ def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> N
         (lambda x, turns: torch.linalg.inv(x[:, :, :3]), "1 operation is not supported: aten.linalg_inv_ex"),
         (lambda x, turns: torch.fft.rfft(x), "output '_fft_r2c': it is complex; return torch.view_as_real of it"),
         (lambda x, turns: x.mT.as_strided((2, 2), (1, 3)), "does not lie in memory in order"),
+        (lambda x, turns: x[x > 0].sum(), "node 'sum_1' .* not supported but to write by the same one"),
+        (lambda x, turns: x.argmax(-1).flatten().bincount(), "the length of the result depends on values; .*one_hot"),
+        (lambda x, turns: x[x > 0] + 1, "output 'add_2': its shape depends on values"),
     ],
 )
 def test_what_cannot_be_read_is_explained(function: Callable[..., Any], message: str) -> None:
