@@ -30,6 +30,7 @@ from . import (
     onnx_window,
 )
 from .onnx_call import Convert, Opaque
+from .onnx_contrib import way_out
 from .onnx_importer import Importer, all_names
 from .onnx_model import Model, initialisers, input_types, read_model
 
@@ -92,11 +93,12 @@ def _imported(
     model: Model, shapes: Mapping[str, Sequence[int]], known: Mapping[str, Array], infer: Infer, declared: Collection[str]
 ) -> Importer:
     """Walk a model's nodes; `known` gives values of inputs."""
-    constants = {**initialisers(model), **known}
-    inputs = input_types(model, constants, shapes)
+    weights = initialisers(model)
+    inputs = input_types(model, {**weights, **known}, shapes)
     outputs = frozenset(value.name for value in model.graph.output)
     importer = Importer(TABLE, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph), declared=declared)
-    importer.define_constants(constants)
+    importer.define_constants({name: array for name, array in weights.items() if name not in known})
+    importer.define_given(known)
     for name, type_ in inputs.items():
         importer.define_input(name, type_)
     importer.inputs = tuple(inputs)
@@ -130,5 +132,6 @@ def _faults(importer: Importer, model: Model) -> list[CutsError]:
             parts.append(f"{op} (node{'s' * (len(names) > 1)} {shown})")
         count = len(parts)
         message = f"{model.name}: {count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}"
-        faults.append(GraphError(message, hint="declare them in a .cuts file, or let them run uncompiled: cuts.build_split"))
+        usual = "declare them in a .cuts file, or let them run uncompiled: cuts.build_split"
+        faults.append(GraphError(message, hint=next((h for op in importer.unsupported if (h := way_out(op, usual)) != usual), usual)))
     return faults + [GraphError(f"{model.name}: {error.message}", hint=error.hint) for error in importer.errors]

@@ -13,6 +13,8 @@ import onnx
 from attrs import frozen
 
 DOMAIN = "com.microsoft"
+#: Operations of tensors that are laid out for one processor.
+_LAYOUT = "com.microsoft.nchwc."
 
 
 @frozen
@@ -169,6 +171,11 @@ _TEXTS: dict[str, _Write] = {
     "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "FusedMatMul": _fused_product, "FusedConv": _fused_convolution,
 }  # fmt: skip
+
+
+def way_out(op: str, usual: str) -> str:
+    """Return what to do where an operation, named with its domain, has no meaning here."""
+    return "save the optimised model at ORT_ENABLE_EXTENDED; at ORT_ENABLE_ALL it is for one processor" if op.startswith(_LAYOUT) else usual
 
 
 def has_contrib(node: onnx.NodeProto) -> bool:

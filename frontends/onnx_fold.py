@@ -24,10 +24,10 @@ from ..ops.inference import builtin_instances
 from ..ops.reference import evaluate
 
 #: What the reference implementation computes wrongly for some attributes: coercion to a matrix before operator set 13, bounds beyond an
-#: end, training, powers, samples.
+#: end, training, powers, samples, axes of one element.
 INEXACT = {
-    "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool", "Resize", "RoiAlign", "Shape",
-    "Softmax", "Upsample",
+    "AffineGrid", "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool", "Resize", "RoiAlign",
+    "Shape", "Softmax", "Upsample",
 }  # fmt: skip
 #: Elements and steps beyond which a pass or a kernel computes what depends on constants.
 _MOST_ELEMENTS, _MOST_STEPS = 1 << 24, 1 << 28

@@ -46,6 +46,7 @@ class Importer:
     unknown: set[str] = field(factory=set)
     sources: dict[str, frozenset[str]] = field(factory=dict)
     wanted: set[str] = field(factory=set)
+    given: set[str] = field(factory=set)
     inputs: tuple[str, ...] = ()
     declared: Collection[str] = ()
     sequences: dict[str, tuple[str, ...]] = field(factory=dict)
@@ -126,8 +127,12 @@ class Importer:
         return bool(declared_name(node.op_type, self.declared)) or (node.domain in ("", "ai.onnx") and node.op_type in self.table)
 
     def _body(self, node: onnx.NodeProto) -> onnx.FunctionProto | None:
-        names = [self.aliases.get(name, name) for name in node.input]
+        names = self._names(node)
         return function_body(node, self.opset, [self.types.get(name) for name in names])
+
+    def _names(self, node: onnx.NodeProto) -> list[str]:
+        """Return the values that a node reads, by the names that they have here."""
+        return [self.aliases.get(name, name) for name in node.input]
 
     def _refuse(self, node: onnx.NodeProto) -> None:
         name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
@@ -143,7 +148,7 @@ class Importer:
             for part in error.errors if isinstance(error, ErrorList) else (error,):
                 message = part.message if part.message.startswith(where) else f"{where}: {part.message}"
                 opaque = isinstance(part, Opaque)
-                self.errors.append((Opaque if opaque else GraphError)(message, hint=part.hint))
+                self.errors.append((Opaque if opaque else GraphError)(message, hint=part.hint or self._given_hint(node)))
                 if opaque:
                     self.refused[self.outermost] = None
         except (ValueError, IndexError, TypeError, OverflowError) as error:
@@ -195,8 +200,16 @@ class Importer:
         if failure and any(name and name not in self.types and name not in self.aliases for name in node.output):
             raise failure
 
+    def _given_hint(self, node: onnx.NodeProto) -> str:
+        """Return what to do about a node that fails, where values of inputs, for which the graph is made, are behind it."""
+        behind = frozenset().union(*(self.sources.get(name, frozenset()) for name in self._names(node))) & self.given
+        listed = ", ".join(map(quote, sorted(behind)))
+        return f"it depends on the values of {listed}; where they are random, give them by --input" if behind else ""
+
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-        arrays = [self.constants[self.aliases.get(name, name)] if name else None for name in node.input]
+        names = self._names(node)
+        arrays = [self.constants[name] if name else None for name in names]
+        behind = frozenset().union(*(self.sources.get(name, frozenset()) for name in names))
         values = [attributes["value"]] if node.op_type == "Constant" and "value" in attributes else None
         for name, value in zip(node.output, values or fold(node, arrays, attributes, self.opset, where), strict=False):
             if not name:
@@ -204,6 +217,7 @@ class Importer:
             if not isinstance(value, (np.ndarray, np.generic)) or dtype_of_numpy(value.dtype) is None:
                 raise GraphError(f"{where}: its constant result is no tensor of a supported element type")
             self._define_constant(name, np.asarray(value))
+            self.sources[name] = behind
 
     def _convert(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         inputs = tuple(self.aliases.get(name, name) or None for name in node.input)
@@ -261,6 +275,12 @@ class Importer:
         """Make a graph input known."""
         self.types[name] = type_
         self.sources[name] = frozenset({name})
+
+    def define_given(self, arrays: Mapping[str, Array]) -> None:
+        """Make inputs known by their values."""
+        self.define_constants(arrays)
+        self.given |= {name for name, array in arrays.items() if array.size}
+        self.sources.update({name: frozenset({name}) for name in self.given})
 
     def define_constants(self, arrays: Mapping[str, Array]) -> None:
         """Make initialisers known."""

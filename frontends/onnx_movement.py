@@ -123,8 +123,28 @@ def _pad(call: Call) -> None:
             position = _axis(call, axis, rank)
             full[position], full[position + rank] = pads[n], pads[n + len(axes)]
         pads = tuple(full)
-    value = call.number("value", 2, 0.0)
-    call.result("pad", call.operand(0), pads=pads, mode=call.attribute("mode", "constant"), value=float(value or 0))
+    mode, fill = call.attribute("mode", "constant"), call.optional(2)
+    if mode != "constant":
+        call.attribute("value", 0.0)
+        call.result("pad", call.operand(0), pads=pads, mode=mode)
+    elif fill is not None and call.builder.constant(fill) is None:
+        _pad_with(call, fill, pads)
+    else:
+        call.result("pad", call.operand(0), pads=pads, value=float(call.number("value", 2, 0.0) or 0))
+
+
+def _pad_with(call: Call, fill: str, pads: tuple[int, ...]) -> None:
+    """Pad with a value that is computed: a choice, which asks of each place whether it lies in the padding."""
+    shape, rank = call.type(0).shape, call.rank()
+    if call.type(2).size != 1:
+        call.fail(f"operand 2 (value) must have one element, found shape {list(call.type(2).shape)}")
+    inside = np.ones((1,) * rank, np.bool_)
+    for axis, (extent, before, after) in enumerate(zip(shape, pads[:rank], pads[rank:], strict=True)):
+        if before > 0 or after > 0:
+            place = np.arange(extent + before + after) - before
+            inside = inside & np.expand_dims((place >= 0) & (place < extent), [n for n in range(rank) if n != axis])
+    value = call.emit("reshape", fill, shape=(), allowzero=True)
+    call.result("where", call.constant(inside, DType.BOOL), call.emit("pad", call.operand(0), pads=pads), value)
 
 
 def _gather(op: str) -> Convert:

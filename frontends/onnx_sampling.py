@@ -20,6 +20,22 @@ def _grid_sample(call: Call) -> None:
     call.result("grid_sample", call.operand(0), call.operand(1), mode=_MODES.get(mode, mode), **given)
 
 
+def _affine_grid(call: Call) -> None:
+    """Points of the result, moved by a matrix per item of the batch.
+
+    With aligned corners the standard's body divides by zero for an axis of one point, which is the middle in PyTorch.
+    """
+    size, theta = call.ints("size", 1), call.type(0)
+    corners = bool(call.attribute("align_corners", 0))
+    if size is None or len(size) not in (4, 5) or theta.shape != (size[0], len(size) - 2, len(size) - 1):
+        call.fail(f"expected a matrix of D rows and D + 1 columns for each of {size and size[0]} items, found {theta}, for the size {size}")
+    lines = [(2 * np.arange(n) - (n - 1)) / max(n - 1 if corners else n, 1) for n in size[2:]]
+    points = np.stack([*reversed(np.meshgrid(*lines, indexing="ij")), np.ones(size[2:])], axis=-1).reshape(-1, len(size) - 1)
+    columns = call.emit("transpose", call.operand(0), perm=(0, 2, 1))
+    moved = call.emit("matmul", call.constant(points, theta.dtype), columns)
+    call.result("reshape", moved, shape=(size[0], *size[2:], len(size) - 2), allowzero=True)
+
+
 def _einsum(call: Call) -> None:
     operands = [call.operand(n) for n in range(len(call.inputs))]
     steps = einsum_steps(call.attribute("equation"), [call.builder.type_of(v).shape for v in operands])
@@ -75,6 +91,7 @@ def _col2im(call: Call) -> None:
 
 
 TABLE: dict[str, Convert] = {
+    "AffineGrid": _affine_grid,
     "GridSample": _grid_sample,
     "Einsum": _einsum,
     "EyeLike": _eye_like,

@@ -22,6 +22,7 @@ from ..ir.graph import Array, Graph
 from ..ir.types import TensorType
 from ..ir.verify_graph import Infer, quote
 from .onnx_backend import Prepared, Runner, as_array, prepare_model
+from .onnx_contrib import way_out
 from .onnx_model import Model, initialisers, input_types, read_model
 from .onnx_stages import Borders, Stage, first_result, op_name, stages_of, values_read
 
@@ -178,7 +179,7 @@ class SplitModel:
             return list(ReferenceEvaluator(self._model(graph)).run(None, dict(operands)))
         except Exception as error:  # its kernels raise whatever NumPy raises
             where = f"node {quote(node.name or first_result(node))} ({op_name(node)})"
-            hint = "declare the operation in a .cuts file, or give build_split a function for it"
+            hint = way_out(op_name(node), "declare the operation in a .cuts file, or give build_split a function for it")
             raise GraphError(f"{where}: ONNX's reference evaluator cannot run it: {error}", hint=hint) from error
 
 

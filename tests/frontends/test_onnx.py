@@ -276,3 +276,8 @@ def test_a_zero_point_may_have_an_axis_that_its_scale_has_not() -> None:
         helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
     ]
     compare(model(nodes, {"x": (2, 3)}, 13, {name: np.asarray(value) for name, value in constants.items()}))
+
+
+def test_what_is_padded_with_may_be_computed() -> None:
+    nodes = [node("Pad", "x", "pads", "least"), helper.make_node("ReduceMin", ["x"], ["least"], keepdims=0)]
+    compare(model(nodes[::-1], {"x": (3, 4)}, 18, {"pads": ints(1, -1, 0, 2)}))

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from cuts.frontends.onnx import load_onnx  # onnx is optional
+from cuts.frontends.onnx import load_onnx, load_onnx_for  # onnx is optional
 from cuts.ir.errors import CutsError, ErrorList, UsageError
 from cuts.tests.frontends.test_onnx import I64, F, floats, ints, model, node
 from onnx import TensorProto, helper
@@ -34,6 +34,22 @@ def test_all_unsupported_operations_are_listed_at_once() -> None:
         "<onnx>: 3 operations are not supported: Det (node 'the Det'); NonZero (node 'the NonZero'); com.x.Fancy (node 'f'); "
         "declare them in a .cuts file, or let them run uncompiled: cuts.build_split"
     ]
+
+
+@pytest.mark.filterwarnings("ignore:1 operation is outside the vocabulary")
+def test_a_model_laid_out_for_one_processor_is_to_be_saved_again() -> None:
+    proto = model([helper.make_node("ReorderInput", ["x"], ["y"], name="r", domain="com.microsoft.nchwc")], {"x": (1, 8, 2, 2)}, 13)
+    advice = "; save the optimised model at ORT_ENABLE_EXTENDED; at ORT_ENABLE_ALL it is for one processor"
+    assert faults(proto) == [f"<onnx>: 1 operation is not supported: com.microsoft.nchwc.ReorderInput (node 'r'){advice}"]
+    with pytest.raises(CutsError, match=advice):
+        cuts.build_split(proto, "reference").run({"x": np.zeros((1, 8, 2, 2), np.float32)})
+
+
+def test_a_value_that_does_not_fit_names_the_input_behind_it() -> None:
+    proto = model([node("Add", "n", "n", outputs=["s"]), node("Reshape", "x", "s")], {"x": (3,), "n": (1,)}, 13)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.raises(CutsError, match=r"'the Reshape' .*; it depends on the values of 'n'; where they are random, give them by --input"):
+        load_onnx_for(proto, {"x": np.zeros(3, np.float32), "n": ints(2)})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,14 @@ def test_integers_are_resampled(mode: str, kind: Any) -> None:
     proto.ir_version = 8
     found = evaluate_graph(load_onnx(proto), Registry.builtin(), arrays)["y"]
     np.testing.assert_array_equal(found, ort.InferenceSession(proto.SerializeToString()).run(None, arrays)[0])
+
+
+@pytest.mark.parametrize(("size", "corners"), [((1, 2, 1, 3), 1), ((2, 1, 2, 1), 1), ((1, 1, 1, 2, 1), 1), ((1, 1, 2, 3), 0)])
+def test_a_grid_may_have_one_point_along_an_axis(size: tuple[int, ...], corners: int) -> None:
+    torch = pytest.importorskip("torch")
+    theta = real(np.random.default_rng(0), size[0], len(size) - 2, len(size) - 1)
+    graph = load_onnx(model("AffineGrid", {"theta": theta}, {"size": np.array(size)}, align_corners=corners))
+    found = evaluate_graph(graph, Registry.builtin(), {"theta": theta})["y"]
+    with warnings.catch_warnings(action="ignore"):  # PyTorch's meaning of one point changed once
+        expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), list(size), align_corners=bool(corners))
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
