@@ -126,11 +126,25 @@ def _pad(call: Call) -> None:
     mode, fill = call.attribute("mode", "constant"), call.optional(2)
     if mode != "constant":
         call.attribute("value", 0.0)
-        call.result("pad", call.operand(0), pads=pads, mode=mode)
+        x, pads = _cut(call, pads) if mode == "wrap" else (call.operand(0), pads)
+        call.result("pad", x, pads=pads, mode=mode)
     elif fill is not None and call.builder.constant(fill) is None:
         _pad_with(call, fill, pads)
     else:
         call.result("pad", call.operand(0), pads=pads, value=float(call.number("value", 2, 0.0) or 0))
+
+
+def _cut(call: Call, pads: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the tensor without what negative pads cut off, and the other pads; as in ONNX Runtime it does not come round again."""
+    shape, rank = call.type(0).shape, call.rank()
+    starts = tuple(max(-before, 0) for before in pads[:rank])
+    ends = tuple(extent - max(-after, 0) for extent, after in zip(shape, pads[rank:], strict=True))
+    if starts == (0,) * rank and ends == shape:
+        return call.operand(0), pads
+    if any(start >= end for start, end in zip(starts, ends, strict=True)):
+        call.fail(f"expected pads that leave elements to wrap around, found {list(pads)} for shape {list(shape)}")
+    cut = call.emit("slice", call.operand(0), starts=starts, ends=ends, axes=tuple(range(rank)))
+    return str(cut), tuple(max(pad, 0) for pad in pads)
 
 
 def _pad_with(call: Call, fill: str, pads: tuple[int, ...]) -> None:

@@ -281,3 +281,8 @@ def test_a_zero_point_may_have_an_axis_that_its_scale_has_not() -> None:
 def test_what_is_padded_with_may_be_computed() -> None:
     nodes = [node("Pad", "x", "pads", "least"), helper.make_node("ReduceMin", ["x"], ["least"], keepdims=0)]
     compare(model(nodes[::-1], {"x": (3, 4)}, 18, {"pads": ints(1, -1, 0, 2)}))
+
+
+@pytest.mark.parametrize("pads", [(-1, 3), (7, -2), (-4, 3), (-1, -1)])
+def test_what_negative_pads_cut_off_does_not_come_round_again(pads: Sequence[int]) -> None:
+    compare(model([node("Pad", "x", "pads", mode="wrap")], {"x": (5,)}, 19, {"pads": ints(*pads)}))
