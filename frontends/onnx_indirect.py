@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ..ir.types import DType
 from .onnx_call import Call, Convert
 
@@ -45,11 +47,13 @@ def _hardmax(call: Call) -> None:
     """Before operator set 13 all axes from `axis` on were one."""
     shape = call.type(0).shape
     axis = call.attribute("axis", -1 if call.opset >= 13 else 1) % max(1, len(shape))
-    if call.opset >= 13 or all(extent == 1 for extent in shape[axis + 1 :]):
+    if 0 in shape:
+        call.give(call.constant(np.zeros(shape), call.type(0).dtype))
+    elif call.opset >= 13 or all(extent == 1 for extent in shape[axis + 1 :]):
         call.result("hardmax", call.operand(0), axis=axis)
-        return
-    flat = call.emit("reshape", call.operand(0), shape=(*shape[:axis], math.prod(shape[axis:])), allowzero=True)
-    call.result("reshape", call.emit("hardmax", flat, axis=axis), shape=shape, allowzero=True)
+    else:
+        flat = call.emit("reshape", call.operand(0), shape=(*shape[:axis], math.prod(shape[axis:])), allowzero=True)
+        call.result("reshape", call.emit("hardmax", flat, axis=axis), shape=shape, allowzero=True)
 
 
 def _max_unpool(call: Call) -> None:

@@ -286,3 +286,8 @@ def test_what_is_padded_with_may_be_computed() -> None:
 @pytest.mark.parametrize("pads", [(-1, 3), (7, -2), (-4, 3), (-1, -1)])
 def test_what_negative_pads_cut_off_does_not_come_round_again(pads: Sequence[int]) -> None:
     compare(model([node("Pad", "x", "pads", mode="wrap")], {"x": (5,)}, 19, {"pads": ints(*pads)}))
+
+
+def test_nothing_has_no_greatest_element() -> None:
+    compare(model([node("Hardmax", "x")], {"x": (2, 0)}, 13))
+    compare(model([node("ArgMax", "x", outputs=["p"], axis=1), helper.make_node("Cast", ["p"], ["y"], to=F)], {"x": (0, 0)}, 13))
