@@ -18,6 +18,7 @@ from ..ir.types import DType, TensorType, dtype_of_numpy
 from ..ir.verify_graph import quote, type_problem
 from .files import map_inside
 from .onnx_masks import writes_as_choices
+from .onnx_order import in_order
 
 MIN_OPSET = 1
 MAX_BYTES = 1 << 31
@@ -36,7 +37,7 @@ class Model:
 
 
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
-    """Decode a model from a file, bytes or a protocol buffer; calls of model-local functions are inlined, writes at masks are choices."""
+    """Decode a model from a file, bytes or a protocol buffer; model-local functions are inlined, nodes sorted, writes at masks choices."""
     folder = None
     name = "<onnx>"
     if isinstance(source, onnx.ModelProto):
@@ -52,7 +53,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
     if model.functions:
         model = inliner.inline_local_functions(model)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
-    return Model(name, writes_as_choices(model.graph), _opset(model, name), folder, opsets)
+    return Model(name, writes_as_choices(in_order(model.graph)), _opset(model, name), folder, opsets)
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[object]:

@@ -24,7 +24,8 @@ from ..ir.verify_graph import Infer, quote
 from .onnx_backend import Prepared, Runner, as_array, prepare_model
 from .onnx_contrib import way_out
 from .onnx_model import Model, initialisers, input_types, read_model
-from .onnx_stages import Borders, Stage, first_result, op_name, stages_of, values_read
+from .onnx_order import values_read
+from .onnx_stages import Borders, Stage, first_result, op_name, stages_of
 
 #: Computes a foreign operation: arrays in operand order (None where absent) and attributes by name to an array, or one per result.
 Function: TypeAlias = Callable[..., Any]

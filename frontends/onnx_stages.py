@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import onnx
 from attrs import frozen
@@ -12,6 +12,7 @@ from .onnx_contrib import has_contrib
 from .onnx_functions import declared_name, standard_schema
 from .onnx_importer import is_structure
 from .onnx_model import Model
+from .onnx_order import values_read
 
 
 @frozen
@@ -81,19 +82,6 @@ def is_known(node: onnx.NodeProto, version: int) -> bool:
     if schema is not None and schema.has_function:
         return all(is_known(inner, version) for inner in schema.function_body.node)
     return bool(schema is not None and schema.has_context_dependent_function) and node.op_type not in ("Bernoulli", "SequenceMap")
-
-
-def values_read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Return the values that nodes read, those of their subgraphs included."""
-    found: set[str] = set()
-    for node in nodes:
-        found.update(name for name in node.input if name)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                body = attribute.g
-                inner = {name for each in body.node for name in each.output} | {v.name for v in (*body.initializer, *body.input)}
-                found |= (values_read(body.node) | {v.name for v in body.output}) - inner
-    return found
 
 
 def op_name(node: onnx.NodeProto) -> str:
