@@ -146,6 +146,30 @@ def _counts(reader: Reader, *_: Any) -> Any:
     reader.fail("the length of the result depends on values; torch.nn.functional.one_hot(x, n).sum(0) counts to a given length")
 
 
+def _multilabel_margin(reader: Reader, x: Value, target: Value, reduction: int) -> tuple[Value, Value]:
+    """The margins between each label, up to the first negative one, and each class that is none.
+
+    PyTorch's decomposition counts the labels after it too.
+    """
+    shape, kind = reader.shape(x), reader.type(x).dtype
+    rank, zero = len(shape), reader.constant(0, dtype=DType.I64)
+    target = reader.cast(target, DType.I64)
+    ended = reader.emit("cumsum", reader.cast(reader.emit("less", target, zero), DType.I64), axis=-1)
+    counts = unsqueeze(reader, reader.emit("equal", ended, zero), rank)
+    named = reader.emit("equal", unsqueeze(reader, target, rank), reader.constant(np.arange(shape[-1])))
+    named = reader.cast(reader.emit("logical_and", named, counts), DType.U8)
+    labels = reader.cast(reader.emit("reduce_max", named, axes=(-2,), keepdims=False), DType.BOOL)
+    found = reader.emit("gather_elements", x, reader.emit("max", target, zero), axis=-1)
+    apart = reader.emit("sub", unsqueeze(reader, x, rank - 1), unsqueeze(reader, found, rank))
+    margin = reader.emit("relu", reader.emit("add", apart, reader.constant(1, dtype=kind)))
+    used = reader.emit("logical_and", counts, unsqueeze(reader, reader.emit("logical_not", labels), rank - 1))
+    terms = reader.emit("where", used, margin, reader.constant(0, dtype=kind))
+    loss = reader.emit("div", reader.emit("reduce_sum", terms, axes=(-2, -1), keepdims=False), reader.constant(shape[-1], dtype=kind))
+    if reduction:
+        loss = reader.emit("reduce_mean" if reduction == 1 else "reduce_sum", loss, axes=tuple(range(rank - 1)), keepdims=False)
+    return loss, reader.cast(labels, kind)
+
+
 def _top_k(reader: Reader, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
     return reader.emit("top_k", x, outputs=2, k=k, axis=axis, largest=bool(largest))
 
@@ -157,6 +181,7 @@ TABLE: dict[str, Convert] = {
     "aten.argmin": _position("argmin"), "aten.any": _truth("reduce_max"), "aten.all": _truth("reduce_min"),
     "aten._softmax": _softmax("softmax"), "aten._log_softmax": _softmax("log_softmax"), "aten.topk": _top_k,
     "aten.linalg_vector_norm": _norm, "aten.histc": _histogram, "aten.bincount": _counts,
+    "aten.multilabel_margin_loss_forward": _multilabel_margin,
     "aten._cdist_forward": _distances, "aten.kthvalue": _kth, "aten.median": _median,
     "aten.sort.default": _sort, "aten.sort.stable": _sort_stable,
 }  # fmt: skip

@@ -98,6 +98,12 @@ def scattered(x: Any, turns: Any) -> Any:
     return *real, *means, *counts, torch.index_reduce(x, 1, torch.tensor([2, 0, 2]), x + 1, "mean")
 
 
+def margins(x: Any, turns: Any) -> Any:
+    labels = torch.tensor([[1, 2, -1, 0, 5, 0, 0, 0], [3, -1, 3, 0, 0, 0, 0, 0], [-1] * 8])
+    loss = torch.nn.functional.multilabel_margin_loss
+    return loss(x[0], labels), loss(x[0], labels, reduction="sum"), loss(x[0], labels, reduction="none"), loss(x[0, 0], labels[0])
+
+
 def windows(x: Any, turns: Any) -> Any:
     f = torch.nn.functional
     smaller = (
@@ -109,7 +115,7 @@ def windows(x: Any, turns: Any) -> Any:
     return *smaller, scaled, *pooled[0], *pooled[1], f.bilinear(x, x[..., :3], torch.arange(120.0).reshape(5, 8, 3), torch.ones(5))
 
 
-@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, running, scattered, windows])
+@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, running, scattered, margins, windows])
 def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     module, x = Function(function), torch.randn(2, 3, 8)
