@@ -15,7 +15,8 @@ class Dialect:
     """One source language.
 
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert between the two for
-    types that need it ({p} pointer, {i} element, {v} value). Other fields are text templates; `math_suffix` is appended to the math
+    types that need it ({p} pointer, {i} element, {v} value). `meeting_counter` is the type of the counter of a loop in
+    which threads wait for each other, where it is no plain one. Other fields are text templates; `math_suffix` is appended to the math
     functions of f32.
     """
 
@@ -29,6 +30,7 @@ class Dialect:
     shared_part: str
     static_shared: int
     barrier: str
+    meeting_counter: str
     block_index: str
     thread_index: str
     base: str
@@ -115,6 +117,7 @@ CUDA = Dialect(
     shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
     static_shared=48 * 1024,
     barrier="__syncthreads();",
+    meeting_counter="",
     block_index="(int)blockIdx.x",
     thread_index="(int)threadIdx.x",
     base="",
@@ -147,6 +150,8 @@ OPENCL = Dialect(
     shared_part="",
     static_shared=0,
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+    # PoCL changes a loop before it looks for barriers in it, and then gets those wrong; a loop with a volatile counter it leaves as it is.
+    meeting_counter="volatile int",
     block_index="(int)get_group_id(0)",
     thread_index="(int)get_local_id(0)",
     base="{name} += {name}_base;",

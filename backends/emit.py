@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from ..ir.dfg import Initialise
+from ..ir.dfg import Initialise, LaneReduce
 from ..ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, SharedBuffer, Wait, phases
 from ..ir.launch import Argument, KernelFunction
 from ..ir.types import DType
@@ -122,9 +122,15 @@ def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
                 out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
 
 
+def _meets(items: Sequence[Item]) -> bool:
+    """Whether threads wait for each other in some items."""
+    combining = any(isinstance(root, LaneReduce) for phase in phases(tuple(items)) for root in phase.roots)
+    return combining or any(isinstance(i, Barrier) or (isinstance(i, Loop) and _meets(i.body)) for i in items)
+
+
 def _item(item: Item, names: Names, out: Writer) -> None:
     if isinstance(item, Loop):
-        with out.loop(item.var, unroll=1):
+        with out.loop(item.var, unroll=1, meets=_meets(item.body)):
             for inner in item.body:
                 _item(inner, names, out)
     elif isinstance(item, Phase):

@@ -39,12 +39,16 @@ class Writer:
         self.line("}")
 
     @contextmanager
-    def loop(self, var: Var, unroll: int = 0) -> Iterator[None]:
-        """Open a counted loop, to be unrolled `unroll` times (0: whole) where the dialect can ask for it."""
+    def loop(self, var: Var, unroll: int = 0, meets: bool = False) -> Iterator[None]:
+        """Open a counted loop, to be unrolled `unroll` times (0: whole) where the dialect can ask for it; `meets`: threads wait in it."""
         if self.dialect.unroll:
             whole = unroll in (0, var.extent)
             self.line(self.dialect.unroll if whole else self.dialect.unroll_by.format(count=unroll))
-        with self.block(f"for (int {var.name} = 0; {var.name} < {var.extent}; ++{var.name})"):
+        counter = f"{var.name}_count" if meets and self.dialect.meeting_counter else var.name
+        kind = self.dialect.meeting_counter if counter != var.name else "int"
+        with self.block(f"for ({kind} {counter} = 0; {counter} < {var.extent}; ++{counter})"):
+            if counter != var.name:
+                self.line(f"const int {var.name} = {counter};")
             yield
 
     @contextmanager

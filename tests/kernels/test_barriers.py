@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from attrs import evolve
+from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
 from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
@@ -13,6 +14,7 @@ from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.check_barriers import TURNS, check_barriers
+from cuts.passes.extract import extract
 from cuts.passes.lower import lower
 from cuts.passes.space import make_space
 from hypothesis import HealthCheck, given, note, settings
@@ -135,6 +137,16 @@ def kernels(draw: st.DrawFn) -> list[Kernel]:
     staging = [s for s in space.structures if any(part.stages_any for part in s.segments)]
     chosen = draw(st.lists(st.sampled_from(draw(st.sampled_from((staging or space.structures, space.structures)))), min_size=1, max_size=3))
     return [lower(group, p, {}, GPU) for s in dict.fromkeys(chosen) for p in legal_points(space, s, draw(st.integers(0, 2**32 - 1)), 3)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(kernels())
+def test_loops_in_which_threads_meet_are_left_alone_by_opencl_compilers(drawn: list[Kernel]) -> None:
+    for kernel in drawn:
+        loops = [item for item in kernel.items if isinstance(item, Loop) and any(isinstance(i, Barrier) for i in item.body)]
+        made = extract(kernel)
+        assert emit(made, "opencl").source.count("for (volatile int") >= len(loops)
+        assert "volatile int" not in emit(made, "cuda").source
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=_SLOW)
