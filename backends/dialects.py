@@ -15,9 +15,8 @@ class Dialect:
     """One source language.
 
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert between the two for
-    types that need it ({p} pointer, {i} element, {v} value). `meeting_counter` is the type of the counter of a loop in
-    which threads wait for each other, where it is no plain one. Other fields are text templates; `math_suffix` is appended to the math
-    functions of f32.
+    types that need it ({p} pointer, {i} element, {v} value). `meeting_counter` is the type of a loop's counter where threads wait for each
+    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32.
     """
 
     name: str
@@ -117,7 +116,7 @@ CUDA = Dialect(
     shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
     static_shared=48 * 1024,
     barrier="__syncthreads();",
-    meeting_counter="",
+    meeting_counter="int",
     block_index="(int)blockIdx.x",
     thread_index="(int)threadIdx.x",
     base="",

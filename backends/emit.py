@@ -124,8 +124,11 @@ def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
 
 def _meets(items: Sequence[Item]) -> bool:
     """Whether threads wait for each other in some items."""
-    combining = any(isinstance(root, LaneReduce) for phase in phases(tuple(items)) for root in phase.roots)
-    return combining or any(isinstance(i, Barrier) or (isinstance(i, Loop) and _meets(i.body)) for i in items)
+    for item in items:
+        combines = isinstance(item, Phase) and any(isinstance(root, LaneReduce) for root in item.roots)
+        if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and _meets(item.body)):
+            return True
+    return False
 
 
 def _item(item: Item, names: Names, out: Writer) -> None:

@@ -44,8 +44,8 @@ class Writer:
         if self.dialect.unroll:
             whole = unroll in (0, var.extent)
             self.line(self.dialect.unroll if whole else self.dialect.unroll_by.format(count=unroll))
-        counter = f"{var.name}_count" if meets and self.dialect.meeting_counter else var.name
-        kind = self.dialect.meeting_counter if counter != var.name else "int"
+        kind = self.dialect.meeting_counter if meets else "int"
+        counter = var.name if kind == "int" else f"{var.name}_count"
         with self.block(f"for ({kind} {counter} = 0; {counter} < {var.extent}; ++{counter})"):
             if counter != var.name:
                 self.line(f"const int {var.name} = {counter};")

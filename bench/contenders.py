@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from attrs import define
 from cuts.backends.contraction import find_convolution
-from cuts.backends.device import Device, Launch, Pointer
+from cuts.backends.device import Device, Pointer
 from cuts.backends.vendor import require_library
 from cuts.bench.peers import View, function_of
 from cuts.bench.timing import Contender, sets_for
-from cuts.bench.tuned import Memory, Tuned, group_of
+from cuts.bench.tuned import Memory, Tuned, group_of, together
 from cuts.ir.errors import BackendError
 
 #: Error relative to the root mean square of a result at which a row counts as wrong.
@@ -116,13 +116,3 @@ def copy_bandwidth(device: Device, nbytes: int = 1 << 30) -> float:
     """Return the bytes per second that a large copy on the device reads and writes."""
     source, destination = Pointer(device.allocate(nbytes)), Pointer(device.allocate(nbytes))
     return 2 * nbytes / device.time(lambda: device.copy(destination, source, nbytes), warmup=2, repeats=10).median
-
-
-def together(launches: Sequence[Launch]) -> Launch:
-    """Return one launch of several, in their order."""
-
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run

@@ -19,7 +19,7 @@ from attrs import define, field
 from cuts.backends.device import Device, Timing, open_device
 from cuts.backends.emit import emit
 from cuts.backends.targets import find_target
-from cuts.bench.contenders import Peers, copy_bandwidth, copying, together
+from cuts.bench.contenders import Peers, copy_bandwidth, copying
 from cuts.bench.peers import load_torch
 from cuts.bench.records import (
     Baselines,
@@ -37,7 +37,7 @@ from cuts.bench.records import (
 )
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, parts, tune
+from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.selector import MeasuredSelector

@@ -177,10 +177,12 @@ def bind(tuned: Tuned, device: Device, sets: Sequence[Memory]) -> list[Launch]:
             pointers = [tables[number, t] if a.table else memory.place(t) for a, t in pairs]
             yield device.bind(loaded[number], kernel, pointers)
 
-    return [_together(tuple(launches(memory))) for memory in sets]
+    return [together(tuple(launches(memory))) for memory in sets]
 
 
-def _together(launches: tuple[Launch, ...]) -> Launch:
+def together(launches: Sequence[Launch]) -> Launch:
+    """Return one launch of several, in their order."""
+
     def run() -> None:
         for launch in launches:
             launch()

@@ -134,6 +134,10 @@ class Importer:
         """Return the values that a node reads, by the names that they have here."""
         return [self.aliases.get(name, name) for name in node.input]
 
+    def _behind(self, node: onnx.NodeProto) -> frozenset[str]:
+        """Return the inputs that a node depends on."""
+        return frozenset().union(*(self.sources.get(name, frozenset()) for name in self._names(node)))
+
     def _refuse(self, node: onnx.NodeProto) -> None:
         name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         self.unsupported.setdefault(name, []).append(node.name or next(iter(node.output), ""))
@@ -202,14 +206,13 @@ class Importer:
 
     def _given_hint(self, node: onnx.NodeProto) -> str:
         """Return what to do about a node that fails, where values of inputs, for which the graph is made, are behind it."""
-        behind = frozenset().union(*(self.sources.get(name, frozenset()) for name in self._names(node))) & self.given
+        behind = self._behind(node) & self.given
         listed = ", ".join(map(quote, sorted(behind)))
         return f"it depends on the values of {listed}; where they are random, give them by --input" if behind else ""
 
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-        names = self._names(node)
-        arrays = [self.constants[name] if name else None for name in names]
-        behind = frozenset().union(*(self.sources.get(name, frozenset()) for name in names))
+        arrays = [self.constants[name] if name else None for name in self._names(node)]
+        behind = self._behind(node)
         values = [attributes["value"]] if node.op_type == "Constant" and "value" in attributes else None
         for name, value in zip(node.output, values or fold(node, arrays, attributes, self.opset, where), strict=False):
             if not name:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 
 from ..ir.graph import fresh_name
+from .onnx_order import values_read
 
 _SPREAD = ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze")
 
@@ -92,17 +93,8 @@ def _without(nodes: Sequence[onnx.NodeProto], lost: Iterable[str], outputs: Sequ
     """Return nodes without those that nothing reads any more, from the values that lost a reader on."""
     kept, pending = list(nodes), set(lost)
     while pending:
-        read = {name for node in kept for name in _read(node)} | set(outputs)
+        read = values_read(kept) | set(outputs)
         dead = [node for node in kept if pending.intersection(node.output) and not read.intersection(node.output)]
         pending = {name for node in dead for name in node.input}
         kept = [node for node in kept if not any(node is other for other in dead)]
     return kept
-
-
-def _read(node: onnx.NodeProto) -> set[str]:
-    """Return the values that a node reads, those of its subgraphs included."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            names |= {name for inner in attribute.g.node for name in _read(inner)} | {value.name for value in attribute.g.output}
-    return names
