@@ -150,10 +150,10 @@ def _bucketize(reader: Reader, x: Any, ordered: Value, *, out_int32: bool = Fals
 
 TABLE: dict[str, Convert] = {
     "aten.masked_scatter": _masked_scatter, "aten.searchsorted": _search, "aten.bucketize": _bucketize,
-    "aten._is_all_true": lambda reader, x: _none_is(reader, x, True), "aten._is_any_true": lambda reader, x: _none_is(reader, x, False),
+    "aten._is_all_true": lambda reader, x: _truth(reader, x, True), "aten._is_any_true": lambda reader, x: _truth(reader, x, False),
 }  # fmt: skip
 
 
-def _none_is(reader: Reader, x: Value, least: bool) -> Any:
-    found = reader.emit("reduce_min" if least else "reduce_max", reader.cast(x, DType.U8), keepdims=False)
+def _truth(reader: Reader, x: Value, every: bool) -> Any:
+    found = reader.emit("reduce_min" if every else "reduce_max", reader.cast(x, DType.U8), keepdims=False)
     return reader.cast(found, DType.BOOL)

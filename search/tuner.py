@@ -52,11 +52,11 @@ class Tuner:
         with self.statistics.phase("database"):
             kept = {key: finished(resources.database, problem) for key, problem in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
-        self.statistics.problems += len(unique)
-        self.statistics.hits += len(found)
         if self.frozen:  # a search that its budget ended has an answer too
             known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
+        self.statistics.problems += len(unique)
+        self.statistics.hits += len(found)
         missing = [problem for key, problem in unique.items() if key not in found]
         if missing and self.frozen:
             raise UsageError(

@@ -237,8 +237,10 @@ def test_frozen_answers_with_the_best_of_an_unfinished_search() -> None:
 
     tuned(FakeBench(interrupted), database=database)
     assert database.winner(problem_of()) is None
-    (choice,) = tuner_of(FakeBench(by_threads), database=database, frozen=True).run([problem_of()])
+    tuner = tuner_of(FakeBench(by_threads), database=database, frozen=True)
+    (choice,) = tuner.run([problem_of()])
     assert choice.origin == "database"
+    assert tuner.statistics.hits == 1
     assert choice.seconds == min(t.seconds for t in database.trials(problem_of()) if t.seconds is not None)
 
 
