@@ -12,35 +12,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .driver import CompiledPlan, build, load
-    from .frontends.graph_json import graph_from_json, load_graph, save_graph
-    from .ir.errors import CutsError
-    from .ir.graph import Graph, Node
+    from .compile import CompiledPlan, build, build_staged, load
+    from .frontends import graph_from_json, load_graph, save_graph
+    from .ir import CutsError, Graph, Node
     from .ops import Registry
-    from .optimisers import SGD, Adam
-    from .passes.attach_loss import with_loss
-    from .split import build_split
-    from .training import Training, grad
+    from .passes.graph import with_loss
+    from .training import SGD, Adam, Training, grad
 
 __all__ = [
-    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "build_split", "grad",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "build_staged", "grad",
     "graph_from_json", "load", "load_graph", "save_graph", "with_loss",
 ]  # fmt: skip
 
+#: Package -> the public names it is home to.
 _HOMES = {
-    "CompiledPlan": ".driver", "build": ".driver", "load": ".driver", "CutsError": ".ir.errors",
-    "build_split": ".split", "Graph": ".ir.graph", "Node": ".ir.graph", "Registry": ".ops", "graph_from_json": ".frontends.graph_json",
-    "Adam": ".optimisers", "SGD": ".optimisers", "Training": ".training", "grad": ".training", "with_loss": ".passes.attach_loss",
-    "load_graph": ".frontends.graph_json", "save_graph": ".frontends.graph_json",
-}  # fmt: skip
+    ".compile": ("CompiledPlan", "build", "build_staged", "load"),
+    ".frontends": ("graph_from_json", "load_graph", "save_graph"),
+    ".ir": ("CutsError", "Graph", "Node"),
+    ".ops": ("Registry",),
+    ".passes.graph": ("with_loss",),
+    ".training": ("SGD", "Adam", "Training", "grad"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import cuts.ir` costs only what it needs."""
-    if name not in _HOMES:
+    if name not in _HOME:
         raise AttributeError(f"module 'cuts' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name], __name__), name)
+    value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value
     return value

@@ -1,1 +1,26 @@
-"""."""
+"""How kernels run: targets as data, devices, the cache of compiled code, the reference."""
+
+from .cache import cache_info, cache_key, cache_root, clear_cache, private_folder
+from .device import Array, Buffer, Device, Launch, Pointer, Timing
+from .devices import find_target, open_device
+from .run_reference import accumulations, run_reference
+from .targets import known_targets
+
+__all__ = [
+    "Array",
+    "Buffer",
+    "Device",
+    "Launch",
+    "Pointer",
+    "Timing",
+    "accumulations",
+    "cache_info",
+    "cache_key",
+    "cache_root",
+    "clear_cache",
+    "find_target",
+    "known_targets",
+    "open_device",
+    "private_folder",
+    "run_reference",
+]

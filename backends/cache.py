@@ -1,8 +1,8 @@
 """A content-addressed cache of compiled kernels in a folder that only its owner can write.
 
-Whoever can write a cache of binaries runs code in the process that reads it. So the folder is created with mode 0700, one that others
-own or may write is refused, entries carry a SHA-256 of their content that is checked when they are read, and nothing is unpickled.
-`CUTS_CACHE_DIR` moves the cache, `CUTS_NO_CACHE=1` switches it off.
+Whoever can write a cache of binaries runs code in the process that reads it. So the folder is created with mode 0700,
+one that others own or may write is refused, entries carry a SHA-256 of their content that is checked when they are
+read, and nothing is unpickled. `CUTS_CACHE_DIR` moves the cache, `CUTS_NO_CACHE=1` switches it off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import platformdirs
 from attrs import frozen
 
-from ..ir.errors import BackendError
+from ..ir import BackendError
 
 #: The kinds of entries: cubins, and what PoCL keeps for itself.
 KINDS = ("cubin", "pocl")
@@ -48,7 +48,9 @@ def private_folder(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        raise BackendError(f"cannot use cache folder {folder}: {error.strerror}", hint="set CUTS_CACHE_DIR, or CUTS_NO_CACHE=1") from error
+        raise BackendError(
+            f"cannot use cache folder {folder}: {error.strerror}", hint="set CUTS_CACHE_DIR, or CUTS_NO_CACHE=1"
+        ) from error
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022):
         raise BackendError(
             f"cache folder {folder} can be written by others, so it could hold foreign code",

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-from ..ir.launch import KernelFunction
-from ..ir.target import Target
+from ..ir import KernelFunction, Target
 
 Array: TypeAlias = npt.NDArray[Any]
 Launch: TypeAlias = Callable[[], None]
@@ -86,11 +85,15 @@ class Device(ABC):
 
     @abstractmethod
     def adopt(self, value: object) -> tuple[Pointer, Any] | None:
-        """Return where a device array of another library lives, and its description, or None where it is no array of this device."""
+        """Return where a device array of another library lives, and its description, or None where it is no array of
+        this device.
+        """
 
     @abstractmethod
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
-        """Compile and load kernels (or load `binaries` where given); all errors name the kernel and show its numbered source."""
+        """Compile and load kernels (or load `binaries` where given); all errors name the kernel and show its numbered
+        source.
+        """
 
     @abstractmethod
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
@@ -105,7 +108,9 @@ class Device(ABC):
         """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each."""
 
     def capture(self, run: Launch) -> Launch:
-        """Return something that launches what `run` does, recorded where the device can replay a recording more cheaply."""
+        """Return something that launches what `run` does, recorded where the device can replay a recording more
+        cheaply.
+        """
         return run
 
     def describe(self) -> dict[str, object]:
@@ -113,7 +118,9 @@ class Device(ABC):
         return {"name": self.name, "target": self.target.name, "dialect": self.target.dialect, "arch": self.target.arch}
 
 
-def time_kernel(device: Device, kernel: KernelFunction, pointers: Sequence[Pointer], *, repeats: int = 20, cold: bool = False) -> Timing:
+def time_kernel(
+    device: Device, kernel: KernelFunction, pointers: Sequence[Pointer], *, repeats: int = 20, cold: bool = False
+) -> Timing:
     """Build one kernel and time it on the given arguments."""
     (loaded,) = device.build([kernel])
     return device.time(device.bind(loaded, kernel, pointers), repeats=repeats, cold=cold)
@@ -122,14 +129,3 @@ def time_kernel(device: Device, kernel: KernelFunction, pointers: Sequence[Point
 def numbered(source: str) -> str:
     """Return source text with line numbers, as build errors show it."""
     return "\n".join(f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1))
-
-
-def open_device(target: Target) -> Device:
-    """Open the device that runs kernels for a target."""
-    if target.dialect == "cuda":
-        from .cuda import CudaDevice
-
-        return CudaDevice(target)
-    from .opencl import OpenCLDevice
-
-    return OpenCLDevice(target)

@@ -1,4 +1,4 @@
-"""The machines we know, described by data (`targets/*.toml`), and how a name on the command line finds one."""
+"""The machines we know, described by data (`targets/*.toml`), and how a name finds a description."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from importlib.resources import files
 import cattrs
 from attrs import evolve, frozen
 
-from ..ir.errors import BackendError, UsageError
-from ..ir.target import Target
-from ..ir.verify_graph import quote
+from ..ir import Target, UsageError, quote
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
@@ -47,14 +45,13 @@ def known_targets() -> tuple[str, ...]:
     return tuple(names)
 
 
-def find_target(name: str) -> Target:
-    """Return the target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
+def described_target(name: str) -> Target:
+    """Return the described target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
 
-    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" insists on the device.
+    An `sm_NN` without a description takes the numbers of its major architecture's. Raises `UsageError` for any other
+    unknown name.
     """
     dialect, _, key = name.strip().lower().partition(":")
-    if dialect == "cuda" and key in ("", "device"):
-        return _cuda_device(required=key == "device")
     matching = [item for item in descriptions() if item.target.dialect == dialect]
     for item in matching:
         if key in ("", item.target.arch, *item.aliases):
@@ -64,22 +61,11 @@ def find_target(name: str) -> Target:
     raise UsageError(f"unknown target {quote(name)}", hint=f"targets are: {', '.join(known_targets())}")
 
 
-def _cuda_device(required: bool) -> Target:
-    from .cuda_device import query_target
-
-    try:
-        return query_target()
-    except BackendError:
-        if required:
-            raise
-        return find_target("cuda:h200")
-
-
 def _same_generation(key: str) -> Target | None:
     """Return the description for another `sm_NN` of a described major architecture, under the name asked for.
 
-    The numbers of a relative steer the choice of parameters; limits of one major architecture differ too little to make code illegal
-    beyond what compilation reports.
+    The numbers of a relative steer the choice of parameters; limits of one major architecture differ too little to make
+    code illegal beyond what compilation reports.
     """
     digits = key.removeprefix("sm_").rstrip("af")
     if not key.startswith("sm_") or not digits.isdigit() or len(digits) < 2:

@@ -1,11 +1,13 @@
-"""Does pruning lose winners? Single operations are tuned as usual; then all points of their spaces, or random ones, are timed as well.
+"""Does pruning lose winners? Single operations are tuned as usual; then all points of their spaces, or random ones, are
+timed as well.
 
-Run it with `python bench/audit.py --out bench/results/audit.json`. Rows that the file has are skipped: a long audit is made in several
-calls, and `--limit` seconds end a call; only cases that were finished are kept. Every case is tuned with `--budget` seconds at the default
-settings. `--points` random points of each space (all of a space that has no more) are then built by all cores, checked and timed; points
-faster than the choice are timed again in turns with it. A row says how many beat the choice by more than the tie band although their
-lower bound proved them slower (lost: a wrong proof, must be 0), how many did that the search did not propose (missed), and how many ran
-faster than their lower bound (unsound, must be 0). The table comes last.
+Run it with `python bench/audit.py --out bench/results/audit.json`. Rows that the file has are skipped: a long audit is
+made in several calls, and `--limit` seconds end a call; only cases that were finished are kept. Every case is tuned
+with `--budget` seconds at the default settings. `--points` random points of each space (all of a space that has no
+more) are then built by all cores, checked and timed; points faster than the choice are timed again in turns with it. A
+row says how many beat the choice by more than the tie band although their lower bound proved them slower (lost: a wrong
+proof, must be 0), how many did that the search did not propose (missed), and how many ran faster than their lower bound
+(unsound, must be 0). The table comes last.
 """
 
 from __future__ import annotations
@@ -17,9 +19,18 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from cuts.backends.device import open_device
-from cuts.backends.targets import find_target
-from cuts.bench.records import Row, add_row_options, circumstances, exit_code, geomean, key_of, merged, read_rows, write_rows
+from cuts.backends.devices import find_target, open_device
+from cuts.bench.records import (
+    Row,
+    add_row_options,
+    circumstances,
+    exit_code,
+    geomean,
+    key_of,
+    merged,
+    read_rows,
+    write_rows,
+)
 from cuts.bench.shapes import Case, Convolution, Step, convolution_case, single
 from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
@@ -33,7 +44,9 @@ POINTS = 2000
 
 
 def audit_cases() -> list[Case]:
-    """Return the operations: of every kind, each fast enough that thousands of its points can be timed; small spaces first."""
+    """Return the operations: of every kind, each fast enough that thousands of its points can be timed; small spaces
+    first.
+    """
     return [*_small(), *_convolutions(), *_products(), *_images(), *_rows()]
 
 
@@ -67,7 +80,14 @@ def _rows() -> Iterator[Case]:
 def _images() -> Iterator[Case]:
     window = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     yield single("memory", "max pool 64x56", 1, "max_pool", ((1, 64, 56, 56),), window)
-    yield single("memory", "average pool 64x56", 1, "average_pool", ((1, 64, 56, 56),), {"kernel_shape": (2, 2), "strides": (2, 2)})
+    yield single(
+        "memory",
+        "average pool 64x56",
+        1,
+        "average_pool",
+        ((1, 64, 56, 56),),
+        {"kernel_shape": (2, 2), "strides": (2, 2)},
+    )
     yield single("memory", "global average pool 1024x7", 1, "global_average_pool", ((1, 1024, 7, 7),), {})
 
 
@@ -109,7 +129,9 @@ def row_of(audit: Audit, case: Case, choice: Choice, facts: dict[str, Any]) -> R
     return head | audit.record() | values | facts
 
 
-def measure(cases: Sequence[Case], target: Target, options: argparse.Namespace, rows: list[Row], facts: dict[str, Any]) -> list[Row]:
+def measure(
+    cases: Sequence[Case], target: Target, options: argparse.Namespace, rows: list[Row], facts: dict[str, Any]
+) -> list[Row]:
     """Tune cases and audit their choices until time is over; the file is written with every row."""
     begin = time.monotonic()
     problems = problems_of(cases, target)
@@ -118,7 +140,10 @@ def measure(cases: Sequence[Case], target: Target, options: argparse.Namespace, 
     spent = time.monotonic() - begin
     print(f"tuned {len(cases)} operations in {spent:.1f} s: {tuning.tuner.statistics.record()}", file=sys.stderr)
     for case in (c for c, choice in zip(cases, choices, strict=True) if choice.seconds is None):
-        print(f"{case.key}: nothing was measured in its share of the tuning time, so there is nothing to audit", file=sys.stderr)
+        print(
+            f"{case.key}: nothing was measured in its share of the tuning time, so there is nothing to audit",
+            file=sys.stderr,
+        )
     found = {p.key: (case, choice) for p, case, choice in zip(problems, cases, choices, strict=True)}
     with tuning_session(target, budget=max(0.0, options.limit - spent)) as session:
         for audit in audits(session.tuner, problems, choices, options.points, session.settings):
@@ -126,7 +151,9 @@ def measure(cases: Sequence[Case], target: Target, options: argparse.Namespace, 
             rows = merged(rows, row)
             write_rows(options.out, rows)
             print(f"{time.monotonic() - begin:6.1f} s  {line(row)}", file=sys.stderr, flush=True)
-        print(f"audited in {time.monotonic() - begin - spent:.1f} s: {session.tuner.statistics.record()}", file=sys.stderr)
+        print(
+            f"audited in {time.monotonic() - begin - spent:.1f} s: {session.tuner.statistics.record()}", file=sys.stderr
+        )
         if not session.complete:
             print("time is over: what has no row is left for the next call", file=sys.stderr)
     return rows
@@ -154,7 +181,10 @@ def table(rows: Sequence[Row]) -> str:
     """Return all rows and totals as text."""
     if not rows:
         return "no space was audited"
-    totals = {name: sum(row[name] for row in rows) for name in ("timed", "proven slower", "lost by proof", "faster than their bound")}
+    totals = {
+        name: sum(row[name] for row in rows)
+        for name in ("timed", "proven slower", "lost by proof", "faster than their bound")
+    }
     beaten = [row for row in rows if row["missed"]]
     ratios = [row["best / chosen"] for row in rows]
     return "\n".join(
@@ -175,14 +205,23 @@ def table(rows: Sequence[Row]) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the rows as a table for the documentation, with the totals."""
-    lines = ["| operation | points | legal | timed | chosen us | best us | proven slower | lost | missed | unsound | bound / time |"]
+    lines = [
+        "| operation | points | legal | timed | chosen us | best us | proven slower | lost | missed | unsound | bound / time |"
+    ]
     lines.append("|---" * 11 + "|")
     for row in rows:
         timed = f"{row['timed']}{' (all)' * row['exhaustive']}"
         cells = [f"{row['class']} {row['name']}", f"{row['points']:.3g}", f"{row['legal']:.3g}", timed]
         cells += [f"{row['chosen_us']:.2f}", f"{row['best_us']:.2f}"]
         cells += [
-            f"{row[n]}" for n in ("proven slower", "lost by proof", "missed", "faster than their bound", "bound / time of the choice")
+            f"{row[n]}"
+            for n in (
+                "proven slower",
+                "lost by proof",
+                "missed",
+                "faster than their bound",
+                "bound / time of the choice",
+            )
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *table(rows).splitlines()[-3:]])
@@ -201,7 +240,9 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="TEXT", help="cases whose class and name contain this; may be repeated")
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="cases whose class and name contain this; may be repeated"
+    )
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
     parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")
     add_row_options(parser, "audit.json")

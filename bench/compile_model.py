@@ -1,9 +1,9 @@
 """How long a model takes to compile for a target without tuning, and where the time goes.
 
-Run it with `python bench/compile_model.py [MODEL] [--shape x=1x3x48x192] [--target cuda:h200] [--profile N]`. Everything runs on one core
-and caches are off; `cpu` is how long the processor was busy, which other load does not change. Seconds per pass come first, then those of
-the compiler of kernels (NVRTC or nvcc), and with `--profile` the N functions that took most. For the text-direction classifier the aim is
-20 s.
+Run it with `python bench/compile_model.py [MODEL] [--shape x=1x3x48x192] [--target cuda:h200] [--profile N]`.
+Everything runs on one core and caches are off; `cpu` is how long the processor was busy, which other load does not
+change. Seconds per pass come first, then those of the compiler of kernels (NVRTC or nvcc), and with `--profile` the N
+functions that took most. For the text-direction classifier the aim is 20 s.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from cuts.backends.cuda_compile import compile_kernel, toolchains
-from cuts.backends.targets import find_target
-from cuts.driver import compile_model, load_model, load_spec
+from cuts.backends.cuda.compile import compile_kernel, toolchains
+from cuts.backends.devices import find_target
+from cuts.compile.driver import compile_model
+from cuts.compile.loading import load_model, load_spec
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.target import Target
 

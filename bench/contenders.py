@@ -1,4 +1,6 @@
-"""What a row compares: `cuts`' own kernels, PyTorch, the fastest plan of cuDNN, torch.compile, and a copy on the device."""
+"""What a row compares: `cuts`' own kernels, PyTorch, the fastest plan of cuDNN, torch.compile, and a copy on the
+device.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from attrs import define
-from cuts.backends.contraction import find_convolution
 from cuts.backends.device import Device, Pointer
-from cuts.backends.vendor import require_library
+from cuts.backends.library.contraction import find_convolution
+from cuts.backends.library.routine import require_library
 from cuts.bench.peers import View, function_of
 from cuts.bench.timing import Contender, sets_for
 from cuts.bench.tuned import Memory, Tuned, group_of, together
@@ -66,7 +68,9 @@ class Peers:
         return views
 
     def _recorded(self, name: str, call: Any) -> Contender:
-        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its own."""
+        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its
+        own.
+        """
         torch = self.torch
         inputs = [self._views(memory) for memory in self.sets]
         stream = torch.cuda.ExternalStream(self.device.stream_handle)

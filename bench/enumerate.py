@@ -1,4 +1,5 @@
-"""How fast a space is enumerated and scored with both performance models on one core: the aim is a million points in 2 s.
+"""How fast a space is enumerated and scored with both performance models on one core: the aim is a million points in 2
+s.
 
 Run it with `python bench/enumerate.py [TARGET]`.
 """
@@ -9,16 +10,16 @@ import json
 import sys
 import time
 
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.expr import Read, call
 from cuts.ir.index import Var, as_index
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
-from cuts.passes.banks import conflict_factor
-from cuts.passes.bound import bound
-from cuts.passes.enumerate import batches
-from cuts.passes.pul_paper import pul
-from cuts.passes.space import make_space
+from cuts.passes.model.banks import conflict_factor
+from cuts.passes.model.bound import bound
+from cuts.passes.model.pul_paper import pul
+from cuts.passes.schedule.enumerate import batches
+from cuts.passes.schedule.space import make_space
 
 
 def convolution(channels: int, filters: int, size: int, taps: int) -> FusedGroup:

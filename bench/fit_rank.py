@@ -1,11 +1,12 @@
-"""Fit the constants of the estimate that orders points to measured kernels, and say how well it orders operations it was not fitted to.
+"""Fit the constants of the estimate that orders points to measured kernels, and say how well it orders operations it
+was not fitted to.
 
-Run it with `python bench/fit_rank.py FILE ... [--target TARGET]`. A file is a tuning database (`tuning.sqlite3`), or JSON that holds
-`{name: {"group": TEXT, "points": [{"sched": TEXT, "ms": MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The
-constants are printed as the text of `passes/costs.py`.
+Run it with `python bench/fit_rank.py FILE ... [--target TARGET]`. A file is a tuning database (`tuning.sqlite3`), or
+JSON that holds `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms": MILLISECONDS, "spill": BYTES}]}}`, texts as
+`cuts.ir.text` prints them. The constants are printed as the text of `passes/model/rank_constants.py`.
 
-Least squares of the logarithms, Gauss-Newton with damping: every operation weighs the same, a point by the square of how close it is to
-its operation's best; a ridge holds each constant to what it is now.
+Least squares of the logarithms, Gauss-Newton with damping: every operation weighs the same, a point by the square of
+how close it is to its operation's best; a ridge holds each constant to what it is now.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import Any
 
 import attrs
 import numpy as np
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
-from cuts.passes.banks import conflict_factor
-from cuts.passes.bound import bound
-from cuts.passes.check import check_schedule, features_of, geometry_of
-from cuts.passes.costs import FITTED, Costs
-from cuts.passes.features import Features
-from cuts.passes.rank import rank
+from cuts.passes.model.banks import conflict_factor
+from cuts.passes.model.bound import bound
+from cuts.passes.model.features import Features
+from cuts.passes.model.rank import rank
+from cuts.passes.model.rank_constants import FITTED, Costs
+from cuts.passes.schedule.legal_points import check_schedule, features_of, geometry_of
 
 Array = np.ndarray[Any, Any]
 NAMES = tuple(f.name for f in attrs.fields(Costs))
@@ -37,7 +38,8 @@ NAMES = tuple(f.name for f in attrs.fields(Costs))
 RIDGE, FORGIVEN, POWER = 0.01, 0.7, 2.0
 #: Fewest points of an operation that say anything about their order.
 FEWEST = 8
-#: What a measurement adds to a kernel, in latencies of DRAM: events before and after it, a flushed cache of instructions.
+#: What a measurement adds to a kernel, in latencies of DRAM: events before and after it, a flushed cache of
+#: instructions.
 OVERHEAD = 11.0
 
 
@@ -58,7 +60,9 @@ class Points:
 
 
 def read(paths: Sequence[Path], target: Target) -> tuple[list[str], Points]:
-    """Return the names of the operations and their points; kernels that spilled are left out, and operations with few points."""
+    """Return the names of the operations and their points; kernels that spilled are left out, and operations with few
+    points.
+    """
     fields = [f.name for f in attrs.fields(Features) if f.name != "segments"]
     names: list[str] = []
     rows: list[list[float]] = []
@@ -88,11 +92,17 @@ def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
     """Yield the operations of a file: a name, the text of the group, and the schedules that ran with their seconds."""
     if path.suffix == ".json":
         for name, entry in json.loads(path.read_text()).items():
-            yield name, entry["group"], [(p["sched"], p["ms"] * 1e-3) for p in entry["points"] if p.get("ms") and not p.get("spill")]
+            yield (
+                name,
+                entry["group"],
+                [(p["sched"], p["ms"] * 1e-3) for p in entry["points"] if p.get("ms") and not p.get("spill")],
+            )
         return
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     trials: dict[str, list[tuple[str, float]]] = {}
-    for key, schedule, seconds in connection.execute("select problem, schedule, seconds from trials where outcome = 'ok' order by 1, 2"):
+    for key, schedule, seconds in connection.execute(
+        "select problem, schedule, seconds from trials where outcome = 'ok' order by 1, 2"
+    ):
         if seconds is not None:
             trials.setdefault(key, []).append((schedule, seconds))
     for key, description, label in connection.execute("select key, description, label from problems order by key"):
@@ -137,7 +147,9 @@ def fit(points: Points, target: Target, start: Costs = FITTED, rounds: int = 12)
 
 
 def quality(estimated: Array, points: Points, names: list[str]) -> list[dict[str, Any]]:
-    """Return for each operation the time of the first point and of the best of the first eight, as multiples of the best measured."""
+    """Return for each operation the time of the first point and of the best of the first eight, as multiples of the
+    best measured.
+    """
     found = []
     for number, name in enumerate(names):
         own = np.flatnonzero(points.case == number)

@@ -4,9 +4,10 @@
     python bench/fuzz.py --planted --graphs 300 --jobs 2 --out bench/results/planted.json
     python bench/fuzz.py --replay finding-17.json --seed 17
 
-Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). Each graph is one job of a worker
-process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends otherwise. A finding is shrunk,
-unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay` runs again.
+Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). Each graph is one job
+of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends
+otherwise. A finding is shrunk, unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay`
+runs again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.bench.records import exit_code
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
@@ -177,8 +178,13 @@ def fuzz(options: argparse.Namespace) -> int:
         least, shown = (graph, report) if options.no_shrink else smallest(options, number, graph, report)
         path = options.out.with_name(f"finding-{number}.json") if options.out else Path(f"finding-{number}.json")
         path.write_text(graph_to_json(least), encoding="utf-8")
-        tally.findings.append({"number": number, "kind": report.kind, "text": shown.text or report.text, "graph": path.name})
-    _write(options, {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record})
+        tally.findings.append(
+            {"number": number, "kind": report.kind, "text": shown.text or report.text, "graph": path.name}
+        )
+    _write(
+        options,
+        {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record},
+    )
     print(tally.table)
     return 1 if found else 0
 
@@ -212,13 +218,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first graph")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds behind which no further graph is begun")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds behind which no further graph is begun"
+    )
     parser.add_argument("--target", default="opencl")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")
     parser.add_argument(
-        "--bug", default="", help="with --planted: only bugs whose name has one of these texts (a|b); with --replay: a bug's name"
+        "--bug",
+        default="",
+        help="with --planted: only bugs whose name has one of these texts (a|b); with --replay: a bug's name",
     )
     parser.add_argument("--replay", type=Path, help="a graph.json to check")
     options = parser.parse_args(arguments)

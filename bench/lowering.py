@@ -1,7 +1,9 @@
-"""How long one candidate takes from schedule to source text: lowering, extraction, printing. The aim is a median of 50 ms, 200 ms at worst.
+"""How long one candidate takes from schedule to source text: lowering, extraction, printing. The aim is a median of 50
+ms, 200 ms at worst.
 
-Run it with `python bench/lowering.py [TARGET] [POINTS]`: for every distinct convolution of ResNet-50 the model's best points are built, and
-one JSON object is printed. What the search for points takes is shown beside it and is no part of the figure.
+Run it with `python bench/lowering.py [TARGET] [POINTS]`: for every distinct convolution of ResNet-50 the model's best
+points are built, and one JSON object is printed. What the search for points takes is shown beside it and is no part of
+the figure.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import sys
 import time
 from statistics import median
 
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
 from cuts.bench.shapes import convolution_case, convolutions
 from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
-from cuts.passes.choose import choose
-from cuts.passes.extract import extract
-from cuts.passes.lower import lower
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.choose import choose
 
 
 def build_times(target: Target, points: int) -> tuple[list[tuple[float, str]], list[float]]:

@@ -1,8 +1,10 @@
-"""Whole models against ONNX Runtime: what they take to compile and to run, and by how much their outputs differ; also to train.
+"""Whole models against ONNX Runtime: what they take to compile and to run, and by how much their outputs differ; also
+to train.
 
-Run it with `python bench/models.py --target opencl` (or `cuda`) `[--only densenet121]`. The models are those of `tests/models.py`. Caches
-are off, so building kernels takes what it does at first; seconds are those of the processor. Rows go to `bench/results/models.json`, where
-a row takes the place of an older one of the same model and target; `--markdown` prints the tables of `docs/models.md`.
+Run it with `python bench/models.py --target opencl` (or `cuda`) `[--only densenet121]`. The models are those of
+`tests/models.py`. Caches are off, so building kernels takes what it does at first; seconds are those of the processor.
+Rows go to `bench/results/models.json`, where a row takes the place of an older one of the same model and target;
+`--markdown` prints the tables of `docs/models.md`.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import frozen
-from cuts.backends.device import open_device
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target, open_device
 from cuts.bench.records import RESULTS, Row, circumstances, exit_code, merged, read_rows, write_rows
-from cuts.driver import CompiledPlan, build
-from cuts.frontends.onnx import load_onnx_for
+from cuts.compile.build import build
+from cuts.compile.plan import CompiledPlan
+from cuts.frontends.onnx.load import load_onnx_for
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
-from cuts.optimisers import SGD
-from cuts.passes.attach_loss import with_loss
+from cuts.passes.graph.attach_loss import with_loss
 from cuts.tests.models import REAL, Real, by_onnx_runtime, difference
-from cuts.training import grad
+from cuts.training.optimisers import SGD
+from cuts.training.training import grad
 
 #: The relative error at which a row counts as wrong.
 WRONG = 1e-3
@@ -61,12 +63,15 @@ def training(model: Real, target: str) -> Work:
     """Return the work of one training step: the mean squared error of the first output, all weights, SGD with momentum."""
     feeds = model.draw()
     graph, _ = load_onnx_for(model.fetch(), feeds)
-    step = grad(with_loss(graph, "mse_loss", prediction=graph.outputs[0]), loss="loss", optimiser=SGD(rate=0.01, momentum=0.9))
+    step = grad(
+        with_loss(graph, "mse_loss", prediction=graph.outputs[0]), loss="loss", optimiser=SGD(rate=0.01, momentum=0.9)
+    )
     target_type = step.graph.types["target"]
     wanted = np.random.default_rng(0).standard_normal(target_type.shape).astype(target_type.dtype.numpy)
     inputs = {**feeds, **step.initial, "target": wanted}
     inputs = {tensor: inputs[tensor] for tensor in step.graph.inputs}
-    # Velocities are left out: where a gradient is exactly zero (the bias of attention's keys), there is nothing to be relative to.
+    # Velocities are left out: where a gradient is exactly zero (the bias of attention's keys), there is nothing to be
+    # relative to.
     moved = ["loss", *(step.carried[parameter] for parameter in step.gradients)]
     return Work(
         step.graph,
@@ -77,7 +82,9 @@ def training(model: Real, target: str) -> Work:
 
 
 def measure(row: Row, prepare: Callable[[], Work]) -> Row:
-    """Add to a row what it takes to compile and to run some work, and by how much the outputs differ from what they should be."""
+    """Add to a row what it takes to compile and to run some work, and by how much the outputs differ from what they
+    should be.
+    """
     seconds = [_busy()]
     work = prepare()
     seconds.append(_busy())
@@ -94,7 +101,9 @@ def measure(row: Row, prepare: Callable[[], Work]) -> Row:
 
 
 def _busy() -> float:
-    """Return the seconds that the processor was busy for this process and its children, which other load does not change."""
+    """Return the seconds that the processor was busy for this process and its children, which other load does not
+    change.
+    """
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system
 
@@ -129,10 +138,25 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         right.sort(key=lambda row: list(REAL).index(row["name"]))
         if not right:
             continue
-        lines += [f"{TITLES[suite]}, `{target}`, {right[0]['gpu']}:", "", f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
+        lines += [
+            f"{TITLES[suite]}, `{target}`, {right[0]['gpu']}:",
+            "",
+            f"| {' | '.join(_COLUMNS)} |",
+            "|---" * len(_COLUMNS) + "|",
+        ]
         for row in right:
-            figures = (row["nodes"], row["steps"], row["kernels"], row["import_s"], row["compile_s"], row["first_s"], row["run_ms"])
-            lines.append(f"| {row['name']} | {' | '.join('' if f is None else f'{f:.4g}' for f in figures)} | {row['error']:.1e} |")
+            figures = (
+                row["nodes"],
+                row["steps"],
+                row["kernels"],
+                row["import_s"],
+                row["compile_s"],
+                row["first_s"],
+                row["run_ms"],
+            )
+            lines.append(
+                f"| {row['name']} | {' | '.join('' if f is None else f'{f:.4g}' for f in figures)} | {row['error']:.1e} |"
+            )
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -143,11 +167,21 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", default="opencl")
     parser.add_argument("--only", action="append", choices=tuple(REAL), help="a model; may be repeated")
     parser.add_argument(
-        "--budget", type=float, default=0.0, metavar="SECONDS", help="tune each model for this long (0: the model of the machine chooses)"
+        "--budget",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="tune each model for this long (0: the model of the machine chooses)",
     )
-    parser.add_argument("--train", action="store_true", help="compile and run a training step of each, compared with the float64 reference")
+    parser.add_argument(
+        "--train",
+        action="store_true",
+        help="compile and run a training step of each, compared with the float64 reference",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "models.json", help="the file of rows")
-    parser.add_argument("--markdown", action="store_true", help="only print the tables of the file for the documentation")
+    parser.add_argument(
+        "--markdown", action="store_true", help="only print the tables of the file for the documentation"
+    )
     return parser.parse_args(argv)
 
 
@@ -171,7 +205,11 @@ def main() -> int:
             "precision": "fp32",
         }
         model = REAL[name]
-        prepare = partial(training, model, options.target) if options.train else partial(inference, model, options.target, options.budget)
+        prepare = (
+            partial(training, model, options.target)
+            if options.train
+            else partial(inference, model, options.target, options.budget)
+        )
         try:
             row = measure(row, prepare)
         except (CutsError, pytest.skip.Exception) as error:

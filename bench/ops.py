@@ -1,9 +1,11 @@
-"""Single operations against the vendor libraries on a CUDA device: convolutions, products of matrices, memory-bound operations.
+"""Single operations against the vendor libraries on a CUDA device: convolutions, products of matrices, memory-bound
+operations.
 
-Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/results/ops.json`. Rows that the file has are skipped: a long
-suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is measured in one go: `cuts`, tuned
-with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of all cuDNN plans, and with `--compile` torch.compile.
-Caches are cold, numbers random, times medians over rounds in which the contenders alternate. All compute in strict fp32.
+Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/results/ops.json`. Rows that the file has
+are skipped: a long suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is
+measured in one go: `cuts`, tuned with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of
+all cuDNN plans, and with `--compile` torch.compile. Caches are cold, numbers random, times medians over rounds in which
+the contenders alternate. All compute in strict fp32.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from attrs import define, field
-from cuts.backends.device import Device, Timing, open_device
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.device import Device, Timing
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers, copy_bandwidth, copying
 from cuts.bench.peers import load_torch
 from cuts.bench.records import (
@@ -71,11 +73,16 @@ class Suite:
         if not cases:
             return
         self.copy_bandwidth = copy_bandwidth(self.device)
-        print(f"{self.device.name}: copies {self.copy_bandwidth / 1e12:.2f} TB/s, {len(cases)} rows to measure", file=sys.stderr)
+        print(
+            f"{self.device.name}: copies {self.copy_bandwidth / 1e12:.2f} TB/s, {len(cases)} rows to measure",
+            file=sys.stderr,
+        )
         for part in parts(cases, self.options.together):
             needed = len(part) * (self.options.budget + 1.0)
             if self.left < min(needed, 60.0):
-                print(f"time is over: {key_of_case(part[0])} and later rows are left for the next call", file=sys.stderr)
+                print(
+                    f"time is over: {key_of_case(part[0])} and later rows are left for the next call", file=sys.stderr
+                )
                 return
             self._part(part)
 
@@ -189,16 +196,29 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated")
+    parser.add_argument(
+        "--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated"
+    )
     parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
     parser.add_argument(
-        "--only", action="append", metavar="TEXT", help="rows whose name contains this, or that a network of this name uses"
+        "--only",
+        action="append",
+        metavar="TEXT",
+        help="rows whose name contains this, or that a network of this name uses",
     )
     parser.add_argument(
-        "--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per operation; 0 takes the model's choice"
+        "--budget",
+        type=float,
+        default=4.0,
+        metavar="SECONDS",
+        help="tuning time per operation; 0 takes the model's choice",
     )
-    parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time")
-    parser.add_argument("--reuse", action="store_true", help="take times of peers from the kept baselines where they are there")
+    parser.add_argument(
+        "--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time"
+    )
+    parser.add_argument(
+        "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"
+    )
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only")
     add_row_options(parser, "ops.json")

@@ -1,4 +1,6 @@
-"""The same operations through PyTorch: what `cuts` is compared with. Strict fp32: TF32 is off, and cuDNN benchmarks its algorithms."""
+"""The same operations through PyTorch: what `cuts` is compared with. Strict fp32: TF32 is off, and cuDNN benchmarks its
+algorithms.
+"""
 
 from __future__ import annotations
 
@@ -106,4 +108,9 @@ class View:
     """Memory of ours as an array of a library that knows `__cuda_array_interface__`; nothing is copied."""
 
     def __init__(self, address: int, shape: Sequence[int]) -> None:
-        self.__cuda_array_interface__ = {"shape": tuple(shape), "typestr": "<f4", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": tuple(shape),
+            "typestr": "<f4",
+            "data": (address, False),
+            "version": 3,
+        }

@@ -1,7 +1,9 @@
-"""How many planted bugs the fuzzer finds: each is planted in a process of its own, which then checks graphs until one shows it.
+"""How many planted bugs the fuzzer finds: each is planted in a process of its own, which then checks graphs until one
+shows it.
 
-Of the ways in which the fuzzer compares a graph, two are tried, for they see most for their time: interpreted normal forms (milliseconds,
-so on all graphs, unless the bug sits behind them), then kernels at points drawn by chance (on a tenth of the graphs, or on half of them).
+Of the ways in which the fuzzer compares a graph, two are tried, for they see most for their time: interpreted normal
+forms (milliseconds, so on all graphs, unless the bug sits behind them), then kernels at points drawn by chance (on a
+tenth of the graphs, or on half of them).
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ class Hunt:
         """Whether the compiler as it is has nothing wrong with a graph."""
         with self.lock:
             if (number, way) not in self.clean:
-                self.clean[number, way] = checked(self.sound, self.target, graph, number, (way,)).kind in ("", "ill-conditioned")
+                self.clean[number, way] = checked(self.sound, self.target, graph, number, (way,)).kind in (
+                    "",
+                    "ill-conditioned",
+                )
             return self.clean[number, way]
 
 
@@ -96,7 +101,10 @@ def hunt(options: argparse.Namespace) -> int:
         for done in as_completed([pool.submit(search.catch, bug) for bug in bugs]):
             catch = done.result()
             caught.append(catch)
-            print(f"{'caught' if catch.kind else 'MISSED'} {catch.tried:>4} graphs  {catch.seconds:>6.1f} s  {catch.bug.name}", flush=True)
+            print(
+                f"{'caught' if catch.kind else 'MISSED'} {catch.tried:>4} graphs  {catch.seconds:>6.1f} s  {catch.bug.name}",
+                flush=True,
+            )
             if options.out:
                 _write(options, caught, begin)
     search.sound.close()

@@ -25,7 +25,15 @@ FIELDS = (
     "suite", "class", "name", "batch", "precision", "cuts_ms", "peers", "bound_ms", "roofline_ms", "gpu", "versions", "date", "commit"
 )  # fmt: skip
 #: Packages whose versions tell results apart.
-_PACKAGES = ("cuts", "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cublas", "nvidia-cuda-nvrtc", "pycuda")
+_PACKAGES = (
+    "cuts",
+    "torch",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
+    "nvidia-cublas",
+    "nvidia-cuda-nvrtc",
+    "pycuda",
+)
 
 
 @frozen
@@ -53,8 +61,8 @@ def is_large(row: Mapping[str, Any]) -> bool:
     return bool(row["bytes"] >= 64 << 20)
 
 
-#: The targets: speed is the best peer's time over ours, share what part of the bandwidth of a copy of 1 GB is reached, copied what part of
-#: that of a copy of as many bytes as the operation moves, measured beside it.
+#: The targets: speed is the best peer's time over ours, share what part of the bandwidth of a copy of 1 GB is reached,
+#: copied what part of that of a copy of as many bytes as the operation moves, measured beside it.
 GOALS = (
     Goal("GEMM >= 2048^3", "gemm", "speed", 0.95, 1.10, large=True),
     Goal("GEMM of the list", "gemm", "speed", 1.0, 1.15),
@@ -75,7 +83,11 @@ def figure(row: Mapping[str, Any], name: str) -> float | None:
     if row.get("cuts_ms") is None:
         return None
     if name == "share":
-        return float(row["bytes"]) / (float(row["cuts_ms"]) * 1e-3) / float(row["copy_bandwidth"]) if row.get("copy_bandwidth") else None
+        return (
+            float(row["bytes"]) / (float(row["cuts_ms"]) * 1e-3) / float(row["copy_bandwidth"])
+            if row.get("copy_bandwidth")
+            else None
+        )
     if name == "copied":
         return float(row["copy_ms"]) / float(row["cuts_ms"]) if row.get("copy_ms") else figure(row, "share")
     if name == "bound":
@@ -91,7 +103,9 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of all goals that have rows: geometric means, the best and the worst row, and the bound over the time."""
+    """Return the table of all goals that have rows: geometric means, the best and the worst row, and the bound over the
+    time.
+    """
     lines = [f"{'class':<24}{'rows':>5}{'figure':>8}{'mean':>8}{'least':>8}{'aim':>7}  {'bound':>6}  best, worst"]
     for goal in GOALS:
         found = [(value, row) for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
@@ -123,17 +137,26 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for goal in GOALS:
         values = [value for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
         if values:
-            lines.append(f"| {goal.title} | {len(values)} | {goal.figure} | {geomean(values):.3f} | {goal.least:.2f} | {goal.aim:.2f} |")
+            lines.append(
+                f"| {goal.title} | {len(values)} | {goal.figure} | {geomean(values):.3f} | {goal.least:.2f} | {goal.aim:.2f} |"
+            )
     measured = [row for row in rows if row.get("cuts_ms") is not None]
     for kind, batch in dict.fromkeys((row["class"], row["batch"]) for row in measured):
         part = [row for row in measured if (row["class"], row["batch"]) == (kind, batch)]
         names = list(dict.fromkeys(name for row in part for name in row["peers"]))
-        lines += ["", f"### {kind}, batch {batch}", "", f"| {' | '.join(['operation', 'cuts', *names, 'bound', 'roofline'])} |"]
+        lines += [
+            "",
+            f"### {kind}, batch {batch}",
+            "",
+            f"| {' | '.join(['operation', 'cuts', *names, 'bound', 'roofline'])} |",
+        ]
         lines.append("|---" * (4 + len(names)) + "|")
         for row in part:
             times = [row["cuts_ms"], *(row["peers"].get(name) for name in names), row["bound_ms"], row["roofline_ms"]]
             lines.append(f"| {row['name']} | {' | '.join('-' if t is None else f'{t * 1e3:.1f}' for t in times)} |")
-    facts = {(row["gpu"], row["date"][:10], row["commit"], json.dumps(row["versions"], sort_keys=True)) for row in measured}
+    facts = {
+        (row["gpu"], row["date"][:10], row["commit"], json.dumps(row["versions"], sort_keys=True)) for row in measured
+    }
     lines += ["", *(f"{gpu}, {date}, {commit}: {found}" for gpu, date, commit, found in sorted(facts))]
     return "\n".join(lines)
 
@@ -142,9 +165,15 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the options of a suite whose rows grow over several calls: where it runs, how long, its file, and what is printed of that."""
-    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept")
-    parser.add_argument("--out", type=Path, default=RESULTS / name, help="the file of rows; what it has is not measured again")
+    """Add the options of a suite whose rows grow over several calls: where it runs, how long, its file, and what is
+    printed of that.
+    """
+    parser.add_argument(
+        "--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS / name, help="the file of rows; what it has is not measured again"
+    )
     parser.add_argument("--again", action="store_true", help="measure what the file has, too")
     parser.add_argument("--target", default="cuda:device")
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
@@ -194,7 +223,10 @@ class Baselines:
 
     def keep(self, key: str, times: Mapping[str, float | None], facts: Mapping[str, object]) -> None:
         """Add the times of one case and write the file."""
-        self.peers[key] = {**self.peers.get(key, {}), **{name: time for name, time in times.items() if time is not None}}
+        self.peers[key] = {
+            **self.peers.get(key, {}),
+            **{name: time for name, time in times.items() if time is not None},
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".part")
         draft.write_text(json.dumps({**facts, "peers": self.peers}, indent=1) + "\n", encoding="utf-8")
@@ -203,7 +235,12 @@ class Baselines:
 
 def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
     """Return what every row says of how it was measured."""
-    return {"gpu": gpu, "versions": versions(), "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit or _commit()}
+    return {
+        "gpu": gpu,
+        "versions": versions(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit or _commit(),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -220,7 +257,9 @@ def versions() -> dict[str, str]:
 def _commit() -> str:
     try:
         command = ["git", "rev-parse", "--short", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -1,9 +1,10 @@
 """What the benchmark times: the convolutions of four networks, matrix products, and operations that memory limits.
 
-The convolutions are those that the networks run on one image (224 pixels a side, 299 for Inception-v3; the auxiliary classifier of
-Inception is not part of inference). `CONVOLUTIONS` writes each distinct one as `channels x size, filters x height x width`, then `/stride`,
-`+pad` (or `+pad of rows,pad of columns`), `dw` for depthwise and `*how often` it occurs. As a check: the networks have 53,
-94, 120 and 52 convolutions of 4.09, 5.71, 2.83 and 0.299 billion multiply-adds, the figures that are published for them.
+The convolutions are those that the networks run on one image (224 pixels a side, 299 for Inception-v3; the auxiliary
+classifier of Inception is not part of inference). `CONVOLUTIONS` writes each distinct one as `channels x size, filters
+x height x width`, then `/stride`, `+pad` (or `+pad of rows,pad of columns`), `dw` for depthwise and `*how often` it
+occurs. As a check: the networks have 53, 94, 120 and 52 convolutions of 4.09, 5.71, 2.83 and 0.299 billion
+multiply-adds, the figures that are published for them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ _CONVOLUTION = re.compile(
 
 @frozen
 class Convolution:
-    """A convolution of one image: square input, one stride for both directions, padding of rows and of columns on both sides."""
+    """A convolution of one image: square input, one stride for both directions, padding of rows and of columns on both
+    sides.
+    """
 
     channels: int
     size: int
@@ -102,7 +105,9 @@ def read_convolution(text: str) -> tuple[Convolution, int]:
     numbers = {key: int(value) for key, value in found.groupdict().items() if value and key != "dw"}
     rows = numbers.get("rows", 0)
     kernel, pads = (numbers["r"], numbers["s"]), (rows, numbers.get("columns", rows))
-    shape = Convolution(numbers["c"], numbers["size"], numbers["k"], kernel, numbers.get("stride", 1), pads, found["dw"] is not None)
+    shape = Convolution(
+        numbers["c"], numbers["size"], numbers["k"], kernel, numbers.get("stride", 1), pads, found["dw"] is not None
+    )
     return shape, numbers.get("uses", 1)
 
 
@@ -147,7 +152,13 @@ class Case:
 
 
 def single(
-    kind: str, name: str, batch: int, op: str, shapes: tuple[tuple[int, ...], ...], attributes: Mapping[str, Attribute], weights: int = 0
+    kind: str,
+    name: str,
+    batch: int,
+    op: str,
+    shapes: tuple[tuple[int, ...], ...],
+    attributes: Mapping[str, Attribute],
+    weights: int = 0,
 ) -> Case:
     """Return the case of one operation; its last `weights` operands are known when it is compiled."""
     names = tuple(f"x{k}" for k in range(len(shapes)))
@@ -156,7 +167,9 @@ def single(
 
 
 def convolution_cases(batches: tuple[int, ...] = BATCHES) -> Iterator[Case]:
-    """Yield every distinct convolution of the four networks at every batch size, depthwise ones as a class of their own."""
+    """Yield every distinct convolution of the four networks at every batch size, depthwise ones as a class of their
+    own.
+    """
     uses: dict[Convolution, dict[str, int]] = {}
     for network in CONVOLUTIONS:
         for shape, count in convolutions(network).items():
@@ -176,11 +189,19 @@ def convolution_case(shape: Convolution, batch: int, uses: Mapping[str, int] | N
         "groups": shape.channels if shape.depthwise else 1,
     }
     kind = "depthwise" if shape.depthwise else "conv"
-    return evolve(single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), attributes, 1), uses=uses or {})
+    return evolve(
+        single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), attributes, 1), uses=uses or {}
+    )
 
 
 def _pads(shape: Convolution) -> str:
-    return "" if shape.pads == (0, 0) else f" +{shape.pads[0]}" if shape.pads[0] == shape.pads[1] else f" +{shape.pads[0]},{shape.pads[1]}"
+    return (
+        ""
+        if shape.pads == (0, 0)
+        else f" +{shape.pads[0]}"
+        if shape.pads[0] == shape.pads[1]
+        else f" +{shape.pads[0]},{shape.pads[1]}"
+    )
 
 
 #: Products of matrices by class of use: name, batch, (m, n, k) and how many of them at once.
@@ -188,7 +209,15 @@ BERT = {"hidden": (768, 768), "up": (3072, 768), "down": (768, 3072)}
 DLRM = ((512, 13), (256, 512), (64, 256), (16, 64), (512, 367), (256, 512), (1, 256))
 SQUARES = (512, 1024, 2048, 4096, 8192)
 #: Skinny and odd shapes: (m, n, k).
-SKINNY = ((16, 4096, 4096), (32, 8192, 2048), (64, 1024, 8192), (4096, 64, 4096), (8192, 8192, 64), (128, 128, 16384), (65536, 64, 64))
+SKINNY = (
+    (16, 4096, 4096),
+    (32, 8192, 2048),
+    (64, 1024, 8192),
+    (4096, 64, 4096),
+    (8192, 8192, 64),
+    (128, 128, 16384),
+    (65536, 64, 64),
+)
 ODD = ((1000, 1000, 1000), (1023, 1025, 511), (333, 777, 555), (2049, 2047, 2051), (127, 4099, 1021), (4097, 129, 3))
 #: Dense layers on few rows: (n, k).
 DENSE = ((1000, 2048), (1000, 1280), (4096, 4096), (4096, 25088), (11008, 4096), (768, 3072), (50257, 768))
@@ -199,8 +228,17 @@ def gemm_cases() -> Iterator[Case]:
     for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
         for name, (n, k) in BERT.items():
             yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
-        yield single("gemm", f"bert scores s{tokens}", batch, "matmul", ((12 * batch, tokens, 64), (12 * batch, 64, tokens)), {})
-        yield single("gemm", f"bert context s{tokens}", batch, "matmul", ((12 * batch, tokens, tokens), (12 * batch, tokens, 64)), {})
+        yield single(
+            "gemm", f"bert scores s{tokens}", batch, "matmul", ((12 * batch, tokens, 64), (12 * batch, 64, tokens)), {}
+        )
+        yield single(
+            "gemm",
+            f"bert context s{tokens}",
+            batch,
+            "matmul",
+            ((12 * batch, tokens, tokens), (12 * batch, tokens, 64)),
+            {},
+        )
     for batch in (128, 2048):
         for n, k in dict.fromkeys(DLRM):
             yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)), {}, 1)
@@ -244,16 +282,36 @@ def _rows(size: int, label: str) -> Iterator[Case]:
         yield single("memory", f"softmax {width} {label}", 1, "softmax", (shape,), {})
         yield single("memory", f"sum of rows {width} {label}", 1, "reduce_sum", (shape,), {"axes": (1,)})
     for width in (768, 4096):
-        yield single("memory", f"layer norm {width} {label}", 1, "layer_norm", ((size // width, width), (width,), (width,)), {}, 2)
+        yield single(
+            "memory",
+            f"layer norm {width} {label}",
+            1,
+            "layer_norm",
+            ((size // width, width), (width,), (width,)),
+            {},
+            2,
+        )
     yield single("memory", f"sum of columns {label}", 1, "reduce_sum", ((size // 1024, 1024),), {"axes": (0,)})
 
 
 def _images(size: int, label: str) -> Iterator[Case]:
     image = (size // (64 * 64 * 64) or 1, 64, 64, 64)
     yield single(
-        "memory", f"max pool {label}", image[0], "max_pool", (image,), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+        "memory",
+        f"max pool {label}",
+        image[0],
+        "max_pool",
+        (image,),
+        {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
     )
-    yield single("memory", f"average pool {label}", image[0], "average_pool", (image,), {"kernel_shape": (2, 2), "strides": (2, 2)})
+    yield single(
+        "memory",
+        f"average pool {label}",
+        image[0],
+        "average_pool",
+        (image,),
+        {"kernel_shape": (2, 2), "strides": (2, 2)},
+    )
     yield single("memory", f"global average pool {label}", image[0], "global_average_pool", (image,), {})
     yield single("memory", f"batch norm {label}", image[0], "batch_norm", (image, *((64,),) * 4), {}, 4)
     yield single("memory", f"channels last {label}", image[0], "transpose", (image,), {"perm": (0, 2, 3, 1)})

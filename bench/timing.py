@@ -1,8 +1,9 @@
 """Timing of contenders side by side: cold caches, graphs, turns.
 
-Every contender runs on several sets of tensors in turn, together at least four times the L2 cache, so that no run finds its data there: at
-twice its size a cache that replaces lines at random still serves a fifth of the accesses, at four times two in a hundred. One
-round over all sets is recorded as a graph; rounds of the contenders alternate, so that a drifting clock hits each alike.
+Every contender runs on several sets of tensors in turn, together at least four times the L2 cache, so that no run finds
+its data there: at twice its size a cache that replaces lines at random still serves a fifth of the accesses, at four
+times two in a hundred. One round over all sets is recorded as a graph; rounds of the contenders alternate, so that a
+drifting clock hits each alike.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def sets_for(nbytes: int, cache: int) -> int:
 
 
 def in_turns(device: Device, contenders: list[Contender], rounds: int = 7, least: float = 2e-3) -> Mapping[str, Timing]:
-    """Return the seconds of one run of each contender; a sample is a round over all sets, or a few until `least` seconds are full."""
+    """Return the seconds of one run of each contender; a sample is a round over all sets, or a few until `least`
+    seconds are full.
+    """
     repeats: dict[str, int] = {}
     for each in contenders:
         first = device.time(each.replay, warmup=2, repeats=2).median

@@ -7,8 +7,8 @@ from typing import cast
 
 import numpy as np
 from attrs import evolve, field, frozen
-from cuts.backends.contraction import find_convolution
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
+from cuts.backends.library.contraction import find_convolution
 from cuts.bench.shapes import Case
 from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
 from cuts.ir.graph import Graph, Node
@@ -18,10 +18,10 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
-from cuts.passes.bound import warmed
-from cuts.passes.normalise import Illegal, normalise
+from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.model.bound import warmed
 from cuts.passes.pipeline import Emit, compile_graph
-from cuts.passes.programs import build_programs
 from cuts.passes.workload import Selector
 from cuts.runtime.plan import extent_bytes
 
@@ -54,7 +54,9 @@ class Tuned:
         return total
 
     def type_of(self, tensor: str) -> TensorType:
-        """Return the type of a tensor; an input that no kernel reads any more, since its equal is read instead, has that of the case."""
+        """Return the type of a tensor; an input that no kernel reads any more, since its equal is read instead, has
+        that of the case.
+        """
         known = self.graph.types.get(tensor)
         return known or TensorType(DType.F32, self.case.inputs[tensor.removeprefix(self.prefix)])
 
@@ -90,7 +92,9 @@ def union(cases: Sequence[Case], registry: Registry) -> Graph:
         constants |= {mark + t: array for t, array in constants_of(case).items()}
         for node in graph.nodes:
             operands = tuple(mark + t for t in node.operands)
-            nodes.append(evolve(node, name=mark + node.name, inputs=operands, outputs=tuple(mark + t for t in node.outputs)))
+            nodes.append(
+                evolve(node, name=mark + node.name, inputs=operands, outputs=tuple(mark + t for t in node.outputs))
+            )
     return Graph("cases", tuple(inputs), tuple(outputs), types, tuple(nodes), constants)
 
 
@@ -130,7 +134,9 @@ class Memory:
         type_ = self.tuned.type_of(tensor)
         storage = self.tuned.storages.get(tensor) or Storage(tensor, 0, type_.strides)
         if storage.buffer not in self.buffers:
-            self.buffers[storage.buffer] = self.device.allocate(self._extent(storage.buffer, extent_bytes(type_, storage)))
+            self.buffers[storage.buffer] = self.device.allocate(
+                self._extent(storage.buffer, extent_bytes(type_, storage))
+            )
         return Pointer(self.buffers[storage.buffer], storage.offset * type_.dtype.size)
 
     def _extent(self, buffer: str, least: int) -> int:
@@ -151,10 +157,16 @@ def fill(tuned: Tuned, device: Device) -> Memory:
     constants = constants_of(tuned.case)
     for name, shape in tuned.case.inputs.items():
         array = constants.get(name)
-        device.upload(memory.place(tuned.name(name)), np.resize(values, shape) if array is None else np.ascontiguousarray(array))
+        device.upload(
+            memory.place(tuned.name(name)), np.resize(values, shape) if array is None else np.ascontiguousarray(array)
+        )
     for kernel, step in zip(tuned.kernels, tuned.steps, strict=True):
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
-            if not argument.table and tensor in tuned.graph.constants and tensor not in map(tuned.name, tuned.case.inputs):
+            if (
+                not argument.table
+                and tensor in tuned.graph.constants
+                and tensor not in map(tuned.name, tuned.case.inputs)
+            ):
                 device.upload(memory.place(tensor), np.ascontiguousarray(tuned.graph.constants[tensor]))
             elif not argument.table:
                 memory.place(tensor)
@@ -204,10 +216,15 @@ def is_convolution(case: Case) -> bool:
 
 
 def floor(case: Case, target: Target) -> tuple[float, float, float]:
-    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at peak."""
+    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at
+    peak.
+    """
     registry = Registry.builtin()
     graph = case.graph(registry)
-    costs = [program_costs(registry[n.op].instantiate([graph.types[t] for t in n.operands], n.attributes).program) for n in graph.nodes]
+    costs = [
+        program_costs(registry[n.op].instantiate([graph.types[t] for t in n.operands], n.attributes).program)
+        for n in graph.nodes
+    ]
     moved = sum(graph.types[t].nbytes for t in (*graph.inputs, *graph.outputs))
     if len(costs) == 1:
         moved = costs[0].bytes_read + costs[0].bytes_written

@@ -5,9 +5,9 @@ Run it behind `bench/ops.py`, with the same tuning database, under NVIDIA's chec
     compute-sanitizer --tool memcheck --report-api-errors no python bench/winners.py --class conv --batch 1
     compute-sanitizer --tool racecheck python bench/winners.py --class gemm
 
-Nothing is searched or timed: operations that the database does not know are counted. Results are compared with PyTorch's where it is
-installed and `--no-peers` is not given. A line says how far it is after every few operations, so that a checker that has to be stopped has
-said what it saw. The exit code is 1 if an operation differs or is unknown.
+Nothing is searched or timed: operations that the database does not know are counted. Results are compared with
+PyTorch's where it is installed and `--no-peers` is not given. A line says how far it is after every few operations, so
+that a checker that has to be stopped has said what it saw. The exit code is 1 if an operation differs or is unknown.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cuts.backends.device import Device, open_device
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.device import Device
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers
 from cuts.bench.peers import load_torch
 from cuts.bench.records import exit_code
@@ -55,14 +55,20 @@ def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
 
 def select(options: argparse.Namespace) -> list[Case]:
     """Return the cases that were asked for."""
-    chosen = [c for c in all_cases() if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)]
+    chosen = [
+        c
+        for c in all_cases()
+        if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
+    ]
     return [c for c in chosen if not options.only or any(text in c.name for text in options.only)]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated")
+    parser.add_argument(
+        "--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated"
+    )
     parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
     parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
@@ -90,10 +96,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             cases, kernels = cases + 1, kernels + len(each.kernels)
             wrong += [f"{each.case.key}: {difference}"] if difference else []
         spent = time.monotonic() - begin
-        print(f"{part[0].key} and {len(part) - 1} more: {cases} operations so far, {spent:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{part[0].key} and {len(part) - 1} more: {cases} operations so far, {spent:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
         if spent > options.limit:
             break
-    print("\n".join([*wrong, f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong, {unknown} operations unknown"]))
+    print(
+        "\n".join(
+            [
+                *wrong,
+                f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong, {unknown} operations unknown",
+            ]
+        )
+    )
     return 1 if wrong or unknown else 0
 
 

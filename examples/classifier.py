@@ -1,7 +1,7 @@
 """Compile a trained model, run it on a picture, and compare with ONNX Runtime.
 
-The model is the text-direction classifier in the package rapidocr-onnxruntime: is a line of text upright or upside down? The kernels are
-generated here and run through OpenCL, on the CPU where there is no other device.
+The model is the text-direction classifier in the package rapidocr-onnxruntime: is a line of text upright or upside
+down? The kernels are generated here and run through OpenCL, on the CPU where there is no other device.
 
     pip install '.[examples]'
     python examples/classifier.py
@@ -17,7 +17,7 @@ from pathlib import Path
 import cuts
 import numpy as np
 import onnxruntime
-from cuts.compile import main as command_line
+from cuts.cli.main import main as command_line
 from PIL import Image, ImageDraw, ImageFont
 
 HEIGHT, WIDTH = 48, 192
@@ -42,7 +42,9 @@ def main() -> int:
     """Compile and check on random numbers, then classify a line of text both ways up."""
     model = model_path()
     with tempfile.TemporaryDirectory() as folder:
-        code = command_line(["compile", str(model), "--shape", f"x=1x3x{HEIGHT}x{WIDTH}", "--verify", "-o", f"{folder}/classifier.plan"])
+        code = command_line(
+            ["compile", str(model), "--shape", f"x=1x3x{HEIGHT}x{WIDTH}", "--verify", "-o", f"{folder}/classifier.plan"]
+        )
         if code:
             return code
         plan = cuts.load(f"{folder}/classifier.plan")

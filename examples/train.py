@@ -1,6 +1,7 @@
 """Trains a small perceptron to tell points inside a circle from points outside: `python examples/train.py`.
 
-The training graph (forward, backward, optimiser) is derived from the declarations and compiled into kernels; they run through OpenCL.
+The training graph (forward, backward, optimiser) is derived from the declarations and compiled into kernels; they run
+through OpenCL.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def main() -> None:
     graph = cuts.with_loss(cuts.load_graph(Path(__file__).parent / "perceptron.json"), "cross_entropy")
     training = cuts.grad(graph, loss="loss", wrt=PARAMETERS, optimiser=cuts.Adam(rate=0.05))
     plan = training.build("opencl")
-    print(f"{len(graph.nodes)} nodes forward, {len(training.graph.nodes)} in the training graph, {len(plan.kernels)} kernels")
+    print(
+        f"{len(graph.nodes)} nodes forward, {len(training.graph.nodes)} in the training graph, {len(plan.kernels)} kernels"
+    )
     rng = np.random.default_rng(0)
     start = {name: (0.5 * rng.standard_normal(graph.types[name].shape)).astype(np.float32) for name in PARAMETERS}
     state: dict[str, object] = {**training.initial, **start}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from ..ir.errors import GraphError
+from ..ir import GraphError
 
 Shape = tuple[int, ...]
 
@@ -22,7 +22,9 @@ class Step:
 
 
 def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[Step]:
-    """Return the steps of an equation: the first takes operands 0 and 1, each later one the result so far and the next operand."""
+    """Return the steps of an equation: the first takes operands 0 and 1, each later one the result so far and the next
+    operand.
+    """
     terms, output = _parse(equation, [len(s) for s in shapes])
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -41,13 +43,17 @@ def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[Step]:
         order = [*kept, *(label for label in seen if label not in kept)]
         place = {label: n for n, label in enumerate(order)}
         numbers = None if right is None else tuple(place[label] for label in right)
-        steps.append(Step(tuple(place[label] for label in left), numbers, tuple(sizes[label] for label in order), len(kept)))
+        steps.append(
+            Step(tuple(place[label] for label in left), numbers, tuple(sizes[label] for label in order), len(kept))
+        )
         left = kept
     return steps
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Return the labels of each operand and of the result; an ellipsis becomes labels `.0`, `.1`, ... counted from the last axis."""
+    """Return the labels of each operand and of the result; an ellipsis becomes labels `.0`, `.1`, ... counted from the
+    last axis.
+    """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     parts = left.split(",")

@@ -1,7 +1,9 @@
-"""Opening files that a model refers to: only regular files inside the model's own folder, checked before anything is mapped.
+"""Opening files that a model refers to: only regular files inside the model's own folder, checked before anything is
+mapped.
 
-A model is untrusted input. A reference from it must not reach other files (`../`, an absolute path), nor borrow them by a symbolic or hard
-link, nor block on a device or a pipe. The checks are made on the open descriptor, so that nothing can be swapped in between.
+A model is untrusted input. A reference from it must not reach other files (`../`, an absolute path), nor borrow them by
+a symbolic or hard link, nor block on a device or a pipe. The checks are made on the open descriptor, so that nothing
+can be swapped in between.
 """
 
 from __future__ import annotations
@@ -11,24 +13,41 @@ import os
 import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from ..ir.errors import GraphError
-from ..ir.verify_graph import quote
+from ..ir import GraphError, quote
 
 MAX_WEIGHT_BYTES = 1 << 36
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = (
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 
 
 def resolve_inside(folder: Path, reference: str) -> Path:
-    """Return the path that `reference` names inside `folder`, or raise where it leaves the folder or passes through a link."""
+    """Return the path that `reference` names inside `folder`, or raise where it leaves the folder or passes through a
+    link.
+    """
     shape = PurePosixPath(reference)
-    escapes = shape.is_absolute() or ".." in shape.parts or PureWindowsPath(reference).drive or "\\" in reference or "\0" in reference
+    escapes = (
+        shape.is_absolute()
+        or ".." in shape.parts
+        or PureWindowsPath(reference).drive
+        or "\\" in reference
+        or "\0" in reference
+    )
     if escapes or not shape.parts:
-        raise GraphError(f"file {quote(reference)} is not a path inside the model's folder", hint="put it beside the model and name it so")
+        raise GraphError(
+            f"file {quote(reference)} is not a path inside the model's folder",
+            hint="put it beside the model and name it so",
+        )
     path = folder.resolve()
     for part in shape.parts:
         path = path / part
         if path.is_symlink():
-            raise GraphError(f"file {quote(reference)} passes through a symbolic link", hint="copy the file into the model's folder")
+            raise GraphError(
+                f"file {quote(reference)} passes through a symbolic link", hint="copy the file into the model's folder"
+            )
     return path
 
 
@@ -48,7 +67,11 @@ def map_inside(folder: Path, reference: str, max_bytes: int = MAX_WEIGHT_BYTES) 
             raise GraphError(f"{where} is a hard link: {status.st_nlink} names share its content", hint="copy the file")
         if status.st_size > max_bytes:
             raise GraphError(f"{where}: expected at most {max_bytes} bytes, found {status.st_size}")
-        return memoryview(mmap.mmap(handle, status.st_size, access=mmap.ACCESS_READ)) if status.st_size else memoryview(b"")
+        return (
+            memoryview(mmap.mmap(handle, status.st_size, access=mmap.ACCESS_READ))
+            if status.st_size
+            else memoryview(b"")
+        )
     finally:
         os.close(handle)
 
@@ -61,6 +84,8 @@ def read_text(path: Path, max_bytes: int) -> str:
             raise GraphError(f"{path}: expected at most {max_bytes} bytes, found {size}")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise GraphError(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} at offset {error.start}") from None
+        raise GraphError(
+            f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} at offset {error.start}"
+        ) from None
     except OSError as error:
         raise GraphError(f"{path}: {error.strerror}") from error

@@ -1,7 +1,8 @@
 """The JSON document of a graph as plain classes, and its strict structuring.
 
-These classes mirror `spec/graph.schema.json` field by field; `graph_json` gives them meaning. Nothing is coerced: a number where a string
-belongs, an unknown key or a missing one is an error that carries the path to it (`$.nodes[3].op`).
+These classes mirror `spec/graph.schema.json` field by field; `graph_json` gives them meaning. Nothing is coerced: a
+number where a string belongs, an unknown key or a missing one is an error that carries the path to it
+(`$.nodes[3].op`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,7 @@ from attrs import field, frozen, has
 from cattrs.cols import homogenous_tuple_structure_factory
 from cattrs.gen import make_dict_structure_fn, mapping_structure_factory
 
-from ..ir.errors import GraphError, raise_all
-from ..ir.graph import Attribute
-from ..ir.source import Source, Span
-from ..ir.types import DType
+from ..ir import Attribute, DType, GraphError, Source, Span, raise_all
 
 FORMAT = "cuts.graph"
 VERSION = 1
@@ -71,7 +69,9 @@ class Operation:
 
 @frozen
 class Document:
-    """A whole graph.json; `types` may give the types of computed values, `weights` names the safetensors file beside it."""
+    """A whole graph.json; `types` may give the types of computed values, `weights` names the safetensors file beside
+    it.
+    """
 
     format: str
     version: int
@@ -109,7 +109,12 @@ def structure_document(value: object, name: str) -> Document:
         return _CONVERTER.structure(value, Document)
     except Exception as failure:  # cattrs raises groups of whatever the hooks raise
         lines = cattrs.transform_error(failure, format_exception=_explain)
-        raise_all([GraphError(f"{name}: at {path}: {message}") for message, _, path in (line.partition("\0 @ ") for line in lines)])
+        raise_all(
+            [
+                GraphError(f"{name}: at {path}: {message}")
+                for message, _, path in (line.partition("\0 @ ") for line in lines)
+            ]
+        )
         raise
 
 
@@ -128,7 +133,9 @@ def show(value: Any) -> str:
 
 def _explain(error: BaseException, _: type | None) -> str:
     if isinstance(error, cattrs.errors.ForbiddenExtraKeysError):
-        return f"unknown field{'s' * (len(error.extra_fields) > 1)} {', '.join(map(show, sorted(error.extra_fields)))}\0"
+        return (
+            f"unknown field{'s' * (len(error.extra_fields) > 1)} {', '.join(map(show, sorted(error.extra_fields)))}\0"
+        )
     if isinstance(error, KeyError):
         return "this field is required\0"
     return f"{error}\0"
@@ -181,13 +188,17 @@ def _converter() -> cattrs.Converter:
     for kind, expected in _SCALARS.items():
         converter.register_structure_hook(kind, _checked(kind, expected, lambda value, _: value))
     optional = (str, type(None))
-    converter.register_structure_hook_func(lambda t: t == str | None, lambda value, _: _demand(optional, "a string or null", value))
+    converter.register_structure_hook_func(
+        lambda t: t == str | None, lambda value, _: _demand(optional, "a string or null", value)
+    )
     converter.register_structure_hook(DType, _structure_dtype)
     converter.register_structure_hook_func(lambda t: t == Attribute, _structure_attribute)
     converter.register_unstructure_hook_func(lambda t: t == Attribute, _unstructure_attribute)
 
     def object_hook(kind: Any) -> Callable[[Any, Any], Any]:
-        inner = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True)
+        inner = make_dict_structure_fn(
+            kind, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
+        )
         return _checked(dict, "an object", inner)
 
     def list_hook(kind: Any) -> Callable[[Any, Any], Any]:

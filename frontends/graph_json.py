@@ -1,8 +1,9 @@
 """graph.json: the exchange form of graph IR, with its weights beside it in safetensors.
 
-`spec/graph.schema.json` describes the document. Inputs and constants carry their types; the types of computed values are derived from the
-declarations, and checked against `types` where the document gives them. Nodes may stand in any order. Everything that is wrong with a
-document is reported at once, each error with the path of the field or the name of the node.
+`spec/graph.schema.json` describes the document. Inputs and constants carry their types; the types of computed values
+are derived from the declarations, and checked against `types` where the document gives them. Nodes may stand in any
+order. Everything that is wrong with a document is reported at once, each error with the path of the field or the name
+of the node.
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ from pathlib import Path
 import numpy as np
 from attrs import evolve
 
-from ..ir.errors import CutsError, ErrorList, GraphError, raise_all
-from ..ir.graph import Array, Graph, Node
-from ..ir.types import DType, TensorType
-from ..ir.verify_graph import Infer, find_cycle, quote, type_problem, verify_graph
-from ..ops.inference import default_inference
+from ..ir import (
+    Array,
+    CutsError,
+    DType,
+    ErrorList,
+    Graph,
+    GraphError,
+    Infer,
+    Node,
+    TensorType,
+    find_cycle,
+    quote,
+    raise_all,
+    type_problem,
+    verify_graph,
+)
+from ..ops.language import default_inference
 from .files import read_text
 from .graph_document import (
     FORMAT,
@@ -50,7 +63,9 @@ def load_graph(path: str | os.PathLike[str], infer: Infer | None = None) -> Grap
     return _build(document, file.parent, str(file), infer)
 
 
-def graph_from_json(source: str | Mapping[str, object], folder: str | os.PathLike[str] | None = None, infer: Infer | None = None) -> Graph:
+def graph_from_json(
+    source: str | Mapping[str, object], folder: str | os.PathLike[str] | None = None, infer: Infer | None = None
+) -> Graph:
     """Read a graph from JSON text or its decoded value; `folder` is where a weights file lies, if there is one."""
     document = parse_document(source, "<json>") if isinstance(source, str) else structure_document(source, "<json>")
     return _build(document, None if folder is None else Path(folder), "<json>", infer)
@@ -163,8 +178,14 @@ def _read_constants(document: Document, folder: Path | None, where: str) -> dict
     outside = [entry for entry in document.constants if entry.data is None]
     weights: WeightFile | None = None
     if outside and (document.weights is None or folder is None):
-        missing = "the document names no weights file" if document.weights is None else "the folder of its weights file is not given"
-        raise GraphError(f"{where}: constant {quote(outside[0].name)} has no data here and {missing}", hint="set `data` or `weights`")
+        missing = (
+            "the document names no weights file"
+            if document.weights is None
+            else "the folder of its weights file is not given"
+        )
+        raise GraphError(
+            f"{where}: constant {quote(outside[0].name)} has no data here and {missing}", hint="set `data` or `weights`"
+        )
     if outside and document.weights is not None and folder is not None:
         weights = open_weights(folder, document.weights)
     arrays: dict[str, Array] = {}
@@ -172,7 +193,10 @@ def _read_constants(document: Document, folder: Path | None, where: str) -> dict
     for entry in document.constants:
         type_ = TensorType(entry.dtype, entry.shape)
         try:
-            arrays[entry.name] = _inline_array(entry, type_) if entry.data is not None else weights.array(entry.name, type_)  # type: ignore[union-attr]
+            if entry.data is not None:
+                arrays[entry.name] = _inline_array(entry, type_)
+            else:
+                arrays[entry.name] = weights.array(entry.name, type_)  # type: ignore[union-attr]
         except GraphError as error:
             errors.append(GraphError(f"{where}: {error.message}", hint=error.hint))
     raise_all(errors)
@@ -190,7 +214,9 @@ def _inline_array(entry: Constant, type_: TensorType) -> Array:
     values = [NON_FINITE.get(v, v) if type_.dtype.is_float and isinstance(v, str) else v for v in data]
     for position, value in enumerate(values):
         if type(value) not in kinds:
-            raise GraphError(f"{where}: expected an element of type {type_.dtype} at position {position}, found {json.dumps(value)[:60]}")
+            raise GraphError(
+                f"{where}: expected an element of type {type_.dtype} at position {position}, found {json.dumps(value)[:60]}"
+            )
     try:
         return np.array(values, type_.dtype.numpy).reshape(type_.shape)
     except OverflowError:
@@ -198,7 +224,9 @@ def _inline_array(entry: Constant, type_: TensorType) -> Array:
 
 
 def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node, ...]:
-    """Return nodes in topological order, as they are where they are in order already; a cycle is left for the verifier to report."""
+    """Return nodes in topological order, as they are where they are in order already; a cycle is left for the verifier
+    to report.
+    """
     if find_cycle(nodes):
         return tuple(nodes)
     producer = {value: node for node in nodes for value in node.outputs}
@@ -207,7 +235,9 @@ def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node
         stack = [root]
         while stack:
             node = stack[-1]
-            waiting = [producer[v] for v in node.operands if v not in known and v in producer and id(producer[v]) not in placed]
+            waiting = [
+                producer[v] for v in node.operands if v not in known and v in producer and id(producer[v]) not in placed
+            ]
             if waiting and id(node) not in placed:
                 stack.extend(reversed(waiting))
             else:
@@ -217,11 +247,15 @@ def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node
 
 
 def infer_types(graph: Graph, infer: Infer) -> dict[str, TensorType]:
-    """Return the types of all values, deriving those that are absent; what cannot be derived is left for the verifier to report."""
+    """Return the types of all values, deriving those that are absent; what cannot be derived is left for the verifier
+    to report.
+    """
     types = dict(graph.types)
     for node in graph.nodes:
         operands = [None if v is None else types.get(v) for v in node.inputs]
-        if all(v in types for v in node.outputs) or any(v is not None and t is None for v, t in zip(node.inputs, operands, strict=True)):
+        if all(v in types for v in node.outputs) or any(
+            v is not None and t is None for v, t in zip(node.inputs, operands, strict=True)
+        ):
             continue
         try:
             derived = infer(node, operands)

@@ -1,7 +1,7 @@
 """Resizing along one axis as a table: for each place of the result, which elements count and how much.
 
-The rules are those of ONNX's `Resize`: where a place of the result lies in the input, the kernel laid around that point, and what
-happens beyond the ends.
+The rules are those of ONNX's `Resize`: where a place of the result lies in the input, the kernel laid around that
+point, and what happens beyond the ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ ROUNDING: dict[str, Callable[[Table], Table]] = {
 
 @frozen
 class Rule:
-    """How an axis is resampled: the kernel ("nearest", "linear" or "cubic"), the coordinate rule, and what its corners are."""
+    """How an axis is resampled: the kernel ("nearest", "linear" or "cubic"), the coordinate rule, and what its corners
+    are.
+    """
 
     kernel: str
     place: str = "half_pixel"
@@ -37,8 +39,12 @@ class Rule:
     nearest: str = "round_prefer_floor"
 
 
-def axis_table(rule: Rule, size: int, result: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)) -> tuple[Table, Table, Table]:
-    """Return (places, weights, outside): for each of `result` places its elements and weights, and whether it lies outside the input."""
+def axis_table(
+    rule: Rule, size: int, result: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)
+) -> tuple[Table, Table, Table]:
+    """Return (places, weights, outside): for each of `result` places its elements and weights, and whether it lies
+    outside the input.
+    """
     x = _coordinates(rule.place, size, result, scale, roi)
     if rule.kernel == "nearest":
         nearest = np.clip(ROUNDING[rule.nearest](x), 0, size - 1).astype(np.int64)[:, None]
@@ -58,7 +64,9 @@ def axis_table(rule: Rule, size: int, result: int, scale: float, roi: tuple[floa
 
 
 def _coordinates(place: str, size: int, result: int, scale: float, roi: tuple[float, float]) -> Table:
-    """Return where each place of the result lies in the input; `scale * size` may have a fraction that `result` has not."""
+    """Return where each place of the result lies in the input; `scale * size` may have a fraction that `result` has
+    not.
+    """
     y = np.arange(result, dtype=np.float64)
     full = scale * size
     if place == "align_corners":

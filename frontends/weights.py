@@ -1,7 +1,9 @@
-"""Weights in safetensors files: read without copying and with every number of the header checked, written in name order.
+"""Weights in safetensors files: read without copying and with every number of the header checked, written in name
+order.
 
-A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. The header is read here
-rather than by the library because the file is already open and checked (`files.map_inside`), and because damage must be explained.
+A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. The
+header is read here rather than by the library because the file is already open and checked (`files.map_inside`), and
+because damage must be explained.
 """
 
 from __future__ import annotations
@@ -16,10 +18,7 @@ import numpy as np
 from attrs import frozen
 from safetensors.numpy import save_file
 
-from ..ir.errors import GraphError
-from ..ir.graph import Array
-from ..ir.types import DType, TensorType
-from ..ir.verify_graph import quote
+from ..ir import Array, DType, GraphError, TensorType, quote
 from .files import map_inside
 
 MAX_HEADER = 100_000_000
@@ -50,7 +49,9 @@ def open_weights(folder: Path, reference: str) -> WeightFile:
     data = map_inside(folder, reference)
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(MAX_HEADER, len(data) - 8):
-        raise GraphError(f"{reference} is no safetensors file: expected a header of {size} bytes, the file has {len(data)}")
+        raise GraphError(
+            f"{reference} is no safetensors file: expected a header of {size} bytes, the file has {len(data)}"
+        )
     try:
         header = json.loads(bytes(data[8 : 8 + size]).decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -75,7 +76,9 @@ def _entry(file: str, name: str, entry: object, base: int, end: int) -> tuple[Te
     if not whole:
         raise GraphError(f"{where}: expected dtype, shape and data_offsets, found {json.dumps(entry)[:80]}")
     if dtype not in _DTYPES:
-        raise GraphError(f"{where}: element type {quote(str(dtype))} is not supported", hint=f"use one of {', '.join(_DTYPES)}")
+        raise GraphError(
+            f"{where}: element type {quote(str(dtype))} is not supported", hint=f"use one of {', '.join(_DTYPES)}"
+        )
     type_ = TensorType(_DTYPES[dtype], shape)
     if last - first != math.prod(shape) * type_.dtype.size:
         raise GraphError(f"{where}: expected {type_.nbytes} bytes for {type_}, found {last - first}")

@@ -13,10 +13,12 @@ from .verify_graph import quote
 
 @frozen
 class IndexCheck:
-    """That the elements of an integer tensor, which `node` uses as indices of an axis of `extent` elements, lie in range.
+    """That the elements of an integer tensor, which `node` uses as indices of an axis of `extent` elements, lie in
+    range.
 
-    `tensor` is the declaration's name of the tensor and `value` the graph's, empty for an intermediate. Two results of the graph hold what
-    was found: `place` the row-major position of the first element that does not (the tensor's size where all do), `found` that element.
+    `tensor` is the declaration's name of the tensor and `value` the graph's, empty for an intermediate. Two results of
+    the graph hold what was found: `place` the row-major position of the first element that does not (the tensor's size
+    where all do), `found` that element.
     """
 
     node: str
@@ -46,12 +48,18 @@ class IndexFault(GraphError):
 
 
 def tensor_words(node: str, op: str, tensor: str, value: str) -> str:
-    """Return the words for a tensor of a node: an operand by its names in the declaration and in the graph, or an intermediate."""
+    """Return the words for a tensor of a node: an operand by its names in the declaration and in the graph, or an
+    intermediate.
+    """
     what = f"operand {quote(tensor)} (value {quote(value)})" if value else f"intermediate {quote(tensor)}"
     return f"node {quote(node)} ({op}): {what}"
 
 
 def out_of_range(where: str, at: tuple[int, ...], found: int, extent: int) -> GraphError:
-    """Return the error of an element at a position of an integer tensor that is no index of an axis of `extent` elements."""
+    """Return the error of an element at a position of an integer tensor that is no index of an axis of `extent`
+    elements.
+    """
     expected = f"expected indices from {-extent} to {extent - 1}"
-    return GraphError(f"{where}: {expected}, found {found} at {list(at)}", hint="correct the integers that the model is given")
+    return GraphError(
+        f"{where}: {expected}, found {found} at {list(at)}", hint="correct the integers that the model is given"
+    )

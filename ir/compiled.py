@@ -22,7 +22,8 @@ Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
 class Step:
     """One launch: kernel number `kernel` with graph tensor `tensors[i]` bound to its argument `i`.
 
-    A table argument is bound to the table's own name, `KernelFunction.arguments[i].tensor`. Equal groups share a kernel.
+    A table argument is bound to the table's own name, `KernelFunction.arguments[i].tensor`. Equal groups share a
+    kernel.
     """
 
     kernel: int
@@ -33,10 +34,11 @@ class Step:
 class CompiledGraph:
     """Kernels and the order to launch them in, for one canonical graph.
 
-    `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its name).
-    `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`, `level`, `why` and
-    whatever else a report should show; values are JSON values. `complete` is False when the time budget ended the search early.
-    The results of `checks` are among the graph's outputs; they are for the runtime, not for the caller.
+    `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its
+    name). `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`,
+    `level`, `why` and whatever else a report should show; values are JSON values. `complete` is False when the time
+    budget ended the search early. The results of `checks` are among the graph's outputs; they are for the runtime, not
+    for the caller.
     """
 
     graph: Graph
@@ -56,9 +58,9 @@ def _ignore(name: str, text: str) -> None:
 class CompileOptions:
     """How to compile: fusion mode, time budget in seconds, and what to show on the way.
 
-    A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in `print_after` and
-    `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a `UsageError` that lists its passes for others.
-    With `debug` the plan checks every index that comes from data.
+    A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in
+    `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
+    `UsageError` that lists its passes for others. With `debug` the plan checks every index that comes from data.
     """
 
     mode: Mode = "mixed"

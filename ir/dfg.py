@@ -1,8 +1,9 @@
-"""Data-flow graphs of a phase, folded: a node stands for a family of scalar operations over a box of unrolled variables.
+"""Data-flow graphs of a phase, folded: a node stands for a family of scalar operations over a box of unrolled
+variables.
 
-Nodes are frozen and compare by value, so equal computations are one node. Which variables a family ranges over (its *box*) is read off the
-variables it mentions: the box of an operand is part of the box of its user, a missing axis is a broadcast. The scalar graph of the
-paper (DeepCuts section 5.1, Figure 3) is the expansion of the families.
+Nodes are frozen and compare by value, so equal computations are one node. Which variables a family ranges over (its
+*box*) is read off the variables it mentions: the box of an operand is part of the box of its user, a missing axis is a
+broadcast. The scalar graph of the paper (DeepCuts section 5.1, Figure 3) is the expansion of the families.
 
 A phase's graph is an ordered tuple of *roots*, the nodes with an effect; everything else is reached from them.
 """
@@ -74,7 +75,9 @@ class Convert:
 
 @frozen(cache_hash=True)
 class Held:
-    """The register that holds a reduction's value for one instance; `at` counts instances within a thread once extracted."""
+    """The register that holds a reduction's value for one instance; `at` counts instances within a thread once
+    extracted.
+    """
 
     name: str
     at: tuple[Index, ...]
@@ -85,8 +88,8 @@ class Held:
 class Window:
     """An element of a family of loads that several users share: `load` with its variables `axes` at the places `at`.
 
-    Neighbouring outputs of a convolution read overlapping elements; the family ranges over each distinct element once, and its users name
-    the one they mean.
+    Neighbouring outputs of a convolution read overlapping elements; the family ranges over each distinct element once,
+    and its users name the one they mean.
     """
 
     load: Load
@@ -160,10 +163,10 @@ class LaneReduce:
 
 
 Root: TypeAlias = Union[Store, WideStore, Accumulate, Initialise, LaneReduce]
-Node: TypeAlias = Union[Value, Root]
+DfgNode: TypeAlias = Union[Value, Root]
 
 
-def operands(node: Node) -> tuple[Value, ...]:
+def operand_nodes(node: DfgNode) -> tuple[Value, ...]:
     """Return the direct operands of a node."""
     if isinstance(node, Op):
         return node.args
@@ -176,7 +179,7 @@ def operands(node: Node) -> tuple[Value, ...]:
     return (node.load,) if isinstance(node, Window) else ()
 
 
-def own_indices(node: Node) -> Iterator[Index]:
+def own_indices(node: DfgNode) -> Iterator[Index]:
     """Yield the index expressions a node itself holds."""
     if isinstance(node, (Load, Store, WideStore)):
         yield node.address
@@ -189,7 +192,7 @@ def own_indices(node: Node) -> Iterator[Index]:
         yield from node.at
 
 
-def own_variables(node: Node) -> frozenset[Var]:
+def own_variables(node: DfgNode) -> frozenset[Var]:
     """Return the variables a node itself mentions, not its operands."""
     found: set[Var] = set()
     for index in own_indices(node):
@@ -197,16 +200,18 @@ def own_variables(node: Node) -> frozenset[Var]:
     return frozenset(found)
 
 
-def post_order(roots: Iterable[Node]) -> list[Node]:
-    """Return all nodes, operands before users, each once, roots in their order (reverse post order of the paper's section 6.1)."""
-    seen: set[Node] = set()
-    order: list[Node] = []
+def post_order(roots: Iterable[DfgNode]) -> list[DfgNode]:
+    """Return all nodes, operands before users, each once, roots in their order (reverse post order of the paper's
+    section 6.1).
+    """
+    seen: set[DfgNode] = set()
+    order: list[DfgNode] = []
 
-    def visit(node: Node) -> None:
+    def visit(node: DfgNode) -> None:
         if node in seen:
             return
         seen.add(node)
-        for operand in operands(node):
+        for operand in operand_nodes(node):
             visit(operand)
         order.append(node)
 
@@ -243,7 +248,7 @@ def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Va
     return result
 
 
-def buffers_read(roots: Iterable[Node]) -> tuple[tuple[str, str], ...]:
+def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:
     """Return (space, buffer) of every load, indirect index tables as global, in order of first use."""
     found: dict[tuple[str, str], None] = {}
     for node in post_order(roots):

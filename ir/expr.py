@@ -131,7 +131,9 @@ def distinct(expr: Expr) -> Iterator[Expr]:
 
 
 def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """Rebuild bottom-up, applying `leaf` to every node without operands; what is one object before is one object afterwards."""
+    """Rebuild bottom-up, applying `leaf` to every node without operands; what is one object before is one object
+    afterwards.
+    """
     done: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:

@@ -1,7 +1,8 @@
-"""The text form of scalar expressions: `x[n, c, 2*p + r if 0 <= 2*p + r < 13 else 0] * f[k, c, r]`, `max(y[n, k], 0.0)`.
+"""The text form of scalar expressions: `x[n, c, 2*p + r if 0 <= 2*p + r < 13 else 0] * f[k, c, r]`, `max(y[n, k],
+0.0)`.
 
-Arithmetic and comparisons are infix, other functions calls, conversions calls of the element type (`f16(x[i])`). Literals are f32 with
-a point, i64 without one, or carry their type: `0.5:f16`.
+Arithmetic and comparisons are infix, other functions calls, conversions calls of the element type (`f16(x[i])`).
+Literals are f32 with a point, i64 without one, or carry their type: `0.5:f16`.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ def parse_guards(tokens: Tokens, declared: Mapping[str, Var], stop: str) -> tupl
     return tuple(found)
 
 
-def parse_operation(tokens: Tokens, atom: Callable[[], T], make: Callable[[str, tuple[T, ...]], T], least: int = 0) -> T:
+def parse_operation(
+    tokens: Tokens, atom: Callable[[], T], make: Callable[[str, tuple[T, ...]], T], least: int = 0
+) -> T:
     """Read infix operations and calls over what `atom` reads; `make` builds a node of a function and its operands."""
     left = _parse_unary(tokens, atom, make)
     while tokens.peek().kind == "mark" and tokens.peek().text in _BY_SIGN:

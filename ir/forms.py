@@ -5,9 +5,10 @@ A class's *form* is the text of its head with the fields in it, and the sections
     Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}")
     Form("kernel blocks <blocks> threads <threads>", body=("*shared", "inputs <reads>", "*items"))
 
-`<field>` is written as the field's type says, a tuple with commas between its elements. `{?...?}` is left out where all fields in it have
-their defaults; `<!field>` is a flag, true where the words around it stand. In a body, `*field` writes every element of a tuple on
-lines of its own; `*field: text` writes every entry of a mapping by a text over `<key>` and `<value>`.
+`<field>` is written as the field's type says, a tuple with commas between its elements. `{?...?}` is left out where all
+fields in it have their defaults; `<!field>` is a flag, true where the words around it stand. In a body, `*field` writes
+every element of a tuple on lines of its own; `*field: text` writes every entry of a mapping by a text over `<key>` and
+`<value>`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Word:
 
 @frozen
 class Slot:
-    """A field in a template. `stop` is the fixed token after it, which ends a list; a `flag` is implied by the words around it."""
+    """A field in a template. `stop` is the fixed token after it, which ends a list; a `flag` is implied by the words
+    around it.
+    """
 
     name: str
     stop: str = ""
@@ -128,7 +131,9 @@ def field_types(cls: type) -> Mapping[str, Any]:
 def field_defaults(cls: type) -> Mapping[str, Any]:
     """Return the default of every field that has one."""
     if cls not in _DEFAULTS:
-        given: dict[str, Any] = {a.name: a.default for a in attrs.fields(cls) if a.init and a.default is not attrs.NOTHING}
+        given: dict[str, Any] = {
+            a.name: a.default for a in attrs.fields(cls) if a.init and a.default is not attrs.NOTHING
+        }
         _DEFAULTS[cls] = {name: d.factory() if hasattr(d, "factory") else d for name, d in given.items()}
     return _DEFAULTS[cls]
 

@@ -17,9 +17,9 @@ from attrs import frozen
 class Function:
     """A scalar function.
 
-    `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers where it
-    differs. `result` says whether the value has the operands' type or is a bool, `exceeds` whether C, which computes with at least
-    the bits of an int, can give narrower operands a value that their type has not.
+    `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers
+    where it differs. `result` says whether the value has the operands' type or is a bool, `exceeds` whether C, which
+    computes with at least the bits of an int, can give narrower operands a value that their type has not.
     """
 
     name: str
@@ -97,7 +97,9 @@ _TABLE = [
     Function("max", 2, np.maximum, "fmax({0}, {1})", c_int="({0} > {1} ? {0} : {1})", commutative=True),
     Function("neg", 1, np.negative, "(-{0})", exceeds=True),
     Function("abs", 1, np.abs, "fabs({0})", c_int="({0} < 0 ? -{0} : {0})", exceeds=True),
-    Function("sign", 1, np.sign, "({0} > 0 ? 1.0f : ({0} < 0 ? -1.0f : {0}))", issue=3, c_int="(({0} > 0) - ({0} < 0))"),
+    Function(
+        "sign", 1, np.sign, "({0} > 0 ? 1.0f : ({0} < 0 ? -1.0f : {0}))", issue=3, c_int="(({0} > 0) - ({0} < 0))"
+    ),
     Function("lt", 2, np.less, "({0} < {1})", result="bool"),
     Function("le", 2, np.less_equal, "({0} <= {1})", result="bool"),
     Function("gt", 2, np.greater, "({0} > {1})", result="bool"),
@@ -123,6 +125,13 @@ _TABLE = [
 FUNCTIONS: dict[str, Function] = {function.name: function for function in _TABLE}
 
 #: Identity element of each reduction, as a float.
-COMBINERS: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf, "argmax": -np.inf, "argmin": np.inf}
+COMBINERS: dict[str, float] = {
+    "sum": 0.0,
+    "prod": 1.0,
+    "max": -np.inf,
+    "min": np.inf,
+    "argmax": -np.inf,
+    "argmin": np.inf,
+}
 #: Binary function that each reduction repeats.
 COMBINE_FUNCTION: dict[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}

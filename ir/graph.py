@@ -1,7 +1,7 @@
 """Graph IR: typed SSA values and nodes named from the vocabulary.
 
-The graph is immutable; passes build new ones with `attrs.evolve`. Values are strings that are unique within a graph. They come
-from user text, so they never reach kernel source.
+The graph is immutable; passes build new ones with `attrs.evolve`. Values are strings that are unique within a graph.
+They come from user text, so they never reach kernel source.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Node:
 class Graph:
     """A pure function of tensors: nodes in topological order.
 
-    `types` has an entry for every value; `constants` holds the arrays of those that are known (weights), which are no `inputs`.
+    `types` has an entry for every value; `constants` holds the arrays of those that are known (weights), which are no
+    `inputs`.
     """
 
     name: str
@@ -76,7 +77,9 @@ def fresh_name(taken: Collection[str], hint: str) -> str:
 
 
 def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[tuple[Node, ...], set[str]]:
-    """Return the nodes that outputs depend on, and all values that are read on the way to them, the outputs among these."""
+    """Return the nodes that outputs depend on, and all values that are read on the way to them, the outputs among
+    these.
+    """
     live = set(outputs)
     needed: list[Node] = []
     for node in reversed(nodes):
@@ -87,7 +90,9 @@ def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[tuple[N
 
 
 def live_graph(graph: Graph) -> Graph:
-    """Return a graph without nodes, constants and types that no output needs; inputs stay. Types follow the order of definition."""
+    """Return a graph without nodes, constants and types that no output needs; inputs stay. Types follow the order of
+    definition.
+    """
     nodes, live = needed_nodes(graph.nodes, graph.outputs)
     constants = {value: array for value, array in graph.constants.items() if value in live}
     defined = (*graph.inputs, *constants, *(value for node in nodes for value in node.outputs))

@@ -9,9 +9,9 @@
       output %y
     }
 
-Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed text. Constants of up
-to `INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays of the others are `opaque` and are
-given to `parse_graph` beside the text.
+Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed
+text. Constants of up to `INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays
+of the others are `opaque` and are given to `parse_graph` beside the text.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class _Parser:
     def fail(self, expected: str) -> ParseError:
         token = self.tokens[self.at]
         found = repr(token.text) if token.text else "the end of the text"
-        return ParseError(f"expected {expected}, found {found}", Span(self.source, token.start, token.start + max(1, len(token.text))))
+        return ParseError(
+            f"expected {expected}, found {found}", Span(self.source, token.start, token.start + max(1, len(token.text)))
+        )
 
     def accept(self, text: str) -> bool:
         token = self.tokens[self.at]
@@ -217,11 +219,15 @@ class _Parser:
         if self.accept("opaque"):
             if value not in self.given:
                 self.at = start
-                raise ParseError(f"the array of constant '{value}' is not in the text", self.span(start), "pass it in `constants`")
+                raise ParseError(
+                    f"the array of constant '{value}' is not in the text", self.span(start), "pass it in `constants`"
+                )
             return self.given[value]
         values = self.scalar() if self.accept("splat") else self.attribute()
         if isinstance(values, tuple) and len(values) != math.prod(type_.shape):
-            raise ParseError(f"expected {math.prod(type_.shape)} elements for {type_}, found {len(values)}", self.span(start))
+            raise ParseError(
+                f"expected {math.prod(type_.shape)} elements for {type_}, found {len(values)}", self.span(start)
+            )
         try:
             array = np.array(values, type_.dtype.numpy)
         except (ValueError, OverflowError, TypeError):

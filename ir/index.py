@@ -423,7 +423,9 @@ def is_affine(index: Index) -> bool:
     return all(isinstance(a, Var) for a, _ in index.terms)
 
 
-def evaluate(index: Index, values: Mapping[Var, int], fetch: Callable[[Indirect, tuple[int, ...]], int] | None = None) -> int:
+def evaluate(
+    index: Index, values: Mapping[Var, int], fetch: Callable[[Indirect, tuple[int, ...]], int] | None = None
+) -> int:
     """Return the integer value under an assignment; `fetch` reads indirect elements."""
     total = index.const
     for atom, factor in index.terms:

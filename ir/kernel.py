@@ -1,7 +1,7 @@
 """Kernel IR: a scheduled group as structured phases over block tiles.
 
-The same classes describe a kernel before extraction (phases over the block's box, `shares` say how threads divide it) and after
-(phases over one thread's box, `shares` empty).
+The same classes describe a kernel before extraction (phases over the block's box, `shares` say how threads divide it)
+and after (phases over one thread's box, `shares` empty).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from .types import DType
 class Share:
     """How threads divide one box variable of a phase.
 
-    `value` is the element a thread handles, in terms of thread coordinates and thread-local variables; `register` numbers it among the
-    thread's own elements. `valid` holds where the element exists, for divisions that do not come out even.
+    `value` is the element a thread handles, in terms of thread coordinates and thread-local variables; `register`
+    numbers it among the thread's own elements. `valid` holds where the element exists, for divisions that do not come
+    out even.
     """
 
     var: Var
@@ -35,8 +36,9 @@ class Share:
 class Phase:
     """A data-flow graph that all threads execute between two barriers.
 
-    `kind` is "fetch", "compute" or "exit". `when` must hold for the phase to run at all. `unrolled` lists the box variables in
-    the order of their loops, outermost first. An `asynchronous` phase may copy behind the threads' backs until a `Wait`.
+    `kind` is "fetch", "compute" or "exit". `when` must hold for the phase to run at all. `unrolled` lists the box
+    variables in the order of their loops, outermost first. An `asynchronous` phase may copy behind the threads' backs
+    until a `Wait`.
     """
 
     kind: str
@@ -102,8 +104,9 @@ class Define:
 class Kernel:
     """A kernel: grid of `blocks`, `threads` per block, definitions, shared buffers and phases in order.
 
-    `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many elements their base is
-    known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays that stand in the kernel's text.
+    `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many
+    elements their base is known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays
+    that stand in the kernel's text.
     """
 
     blocks: int

@@ -14,7 +14,8 @@ from .types import DType
 
 @frozen
 class Storage:
-    """Where a tensor's elements live: element `i` is at `offset + sum(i * strides)` of buffer `buffer`, counted in elements.
+    """Where a tensor's elements live: element `i` is at `offset + sum(i * strides)` of buffer `buffer`, counted in
+    elements.
 
     Most tensors own a dense buffer of their own name; a part of a concatenation or a slice lives inside another's.
     """
@@ -28,8 +29,8 @@ class Storage:
 class Argument:
     """A pointer parameter of a kernel: the graph tensor bound to it, its element type and whether the kernel writes it.
 
-    The pointer addresses the tensor's first element (`Storage.offset` is added at launch); strides are baked into the source.
-    A `table` argument is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor.
+    The pointer addresses the tensor's first element (`Storage.offset` is added at launch); strides are baked into the
+    source. A `table` argument is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor.
     """
 
     tensor: str
@@ -42,9 +43,9 @@ class Argument:
 class KernelFunction:
     """One kernel: source of one dialect ("cuda" or "opencl"), entry name, launch geometry, parameters in order.
 
-    `source` is a complete translation unit. `grid` counts blocks and `block` threads, each (x, y, z). `shared_bytes` is static shared
-    memory, declared inside the kernel; `dynamic_shared` what a launch must ask for besides. `info` is what reports show: chosen
-    parameters, bound, FLOPs, bytes, group members.
+    `source` is a complete translation unit. `grid` counts blocks and `block` threads, each (x, y, z). `shared_bytes` is
+    static shared memory, declared inside the kernel; `dynamic_shared` what a launch must ask for besides. `info` is
+    what reports show: chosen parameters, bound, FLOPs, bytes, group members.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """Schedules: one point of the parameter space of a fused group (DeepCuts Tables 3 and 4, generalised per axis).
 
-Every kernel has one shape: a grid over block tiles of the output axes; per block, for each reduction, a loop over chunks with a
-*fetch* and a *compute* phase; an epilogue; stores. A schedule says how axes are flattened and tiled, which operands are staged in
-shared memory and how, how many lanes share a reduction, how many stages the loop has, and how the grid is walked.
+Every kernel has one shape: a grid over block tiles of the output axes; per block, for each reduction, a loop over
+chunks with a *fetch* and a *compute* phase; an epilogue; stores. A schedule says how axes are flattened and tiled,
+which operands are staged in shared memory and how, how many lanes share a reduction, how many stages the loop has, and
+how the grid is walked.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .index import Var
 class TileDim:
     """Output axes flattened row-major into one linear axis, its block tile and its thread tile (elements).
 
-    Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`:
-    `u = (j // vector) * (block // thread * vector) + t * vector + j % vector`.
-    `block` is a multiple of `thread`, `thread` a multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs.
+    Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`: `u = (j // vector) * (block
+    // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a multiple of `vector`;
+    all of Table 4's `X_block`, `X_thread` are such pairs.
     """
 
     axes: tuple[Var, ...]
@@ -66,8 +67,9 @@ class ReduceDim:
 class Staging:
     """How one operand of a reduction (by position in `segment.operands`) is staged in shared memory.
 
-    `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.staging` lists them), outermost
-    first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost coordinate against bank conflicts.
+    `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.staging` lists them),
+    outermost first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost coordinate against
+    bank conflicts.
     """
 
     operand: int
@@ -91,10 +93,11 @@ class ReductionSchedule:
 class SegmentSchedule:
     """How a segment is spread over blocks and threads.
 
-    `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of all.
-    `lanes` threads share each instance's reductions. `row_vector` is how many neighbouring row elements a lane takes at once.
-    `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size). With `zigzag`, neighbouring lanes
-    alternate along the first of two such dims, so that eight lanes that load vectors together touch few distinct ones in either.
+    `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of
+    all. `lanes` threads share each instance's reductions. `row_vector` is how many neighbouring row elements a lane
+    takes at once. `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
+    With `zigzag`, neighbouring lanes alternate along the first of two such dims, so that eight lanes that load vectors
+    together touch few distinct ones in either.
     """
 
     dims: tuple[TileDim, ...]
@@ -114,9 +117,10 @@ class SegmentSchedule:
 class Schedule:
     """A point: one segment schedule per segment; the last one's dims make the grid.
 
-    In a segment that writes shared memory, `dims` are the dims of the tensor it writes, one each, with `block` at least the box that
-    the later segment reads. `index` is "computed" or "table" (section 6.2 of the paper). `raster` groups that many blocks of the
-    outermost dim before moving along the others. `min_blocks` is the second argument of launch bounds, 0 for none.
+    In a segment that writes shared memory, `dims` are the dims of the tensor it writes, one each, with `block` at least
+    the box that the later segment reads. `index` is "computed" or "table" (section 6.2 of the paper). `raster` groups
+    that many blocks of the outermost dim before moving along the others. `min_blocks` is the second argument of launch
+    bounds, 0 for none.
     """
 
     segments: tuple[SegmentSchedule, ...]

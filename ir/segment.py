@@ -1,8 +1,8 @@
 """Index IR of a fused group in normal form: what one kernel computes.
 
-A *segment* is a register-level group. Every instance of its parallel `axes` is computed by one thread, or by the lanes that share
-a reduction: first the reductions in order, then the outputs. A *fused group* is a list of segments; a later one reads tensors
-of an earlier one through shared memory (DeepCuts section 4.4, the two fusion levels).
+A *segment* is a register-level group. Every instance of its parallel `axes` is computed by one thread, or by the lanes
+that share a reduction: first the reductions in order, then the outputs. A *fused group* is a list of segments; a later
+one reads tensors of an earlier one through shared memory (DeepCuts section 4.4, the two fusion levels).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Output:
 class Segment:
     """A register-level group over common parallel axes.
 
-    Row spaces (the `reduce` of a reduction, the `extra` of an output) of equal extents use the same variables, so that what two of
-    them compute from the same elements is one node of the data-flow graph.
+    Row spaces (the `reduce` of a reduction, the `extra` of an output) of equal extents use the same variables, so that
+    what two of them compute from the same elements is one node of the data-flow graph.
     """
 
     axes: tuple[Var, ...]
@@ -72,9 +72,9 @@ class Segment:
 class FusedGroup:
     """The normal form of a group of graph nodes: one kernel.
 
-    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that only live in
-    shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global memory.
-    `constants` holds small tables that lowering folds, row-major.
+    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that
+    only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
+    memory. `constants` holds small tables that lowering folds, row-major.
     """
 
     segments: tuple[Segment, ...]
@@ -95,8 +95,9 @@ def factors(expr: Expr) -> tuple[Expr, ...]:
 def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
     """Return the parts of a reduction's body that may be staged, in order and without repeats.
 
-    For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as `relu(x * a + b)`
-    is staged as its value); for anything else the reads. `own` names values of earlier reductions, which live in registers.
+    For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
+    `relu(x * a + b)` is staged as its value); for anything else the reads. `own` names values of earlier reductions,
+    which live in registers.
     """
     held = set(own)
     parts = factors(reduction.body) if reduction.combine == "sum" else (reduction.body,)
@@ -111,7 +112,9 @@ def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
 
 
 def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
-    """Whether a reduced axis touches two or more operands, and each operand misses an axis (DeepCuts Table 2, `complex`)."""
+    """Whether a reduced axis touches two or more operands, and each operand misses an axis (DeepCuts Table 2,
+    `complex`).
+    """
     parts = operands(reduction, own)
     touched = [r for r in reduction.reduce if sum(r in expr_variables(p) for p in parts) >= 2]
     return bool(touched) and isinstance(reduction.body, Call) and reduction.combine == "sum"

@@ -28,8 +28,9 @@ def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
 class Statement:
     """One assignment, for all values of its axes.
 
-    `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over the
-    `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`) as an integer.
+    `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
+    the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
+    as an integer.
     """
 
     target: str
@@ -52,15 +53,18 @@ class Statement:
     @property
     def is_identity_write(self) -> bool:
         """Whether the element written is named by the axes themselves, in order."""
-        return len(self.axes) == len(self.write) and all(w == as_index(a) for w, a in zip(self.write, self.axes, strict=True))
+        return len(self.axes) == len(self.write) and all(
+            w == as_index(a) for w, a in zip(self.write, self.axes, strict=True)
+        )
 
 
 @frozen
 class Program:
     """Typed tensors and statements in order of definition.
 
-    `inputs` are read and never written, `outputs` are what is kept; every other tensor is an intermediate. `constants` holds
-    small tables (Winograd matrices, twiddles) whose values lowering may fold, as nested tuples in row-major order.
+    `inputs` are read and never written, `outputs` are what is kept; every other tensor is an intermediate. `constants`
+    holds small tables (Winograd matrices, twiddles) whose values lowering may fold, as nested tuples in row-major
+    order.
     """
 
     tensors: Mapping[str, TensorType] = field(converter=_frozen_map)

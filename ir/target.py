@@ -42,4 +42,6 @@ class Target:
     async_copy: bool  #: whether global-to-shared copies run behind the thread's back
     sector_bytes: int = 32
     is_cpu: bool = False
-    first_load: float = 0.0  #: what a kernel takes to load one line that no cache holds, and to store it, where that was measured
+    first_load: float = (
+        0.0  #: what a kernel takes to load one line that no cache holds, and to store it, where that was measured
+    )

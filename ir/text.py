@@ -11,8 +11,8 @@
       }
     }
 
-`FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing else. A data-flow
-graph is a list of values, each once and after its operands, and of the roots that use them:
+`FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing
+else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
 
     %0: f32 = load shared s0[2*k + u]
     %1: f32 = %0 * 2.0
@@ -69,7 +69,8 @@ FORMS: dict[type, Form] = {
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(
-        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}", ("*dims", "*reductions")
+        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}",
+        ("*dims", "*reductions"),
     ),
     TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
     ReductionSchedule: Form("chunks{? stages <stages>?}", ("*dims", "*staging")),
@@ -93,7 +94,9 @@ FORMS: dict[type, Form] = {
     SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>", ("*body",)),
-    Phase: Form("phase <kind> <name>{? async<!asynchronous>?}{? when <when>?}{? unroll <unrolled>?}", ("*shares", "*roots")),
+    Phase: Form(
+        "phase <kind> <name>{? async<!asynchronous>?}{? when <when>?}{? unroll <unrolled>?}", ("*shares", "*roots")
+    ),
     Share: Form("share <var> = <value> register <register>{? valid <valid>?}"),
     Barrier: Form("barrier"),
     Commit: Form("commit"),

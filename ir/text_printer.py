@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import define, field
 
-from .dfg import Literal, Op, Root, Value, operands, post_order
+from .dfg import Literal, Op, Root, Value, operand_nodes, post_order
 from .expr import Expr, Guard
 from .expr_text import ATOM, call_text, literal_text, print_expr
 from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_types, field_defaults, field_types, members
@@ -82,7 +82,7 @@ class Printer:
 
     def _needed(self, root: Root) -> Iterator[str]:
         """Yield a line for every value that a root needs and that has no name yet."""
-        for value in post_order(operands(root)):
+        for value in post_order(operand_nodes(root)):
             if value in self.values or isinstance(value, Literal):
                 continue
             text = self._value(value)  # type: ignore[arg-type]
@@ -91,10 +91,14 @@ class Printer:
 
     def _value(self, value: Value) -> str:
         if isinstance(value, Op):
-            args = [literal_text(a.value, a.dtype) if isinstance(a, Literal) else (self.values[a], ATOM) for a in value.args]
+            args = [
+                literal_text(a.value, a.dtype) if isinstance(a, Literal) else (self.values[a], ATOM) for a in value.args
+            ]
             return call_text(value.fn, args)[0]
         types, defaults = field_types(type(value)), field_defaults(type(value))
-        return self._parts(self.forms[type(value)].head, {name: getattr(value, name) for name in types}, types, defaults)
+        return self._parts(
+            self.forms[type(value)].head, {name: getattr(value, name) for name in types}, types, defaults
+        )
 
     def _parts(self, parts: Sequence[Part], record: Record, types: Record, defaults: Record) -> str:
         text = ""

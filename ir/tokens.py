@@ -1,4 +1,6 @@
-"""Tokens of the IR's text form (a comment runs from `#` to the end of its line), and a stream of them that reports errors with spans."""
+"""Tokens of the IR's text form (a comment runs from `#` to the end of its line), and a stream of them that reports
+errors with spans.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def tokenise(source: Source) -> tuple[Token, ...]:
 
 
 def quote(name: str, reserved: Container[str]) -> str:
-    """Return a name as the text form writes it: bare where it is an identifier and no word of the language, else a JSON string."""
+    """Return a name as the text form writes it: bare where it is an identifier and no word of the language, else a JSON
+    string.
+    """
     return name if _PLAIN.fullmatch(name) and name not in reserved else json.dumps(name)
 
 

@@ -9,7 +9,9 @@ from .index import Index, Var, substitute
 
 
 def vector_address(address: Index, var: Var) -> Index | None:
-    """Return the address of element 0 if `var` walks neighbours from an aligned start (a multiple of its extent), else None."""
+    """Return the address of element 0 if `var` walks neighbours from an aligned start (a multiple of its extent), else
+    None.
+    """
     if address.coefficient(var) != 1:
         return None
     start = substitute(address, {var: 0})

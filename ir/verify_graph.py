@@ -1,7 +1,8 @@
 """The verifier of graph IR: a list of named checks, each stating one invariant.
 
-A check yields every violation it finds; `verify_graph` runs all of them and reports everything at once. Types are compared with the
-declarations through an inference function that the caller gives, so that this module knows no vocabulary.
+A check yields every violation it finds; `verify_graph` runs all of them and reports everything at once. Types are
+compared with the declarations through an inference function that the caller gives, so that this module knows no
+vocabulary.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def check_limits(graph: Graph) -> Iterator[VerifyError]:
     """The graph has a bounded number of nodes and values."""
     for what, found, most in (("nodes", len(graph.nodes), MAX_NODES), ("values", len(graph.types), MAX_VALUES)):
         if found > most:
-            yield VerifyError(f"graph {quote(graph.name)}: expected at most {most} {what}, found {found}", hint="split the graph")
+            yield VerifyError(
+                f"graph {quote(graph.name)}: expected at most {most} {what}, found {found}", hint="split the graph"
+            )
 
 
 def check_names_are_text(graph: Graph) -> Iterator[VerifyError]:
@@ -125,11 +128,15 @@ def check_no_cycles(graph: Graph) -> Iterator[VerifyError]:
     """No value depends on itself."""
     if cycle := find_cycle(graph.nodes):
         names = [quote(node.name) for node in cycle]
-        yield VerifyError(f"nodes form a cycle: {' -> '.join([*names, names[0]])}", hint="break the loop at one of these nodes")
+        yield VerifyError(
+            f"nodes form a cycle: {' -> '.join([*names, names[0]])}", hint="break the loop at one of these nodes"
+        )
 
 
 def check_values_defined_before_use(graph: Graph) -> Iterator[VerifyError]:
-    """A node reads only inputs, constants and values of nodes before it (a cycle, which no order mends, is another check's)."""
+    """A node reads only inputs, constants and values of nodes before it (a cycle, which no order mends, is another
+    check's).
+    """
     later = {value for node in graph.nodes for value in node.outputs}
     cyclic = bool(find_cycle(graph.nodes))
     known = {*graph.inputs, *graph.constants}
@@ -155,7 +162,9 @@ def check_outputs_defined(graph: Graph) -> Iterator[VerifyError]:
 
 def check_values_typed(graph: Graph) -> Iterator[VerifyError]:
     """Every defined value has a type, and every typed value is defined."""
-    defined = dict.fromkeys((*graph.inputs, *graph.constants, *(value for node in graph.nodes for value in node.outputs)))
+    defined = dict.fromkeys(
+        (*graph.inputs, *graph.constants, *(value for node in graph.nodes for value in node.outputs))
+    )
     for value in defined:
         if value not in graph.types:
             yield VerifyError(f"value {quote(value)} has no type")

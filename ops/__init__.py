@@ -1,7 +1,26 @@
-"""What a declaration means: reading, checking, and every derivation from it."""
+"""What a declaration means: shapes and statements (`language`), gradients (`gradient`), reference, costs, the manual."""
 
-from .declaration import OpDecl
-from .instantiate import Instance
-from .registry import Registry, UnknownOp
+from .amplification import amplification
+from .fold import Folder
+from .index_checks import Finding, index_program
+from .language.instantiate import Instance, OpDecl
+from .language.registry import Registry, UnknownOp
+from .linear import Combiner
+from .manual import entry, manual
+from .reference import evaluate, evaluate_graph
 
-__all__ = ["Instance", "OpDecl", "Registry", "UnknownOp"]
+__all__ = [
+    "Combiner",
+    "Finding",
+    "Folder",
+    "Instance",
+    "OpDecl",
+    "Registry",
+    "UnknownOp",
+    "amplification",
+    "entry",
+    "evaluate",
+    "evaluate_graph",
+    "index_program",
+    "manual",
+]

@@ -1,9 +1,10 @@
 """How much more an algorithm rounds than the declaration it stands in for, derived from both.
 
-Rounding errors are independent and proportional to what is rounded, so they grow as variances do: the variance of a product is the product
-of the variances, that of a sum the sum, a table's entry counts squared. Evaluated in this arithmetic on operands of variance 1, the
-declaration yields the variance of its result, and the algorithm that of everything it adds up to get there. The root of their ratio is
-the factor. Winograd's F(2x2, 3x3) comes out at 1.7, F(4x4, 3x3) at about 30.
+Rounding errors are independent and proportional to what is rounded, so they grow as variances do: the variance of a
+product is the product of the variances, that of a sum the sum, a table's entry counts squared. Evaluated in this
+arithmetic on operands of variance 1, the declaration yields the variance of its result, and the algorithm that of
+everything it adds up to get there. The root of their ratio is the factor. Winograd's F(2x2, 3x3) comes out at 1.7,
+F(4x4, 3x3) at about 30.
 """
 
 from __future__ import annotations
@@ -14,15 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import evolve
 
-from ..ir.errors import CutsError
-from ..ir.expr import Call, Const, Expr, rebuild
-from ..ir.graph import Array, Node
-from ..ir.statement import Program
-from ..ir.types import TensorType
-from .inference import Instances
+from ..ir import Array, Call, Const, CutsError, Expr, Node, Program, TensorType, rebuild
+from .language import Instances
 from .reference import evaluate
 
-#: Larger dims are taken as this one: the factor depends on filters and tiles, which are small, not on how many there are.
+#: Larger dims are taken as this one: the factor depends on filters and tiles, which are small, not on how many there
+#: are.
 _SMALL = 8
 
 
@@ -39,23 +37,37 @@ def _factor(node: Node, types: Sequence[TensorType | None], algorithm: str, inst
     instance = instances.of(node, types)
     if algorithm not in instance.algorithms:
         return 1.0
-    known: dict[str, TensorType] = {f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None}
+    known: dict[str, TensorType] = {
+        f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None
+    }
     values: dict[str, Array] = {f: np.ones(t.shape) for f, t in known.items()}
     direct = evaluate(variances(instance.program), values)
     for step in instance.algorithms[algorithm]:
         made = instances.of(step, [None if v is None else known[v] for v in step.inputs])
-        operands = {f: values[v] for f, v in zip(made.inputs, step.inputs, strict=False) if f is not None and v is not None}
+        operands = {
+            f: values[v] for f, v in zip(made.inputs, step.inputs, strict=False) if f is not None and v is not None
+        }
         results = evaluate(variances(made.program), operands)
         known.update(zip(step.outputs, made.output_types, strict=True))
         values.update({v: results[f] for f, v in zip(made.outputs, step.outputs, strict=True)})
-    means = {o: max(float(np.mean(np.asarray(direct[o], dtype=np.float64))), 1e-300) for o in instance.outputs if values[o].size}
+    means = {
+        o: max(float(np.mean(np.asarray(direct[o], dtype=np.float64))), 1e-300)
+        for o in instance.outputs
+        if values[o].size
+    }
     return math.sqrt(max([1.0, *(float(np.max(values[o])) / mean for o, mean in means.items())]))
 
 
 def variances(program: Program) -> Program:
-    """Return the program that computes variances of a program's results from those of its operands, for sums of products."""
+    """Return the program that computes variances of a program's results from those of its operands, for sums of
+    products.
+    """
     statements = tuple(evolve(s, body=_squared(s.body)) for s in program.statements)
-    return evolve(program, statements=statements, constants={t: tuple(v * v for v in table) for t, table in program.constants.items()})
+    return evolve(
+        program,
+        statements=statements,
+        constants={t: tuple(v * v for v in table) for t, table in program.constants.items()},
+    )
 
 
 def _squared(expr: Expr) -> Expr:
@@ -68,4 +80,6 @@ def _squared(expr: Expr) -> Expr:
         return Call("select", (condition, *(_squared(c) for c in cases)))
     if isinstance(expr, Call):
         return Call(expr.fn, tuple(_squared(a) for a in expr.args))
-    return rebuild(expr, lambda leaf: Const(leaf.value**2, leaf.dtype) if isinstance(leaf, Const) and leaf.dtype.is_float else leaf)
+    return rebuild(
+        expr, lambda leaf: Const(leaf.value**2, leaf.dtype) if isinstance(leaf, Const) and leaf.dtype.is_float else leaf
+    )

@@ -1,7 +1,7 @@
 """Work and traffic of a statement over a tile, derived from its accesses.
 
-A tile is an extent per axis (of the output and of the reduction): integers, or NumPy arrays for many tiles at once. These are the
-quantities that Tables 6 to 8 of DeepCuts list per operation.
+A tile is an extent per axis (of the output and of the reduction): integers, or NumPy arrays for many tiles at once.
+These are the quantities that Tables 6 to 8 of DeepCuts list per operation.
 """
 
 from __future__ import annotations
@@ -14,11 +14,24 @@ from typing import Any, TypeAlias
 import numpy as np
 from attrs import frozen
 
-from ..ir.expr import Call, expr_variables, reads, walk
-from ..ir.functions import FUNCTIONS
-from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var, indirects, variables
-from ..ir.statement import Program, Statement
-from ..ir.types import TensorType
+from ..ir import (
+    FUNCTIONS,
+    Call,
+    Clamp,
+    FloorDiv,
+    Index,
+    Indirect,
+    Mod,
+    Program,
+    Statement,
+    TensorType,
+    Var,
+    expr_variables,
+    indirects,
+    reads,
+    variables,
+    walk,
+)
 
 Extent: TypeAlias = Any  #: an int or an integer array
 Tile: TypeAlias = Mapping[Var, Extent]
@@ -28,8 +41,9 @@ Tile: TypeAlias = Mapping[Var, Extent]
 class Footprint:
     """What one read, or the write, of a statement touches over a tile.
 
-    `widths` is the box per dim of the tensor, from the least to the greatest index, and `elements` how many distinct ones are used;
-    `accesses` counts every evaluation that reads. The box is `rows` runs of `row` elements that are contiguous in memory.
+    `widths` is the box per dim of the tensor, from the least to the greatest index, and `elements` how many distinct
+    ones are used; `accesses` counts every evaluation that reads. The box is `rows` runs of `row` elements that are
+    contiguous in memory.
     """
 
     tensor: str
@@ -63,8 +77,8 @@ def complete(statement: Statement, tile: Tile) -> dict[Var, Extent]:
 def flops(statement: Statement, tile: Tile) -> Extent:
     """Return the scalar operations over a tile.
 
-    An operation counts once for each value of the axes it depends on, and equal operations count once: what does not depend on an axis
-    is taken out of its loop. A reduction adds one operation per term.
+    An operation counts once for each value of the axes it depends on, and equal operations count once: what does not
+    depend on an axis is taken out of its loop. A reduction adds one operation per term.
     """
     tile = complete(statement, tile)
     total: Extent = 0
@@ -102,7 +116,9 @@ def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: 
     for width, size in zip(reversed(widths), reversed(type_.shape), strict=True):
         row = row * _where(open_, width, 1)
         open_ = open_ & (width == size)
-    return Footprint(tensor, type_, widths, _least(_product(counts), accesses), accesses, row, _product(list(widths)) // row)
+    return Footprint(
+        tensor, type_, widths, _least(_product(counts), accesses), accesses, row, _product(list(widths)) // row
+    )
 
 
 @frozen

@@ -2,9 +2,10 @@
 
     0 * x -> nothing      1 * x -> x      -1 * x -> -x      a + -b -> a - b      c*a + c*b -> c * (a + b)
 
-A `Folder` builds expressions and hands back the one it already has where an equal one, or its negative, was built before. Unrolled
-over a tile this turns the matrices of a fast transform into its textbook operation count. Products with zero vanish even
-where a NaN would have come of them, so it is meant for constant tables, whose zeros are structure.
+A `Folder` builds expressions and hands back the one it already has where an equal one, or its negative, was built
+before. Unrolled over a tile this turns the matrices of a fast transform into its textbook operation count. Products
+with zero vanish even where a NaN would have come of them, so it is meant for constant tables, whose zeros are
+structure.
 """
 
 from __future__ import annotations
@@ -13,11 +14,30 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ..ir.expr import Call, Cast, Const, Expr, IndexValue, InRange, Read, children, dtype_of, substitute_expr
-from ..ir.functions import COMBINE_FUNCTION, COMBINERS, FUNCTIONS
-from ..ir.index import Index, IndexLike, Var, substitute
-from ..ir.statement import Program, Statement
-from ..ir.types import DType, TensorType, row_major
+from ..ir import (
+    COMBINE_FUNCTION,
+    COMBINERS,
+    FUNCTIONS,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    Index,
+    IndexLike,
+    IndexValue,
+    InRange,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    children,
+    dtype_of,
+    row_major,
+    substitute,
+    substitute_expr,
+)
 
 Element = tuple[int, ...]
 
@@ -156,7 +176,9 @@ class Expansion:
     def results(self) -> list[Expr]:
         """Return the elements of the outputs in row-major order."""
         shapes = ((name, self.program.tensors[name].shape) for name in self.program.outputs)
-        return [self.elements[name, element] for name, shape in shapes for element in itertools.product(*map(range, shape))]
+        return [
+            self.elements[name, element] for name, shape in shapes for element in itertools.product(*map(range, shape))
+        ]
 
     def _expand(self, statement: Statement) -> None:
         for point in itertools.product(*(range(v.extent) for v in statement.axes)):
@@ -198,7 +220,9 @@ class Expansion:
         element = tuple(_constant_index(i) for i in read.indices)
         if read.tensor in self.program.constants:
             flat = sum(i * step for i, step in zip(element, row_major(type_.shape), strict=True))
-            return self.folder.intern(Const(_literal(self.program.constants[read.tensor][flat], type_.dtype), type_.dtype))
+            return self.folder.intern(
+                Const(_literal(self.program.constants[read.tensor][flat], type_.dtype), type_.dtype)
+            )
         return self.elements.get((read.tensor, element)) or self.folder.intern(Read(read.tensor, read.indices))
 
 

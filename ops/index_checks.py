@@ -1,8 +1,9 @@
 """Which integers a program uses as indices, and the program that finds the first of them that is out of range.
 
-Derived from the accesses: wherever a statement reads `x[ids[i]]`, or asks whether `index(ids[i], n)` equals a place, the element `ids[i]`
-must lie from -n to n - 1, for all values of the statement's variables under which it is looked at (the guards of the read, the branch of a
-conditional, the left side of an `and`). What is looked for is the element of least position:
+Derived from the accesses: wherever a statement reads `x[ids[i]]`, or asks whether `index(ids[i], n)` equals a place,
+the element `ids[i]` must lie from -n to n - 1, for all values of the statement's variables under which it is looked at
+(the guards of the read, the branch of a conditional, the left side of an `and`). What is looked for is the element of
+least position:
 
     place[] = min over i of (i if condition(i) and (ids[i] < -n or ids[i] >= n) else size)
     found[] = max over i of (ids[i] if the element is at place[] else the least integer)
@@ -14,11 +15,28 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, expr_variables, reads
-from ..ir.index import Index, Indirect, Var, indirects, linearise
-from ..ir.statement import Program, Statement
-from ..ir.types import DType, TensorType
-from .canonical import live_statements, unused_name
+from ..ir import (
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    IndexValue,
+    Indirect,
+    InRange,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    expr_variables,
+    indirects,
+    linearise,
+    reads,
+)
+from .language import live_statements, unused_name
 
 
 @frozen
@@ -31,7 +49,9 @@ class Used:
 
 @frozen
 class Finding:
-    """The tensor that is checked, the extent of the axis it indexes, and the names of the two results (see `IndexCheck`)."""
+    """The tensor that is checked, the extent of the axis it indexes, and the names of the two results (see
+    `IndexCheck`).
+    """
 
     tensor: str
     extent: int
@@ -40,14 +60,18 @@ class Finding:
 
 
 def used_indices(program: Program) -> tuple[Used, ...]:
-    """Return every use of an integer as an index, without repeats; a use under no condition stands for those under some."""
+    """Return every use of an integer as an index, without repeats; a use under no condition stands for those under
+    some.
+    """
     found = dict.fromkeys(use for statement in program.statements for use in _uses(statement.body, ()))
     always = {use.element for use in found if not use.conditions}
     return tuple(use for use in found if not use.conditions or use.element not in always)
 
 
 def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
-    """Return the program that checks the indices of a program, and what its results are; no results where there are no indices."""
+    """Return the program that checks the indices of a program, and what its results are; no results where there are no
+    indices.
+    """
     tensors: dict[str, TensorType] = dict(program.tensors)
     statements: list[Statement] = []
     findings: list[Finding] = []

@@ -1,9 +1,10 @@
 """Sums with constant coefficients, made with few operations: what fast transforms are.
 
-A `Combiner` takes expressions apart into *linear nodes* (sums of atoms with constant coefficients), leaves and function calls. Sums nested
-under a coefficient stay apart, so that a separable transform stays one. All linear nodes of one depth share subexpressions: while a
-pair of atoms occurs in two sums with the same ratio of coefficients, it is computed once. From the matrix of a discrete Fourier transform
-this finds the butterflies of the FFT, from those of Winograd's transforms their textbook forms.
+A `Combiner` takes expressions apart into *linear nodes* (sums of atoms with constant coefficients), leaves and function
+calls. Sums nested under a coefficient stay apart, so that a separable transform stays one. All linear nodes of one
+depth share subexpressions: while a pair of atoms occurs in two sums with the same ratio of coefficients, it is computed
+once. From the matrix of a discrete Fourier transform this finds the butterflies of the FFT, from those of Winograd's
+transforms their textbook forms.
 
     x0 + x1 + x2 + x3, x0 + x1 - x2 - x3    ->    t = x0 + x1, u = x2 + x3; t + u, t - u
 """
@@ -17,8 +18,7 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
-from ..ir.expr import Call, Cast, Const, Expr, dtype_of
-from ..ir.types import DType, TensorType
+from ..ir import Call, Cast, Const, DType, Expr, TensorType, dtype_of
 from .fold import Folder
 
 #: Digits that two ratios of coefficients have to agree in; tables hold rounded irrational numbers.
@@ -79,7 +79,9 @@ class Combiner:
 
     def _applied(self, node: _Apply, made: Mapping[int, Expr]) -> Expr:
         args = tuple(self._scaled(factor * self.signs.get(n, 1.0), made[n]) for factor, n in node.args)
-        return self.folder.intern(Cast(node.fn, *args)) if isinstance(node.fn, DType) else self.folder.call(node.fn, *args)
+        return (
+            self.folder.intern(Cast(node.fn, *args)) if isinstance(node.fn, DType) else self.folder.call(node.fn, *args)
+        )
 
     # ---- taking apart
 
@@ -177,7 +179,9 @@ class Combiner:
             made[number] = self._sum(terms, parts, dtype)
 
     def _sum(self, terms: Mapping[int, float], made: Mapping[int, Expr], dtype: DType) -> Expr:
-        """Add terms up, those of one magnitude first, so that each magnitude is multiplied once; start with a positive one."""
+        """Add terms up, those of one magnitude first, so that each magnitude is multiplied once; start with a positive
+        one.
+        """
         groups: dict[float, list[tuple[int, float]]] = {}
         for number, coefficient in sorted(terms.items(), key=lambda t: (t[1] < 0, abs(t[1]) != 1, t[0])):
             groups.setdefault(abs(coefficient), []).append((number, coefficient))
@@ -198,7 +202,9 @@ class Combiner:
     def _scaled(self, factor: float, expr: Expr) -> Expr:
         if factor == 1:
             return expr
-        scaled = expr if factor == -1 else self.folder.call("mul", Const(abs(factor), dtype_of(expr, self.tensors)), expr)
+        scaled = (
+            expr if factor == -1 else self.folder.call("mul", Const(abs(factor), dtype_of(expr, self.tensors)), expr)
+        )
         return self.folder.call("neg", scaled) if factor < 0 else scaled
 
 
@@ -215,7 +221,9 @@ def _constant_factor(expr: Expr) -> tuple[float, Expr | None]:
 
 
 class _Pairs:
-    """Which pairs of atoms occur in which sums in which ratio, kept up to date while pairs are replaced by single atoms."""
+    """Which pairs of atoms occur in which sums in which ratio, kept up to date while pairs are replaced by single
+    atoms.
+    """
 
     def __init__(self, sums: dict[int, dict[int, float]]) -> None:
         self.sums = sums
@@ -226,7 +234,9 @@ class _Pairs:
                 self._add(number, pair)
 
     def most_common(self) -> Pair | None:
-        """Return the pair of most sums, None where no two sums share any; plain sums come before scaled ones, earlier atoms first."""
+        """Return the pair of most sums, None where no two sums share any; plain sums come before scaled ones, earlier
+        atoms first.
+        """
         while self.queue:
             count, _, pair = self.queue[0]
             if len(self.found[pair]) == -count:

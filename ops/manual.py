@@ -1,21 +1,18 @@
-"""The manual of the vocabulary, written from the declarations: signature, constraints, formula, cost, gradient, algorithms.
+"""The manual of the vocabulary, written from the declarations: signature, constraints, formula, cost, gradient,
+algorithms.
 
-The cost is that of one element of a result, as a sum over the statement that defines it: what depends on no tensor costs nothing, and a
-reduction repeats its body.
+The cost is that of one element of a result, as a sum over the statement that defines it: what depends on no tensor
+costs nothing, and a reduction repeats its body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..ir.functions import FUNCTIONS
-from . import syntax as s
-from .builtins import BUILTINS
-from .check_expressions import children
-from .declaration import OpDecl
+from ..ir import FUNCTIONS
+from .language import BUILTINS, OpDecl, Registry, children, print_expression, print_item
+from .language import syntax as s
 from .manual_gradients import gradient_lines
-from .printer import print_expression, print_item
-from .registry import Registry
 
 _HEAD = """# Operations
 
@@ -122,4 +119,7 @@ def _mentions(node: s.Expression, tensors: set[str]) -> bool:
 
 
 def _added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
-    return {factor: first.get(factor, 0) + second.get(factor, 0) for factor in (*first, *(f for f in second if f not in first))}
+    return {
+        factor: first.get(factor, 0) + second.get(factor, 0)
+        for factor in (*first, *(f for f in second if f not in first))
+    }

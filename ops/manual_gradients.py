@@ -6,15 +6,10 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from ..ir.errors import CutsError
-from ..ir.graph import Attribute, Node
-from ..ir.types import DType, TensorType
-from . import syntax as s
-from .declaration import OpDecl
-from .differentiable import differentiability
-from .gradients import Gradients
-from .printer import print_item
-from .registry import Registry
+from ..ir import Attribute, CutsError, DType, Node, TensorType
+from .gradient import Gradients, differentiability
+from .language import OpDecl, Registry, print_item
+from .language import syntax as s
 
 _SIZES = (3, 5, 7, 4, 6)
 _MOST_LINES, _MOST_CHARACTERS = 3, 120
@@ -51,7 +46,9 @@ def _example(decl: OpDecl, registry: Registry) -> tuple[str, list[str]] | None:
     lines = [line for item in items if isinstance(item, s.Assignment) for line in print_item(item).split("\n")]
     if len(lines) > _MOST_LINES or max(map(len, lines)) > _MOST_CHARACTERS:
         return None
-    return ", ".join(f"`{o.name}: {t}`" for o, t in zip(decl.operands, sample.types, strict=True) if t is not None), lines
+    return ", ".join(
+        f"`{o.name}: {t}`" for o, t in zip(decl.operands, sample.types, strict=True) if t is not None
+    ), lines
 
 
 @frozen
@@ -64,7 +61,9 @@ class Sample:
 
 
 def sample_gradient(decl: OpDecl, registry: Registry) -> Sample | None:
-    """Return the gradient of an operation at shapes found by trying a few: one axis for a list of sizes, or two of equal size."""
+    """Return the gradient of an operation at shapes found by trying a few: one axis for a list of sizes, or two of
+    equal size.
+    """
     for spread in ((), (3, 3), (3,)):
         types = _sample_types(decl, spread)
         if types is None:
@@ -73,7 +72,9 @@ def sample_gradient(decl: OpDecl, registry: Registry) -> Sample | None:
         try:
             instance = decl.instantiate(types, _sample_attributes(decl))
             given = zip(instance.inputs, types, strict=False)
-            wanted = [formal for formal, type_ in given if formal is not None and type_ is not None and type_.dtype.is_float]
+            wanted = [
+                formal for formal, type_ in given if formal is not None and type_ is not None and type_.dtype.is_float
+            ]
             made = zip(instance.outputs, instance.output_types, strict=True)
             return Sample(types, gradients.steps(instance, wanted, [r for r, t in made if t.dtype.is_float]), gradients)
         except CutsError:
@@ -88,7 +89,9 @@ def _sample_types(decl: OpDecl, spread: tuple[int, ...]) -> tuple[TensorType | N
     for operand in decl.operands:
         classes = decl.element_types.get(operand.dtype, (operand.dtype,))
         integers = next((c for c in classes if c in {d.value for d in DType}), None)
-        dtype = DType.F32 if set(classes) & {"float", "number", "any"} else None if integers is None else DType(integers)
+        dtype = (
+            DType.F32 if set(classes) & {"float", "number", "any"} else None if integers is None else DType(integers)
+        )
         shape = [_extent(dim, sizes, spread) for dim in operand.dims]
         if operand.optional:
             types.append(None)

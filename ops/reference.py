@@ -1,7 +1,7 @@
 """The meaning of programs as NumPy, in float64: what every kernel is compared with.
 
-A statement is computed over boxes of its axes that keep every array below a fixed size. A sum of products of two reads becomes
-a batched matrix product of gathered operands; everything else is evaluated element by element, vectorised.
+A statement is computed over boxes of its axes that keep every array below a fixed size. A sum of products of two reads
+becomes a batched matrix product of gathered operands; everything else is evaluated element by element, vectorised.
 """
 
 from __future__ import annotations
@@ -13,15 +13,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ir.checks import IndexFault, out_of_range, tensor_words
-from ..ir.errors import GraphError
-from ..ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, expr_variables
-from ..ir.functions import COMBINERS, FUNCTIONS
-from ..ir.graph import Array, Graph
-from ..ir.index import Clamp, FloorDiv, Index, Indirect, Mod, Var
-from ..ir.statement import Program, Statement
-from ..ir.types import DType, row_major
-from .registry import Registry
+from ..ir import (
+    COMBINERS,
+    FUNCTIONS,
+    Array,
+    Call,
+    Cast,
+    Clamp,
+    Const,
+    DType,
+    Expr,
+    FloorDiv,
+    Graph,
+    GraphError,
+    Guard,
+    Index,
+    IndexFault,
+    IndexValue,
+    Indirect,
+    InRange,
+    Mod,
+    Program,
+    Read,
+    Statement,
+    Var,
+    expr_variables,
+    out_of_range,
+    row_major,
+    tensor_words,
+)
+from .language import Registry
 
 Box = dict[Var, tuple[int, int]]
 Values = npt.NDArray[Any]
@@ -48,7 +69,9 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
     return {name: tensors[name] for name in program.outputs}
 
 
-def evaluate_graph(graph: Graph, registry: Registry, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> dict[str, Array]:
+def evaluate_graph(
+    graph: Graph, registry: Registry, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64
+) -> dict[str, Array]:
     """Return the outputs of a graph, computed node by node from the declarations."""
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
@@ -59,7 +82,9 @@ def evaluate_graph(graph: Graph, registry: Registry, inputs: Mapping[str, Array]
         known = {n: graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in graph.constants}
         instance = registry[node.op].instantiate(types, node.attributes, known)
         operands = {
-            formal: values[v] for formal, v in zip(instance.inputs, node.inputs, strict=False) if formal is not None and v is not None
+            formal: values[v]
+            for formal, v in zip(instance.inputs, node.inputs, strict=False)
+            if formal is not None and v is not None
         }
         try:
             results = evaluate(instance.program, operands, dtype)
@@ -149,7 +174,9 @@ class _Box:
         flat = body.reshape(*body.shape[:kept], math.prod(body.shape[kept:]))
         if combine in _REDUCERS and flat.shape[-1] == 0:
             neutral = COMBINERS[combine]
-            return np.full(flat.shape[:-1], neutral if flat.dtype.kind == "f" or math.isfinite(neutral) else 0, flat.dtype)
+            return np.full(
+                flat.shape[:-1], neutral if flat.dtype.kind == "f" or math.isfinite(neutral) else 0, flat.dtype
+            )
         if combine in _REDUCERS:
             return np.asarray(_REDUCERS[combine].reduce(flat, axis=-1))
         return np.asarray(np.argmax(flat, axis=-1) if combine == "argmax" else np.argmin(flat, axis=-1))
@@ -278,13 +305,19 @@ def _contract(left: Values, right: Values, kept: int, shape: tuple[int, ...]) ->
     alone_left = tuple(d for d in range(kept, dims) if right.shape[d] == 1)
     alone_right = tuple(d for d in range(kept, dims) if left.shape[d] == 1)
     left = left.sum(axis=alone_left, keepdims=True) if alone_left else left
-    right = right.sum(axis=tuple(d for d in alone_right if d not in alone_left), keepdims=True) if alone_right else right
+    right = (
+        right.sum(axis=tuple(d for d in alone_right if d not in alone_left), keepdims=True) if alone_right else right
+    )
     batch = [d for d in range(kept) if left.shape[d] > 1 and right.shape[d] > 1]
     rows = [d for d in range(kept) if d not in batch and left.shape[d] > 1]
     columns = [d for d in range(kept) if d not in batch and d not in rows]
     inner = list(range(kept, dims))
-    a = left.transpose(batch + rows + columns + inner).reshape(_size(left, batch), _size(left, rows), _size(left, inner))
-    b = right.transpose(batch + inner + rows + columns).reshape(_size(right, batch), _size(right, inner), _size(right, columns))
+    a = left.transpose(batch + rows + columns + inner).reshape(
+        _size(left, batch), _size(left, rows), _size(left, inner)
+    )
+    b = right.transpose(batch + inner + rows + columns).reshape(
+        _size(right, batch), _size(right, inner), _size(right, columns)
+    )
     order = batch + rows + columns
     result = (a @ b).reshape([max(left.shape[d], right.shape[d]) for d in order])
     return np.broadcast_to(result.transpose(np.argsort(order)) if order else result, shape)

@@ -6,14 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from attrs import evolve
 
-from ..ir.compiled import CompiledGraph, Step
-from ..ir.graph import Graph
-from ..ir.launch import KernelFunction
-from ..ir.text import print_ir
-from .choose import Candidate
-from .groups import Group, form_key
+from ..ir import CompiledGraph, Graph, KernelFunction, Step, print_ir
+from .fusion import Group, Views, form_key
 from .listing import parameters
-from .views import Views
+from .schedule import Candidate
 
 
 def kernel_key(group: Group, views: Views) -> Hashable:
@@ -31,8 +27,15 @@ def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
 
 def facts(candidate: Candidate) -> dict[str, object]:
     """Return what a kernel's record says of its chosen point."""
-    terms = {name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")}
-    found = {"parameters": parameters(candidate.schedule), "bound": candidate.bound, "limit": candidate.limit, "terms": terms}
+    terms = {
+        name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
+    }
+    found = {
+        "parameters": parameters(candidate.schedule),
+        "bound": candidate.bound,
+        "limit": candidate.limit,
+        "terms": terms,
+    }
     return {**found, **candidate.measured}
 
 
@@ -59,7 +62,9 @@ def assemble(
         records.append(_record(group, views, chosen[key], algorithms))
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
-    types = {t: type_ for t, type_ in views.programs.types.items() if t in touched}  # also of tensors between the kernels of one node
+    types = {
+        t: type_ for t, type_ in views.programs.types.items() if t in touched
+    }  # also of tensors between the kernels of one node
     graph = evolve(graph, types={**graph.types, **types})
     return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete)
 

@@ -1,7 +1,7 @@
 """Evaluators: what the best kernel of a group takes, as the partition's `Evaluate` asks.
 
-`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed sample of the
-group's parameter space under the `bound` model. Measured time takes their place where there is a device.
+`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed
+sample of the group's parameter space under the `bound` model. Measured time takes their place where there is a device.
 """
 
 from __future__ import annotations
@@ -14,16 +14,10 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from ..ir.expr import expr_variables, reads
-from ..ir.index import Var
-from ..ir.segment import FusedGroup, Reduction, Segment, factors, operands
-from ..ir.target import Target
-from .bound import bound
-from .enumerate import Batch, columns_at, evaluate, sampled
-from .legality import box_extent, issue_slots
-from .rank import rank
-from .space import Space, make_space, segment_structures
-from .structure import Knob, SegmentStructure, Structure
+from ..ir import FusedGroup, Reduction, Segment, Target, Var, expr_variables, factors, operands, reads
+from .fusion import box_extent, issue_slots
+from .model import Knob, SegmentStructure, Structure, bound, rank
+from .schedule import Batch, Space, columns_at, evaluate, make_space, sampled, segment_structures
 
 #: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
 TILE = 16
@@ -59,8 +53,8 @@ class Leader:
 class Modelled:
     """Seconds of the best of at most `sample` points per structure of a group's space, by the `bound` model's order.
 
-    Of groups that compute over the same iteration space, such as a convolution before and after its neighbours were fused into it, the
-    first is searched; the others are judged by the points that were best there.
+    Of groups that compute over the same iteration space, such as a convolution before and after its neighbours were
+    fused into it, the first is searched; the others are judged by the points that were best there.
     """
 
     target: Target
@@ -76,7 +70,10 @@ class Modelled:
             chosen = tuple(Structure(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
             space = Space(group, self.target, chosen)
             for structure, leader in zip(chosen, self.leaders[key], strict=True):
-                best = min(best, float(_seconds(evaluate(space, structure, columns_at(structure, leader.points), 0), space).min()))
+                best = min(
+                    best,
+                    float(_seconds(evaluate(space, structure, columns_at(structure, leader.points), 0), space).min()),
+                )
         if best == inf:
             best = self._search(make_space(group, self.target, True, segments), key)
         return best
@@ -102,7 +99,9 @@ def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
 
 
 def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
-    """Return the modelled seconds of points, infinity where they are not legal; bank conflicts decide nothing at this level."""
+    """Return the modelled seconds of points, infinity where they are not legal; bank conflicts decide nothing at this
+    level.
+    """
     estimate = batch.flat(rank(batch.features, bound(batch.features, space.target), space.target))
     return np.where(batch.legal, estimate, inf)
 
@@ -122,7 +121,9 @@ def _iteration_space(segment: Segment) -> Hashable:
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind it, the roofline answers. `clock` tells the time, `expired` whether the deadline was met."""
+    """An evaluator with a deadline: behind it, the roofline answers. `clock` tells the time, `expired` whether the
+    deadline was met.
+    """
 
     evaluator: Modelled
     deadline: float
@@ -138,11 +139,15 @@ class Limited:
 def _operations(segment: Segment) -> float:
     points = prod(a.extent for a in segment.axes)
     outputs = sum(issue_slots(o.body) * prod(v.extent for v in o.extra) for o in segment.outputs)
-    return float(points * outputs + sum(_accumulated(r, points * prod(v.extent for v in r.reduce)) for r in segment.reductions))
+    return float(
+        points * outputs + sum(_accumulated(r, points * prod(v.extent for v in r.reduce)) for r in segment.reductions)
+    )
 
 
 def _accumulated(reduction: Reduction, points: int) -> int:
-    """Return a multiply and an add per point; a factor is computed once per element of what it depends on, as when it is staged."""
+    """Return a multiply and an add per point; a factor is computed once per element of what it depends on, as when it
+    is staged.
+    """
     parts = factors(reduction.body) if reduction.combine == "sum" else (reduction.body,)
     return len(parts) * points + sum(issue_slots(p) * prod(v.extent for v in expr_variables(p)) for p in parts)
 

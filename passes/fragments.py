@@ -1,7 +1,8 @@
 """Fragments: small graphs on their own, cut into groups by the model, where need be in another process.
 
-To compare the algorithms of a node, each of them is cut into groups like any graph. Its transforms are long expressions, which take a
-while to bring into normal form; a fragment holds all that this needs, so that a tuner's workers can do it side by side.
+To compare the algorithms of a node, each of them is cut into groups like any graph. Its transforms are long
+expressions, which take a while to bring into normal form; a fragment holds all that this needs, so that a tuner's
+workers can do it side by side.
 """
 
 from __future__ import annotations
@@ -11,19 +12,10 @@ from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-from ..ir.compiled import Mode
-from ..ir.errors import CutsError
-from ..ir.graph import Graph
-from ..ir.segment import FusedGroup
-from ..ir.target import Target
-from ..ops.registry import Registry
+from ..ir import CutsError, FusedGroup, Graph, Mode, Target
+from ..ops.language import Registry
 from .evaluators import Modelled
-from .groups import Workshop
-from .legality import Policy
-from .partition import Partitioner, Remembered, partition
-from .programs import build_programs
-from .split import Splitting
-from .views import find_views
+from .fusion import Partitioner, Policy, Remembered, Splitting, Workshop, build_programs, find_views, partition
 
 #: The kernels of a fragment with the seconds that the model gives each; nothing where it cannot be cut.
 Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.index import Var
-from ..ir.schedule import Schedule
-from ..ir.statement import Program
-from ..ir.text import print_ir
-from .choose import Candidate
-from .groups import Group
-from .programs import Programs, Unit
-from .views import Views
+from ..ir import Program, Schedule, Var, print_ir
+from .fusion import Group, Programs, Unit, Views
+from .schedule import Candidate
 
 
 def show_programs(programs: Programs) -> str:
@@ -59,7 +54,9 @@ def parameters(schedule: Schedule) -> dict[str, object]:
             for r in segment.reductions
         ]
         tiles = {_flat(d.axes): {"block": d.block, "thread": d.thread, "vector": d.vector} for d in segment.dims}
-        segments.append({"tiles": tiles, "reductions": reductions, "lanes": segment.lanes, "row_vector": segment.row_vector})
+        segments.append(
+            {"tiles": tiles, "reductions": reductions, "lanes": segment.lanes, "row_vector": segment.row_vector}
+        )
     whole = {"threads": schedule.threads, "blocks": schedule.blocks, "index": schedule.index, "raster": schedule.raster}
     return {**whole, "segments": segments}
 

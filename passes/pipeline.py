@@ -12,8 +12,8 @@
     extract        per distinct kernel: what one thread does
     emit           per distinct kernel: source text
 
-Views come before the partition because a movement that is a view needs no group; schedules come after it because they are per kernel,
-and equal groups share one. Each pass can be printed and stopped after.
+Views come before the partition because a movement that is a view needs no group; schedules come after it because they
+are per kernel, and equal groups share one. Each pass can be printed and stopped after.
 """
 
 from __future__ import annotations
@@ -26,32 +26,42 @@ from typing import TypeAlias, TypeVar
 
 from attrs import define, field
 
-from ..ir.compiled import CompiledGraph, CompileOptions
-from ..ir.errors import PassError, UsageError
-from ..ir.graph import Graph
-from ..ir.graph_text import print_graph
-from ..ir.kernel import Kernel
-from ..ir.launch import KernelFunction
-from ..ir.target import Target
-from ..ir.text import print_ir
+from ..ir import (
+    CompiledGraph,
+    CompileOptions,
+    Graph,
+    Kernel,
+    KernelFunction,
+    PassError,
+    Target,
+    UsageError,
+    print_graph,
+    print_ir,
+)
 from ..ops import Registry
-from ..ops.inference import Instances
-from .algorithms import ChooseAlgorithms
+from ..ops.language import Instances
 from .assemble import assemble, distinct, facts, kernel_key
-from .base import Pass, run_passes
-from .canonicalise import Canonicalise, canonical_passes
-from .choose import Candidate, choose
+from .choose_algorithms import ChooseAlgorithms
 from .evaluators import Limited, Modelled
-from .extract import extract
-from .groups import Group, Workshop
-from .legality import Policy
+from .fusion import (
+    Evaluator,
+    Group,
+    Partitioner,
+    Policy,
+    Remembered,
+    Splitting,
+    Views,
+    Workshop,
+    build_programs,
+    find_views,
+    pack_constants,
+    partition,
+    split_groups,
+)
+from .graph import Canonicalise, Pass, canonical_passes, run_passes
 from .listing import show_candidate, show_partition, show_programs, show_views
-from .lower import lower
-from .pack import pack_constants
-from .partition import Evaluator, Partitioner, Remembered, partition
-from .programs import build_programs
-from .split import Splitting, split_groups
-from .views import Views, find_views
+from .lowering import extract, lower
+from .schedule import Candidate, choose
 from .workload import Selector, Workload
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
@@ -63,15 +73,23 @@ STAGES = ("algorithms", "programs", "views", "partition", "split", "pack", "sche
 
 
 def graph_passes(registry: Registry) -> tuple[Pass, ...]:
-    """Return the graph passes in order: one round of each, to be looked at one by one, then all of them to a fixed point."""
+    """Return the graph passes in order: one round of each, to be looked at one by one, then all of them to a fixed
+    point.
+    """
     instances = Instances(registry)
     return (*canonical_passes(instances), Canonicalise(instances))
 
 
 def compile_graph(
-    graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit, selector: Selector | None = None
+    graph: Graph,
+    registry: Registry,
+    target: Target,
+    options: CompileOptions,
+    emit: Emit,
+    selector: Selector | None = None,
 ) -> CompiledGraph:
-    """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no kernels.
+    """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no
+    kernels.
 
     With a `selector` measured times decide about the partition and the schedules, else the model does.
     """
@@ -111,13 +129,21 @@ class _Pipeline:
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
             views = self._after("views", find_views(programs), show_views)
             groups: Sequence[Group] = self._after("partition", self._partition(views, evaluator), show_partition)
-            groups, views = self._after("split", self._split(groups, views, evaluator), lambda made: show_partition(made[0]))
-            groups, views, graph = self._after("pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0]))
+            groups, views = self._after(
+                "split", self._split(groups, views, evaluator), lambda made: show_partition(made[0])
+            )
+            groups, views, graph = self._after(
+                "pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0])
+            )
             unique = distinct(groups, views)
             chosen = self._after("schedule", self._schedule(unique, groups, views), self._show(show_candidate))
-            lowered = self._each(unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target))
+            lowered = self._each(
+                unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target)
+            )
             self._after("lower", lowered, self._show(print_ir))
-            extracted = self._after("extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir))
+            extracted = self._after(
+                "extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir)
+            )
             made = self._each(extracted, lambda key, kernel: self.emit(kernel, self.target.dialect, facts(chosen[key])))
             self._after("emit", made, self._show(lambda kernel: kernel.source))
         except _Stop:
@@ -128,8 +154,8 @@ class _Pipeline:
     def _algorithms(self, graph: Graph, evaluator: Evaluator) -> tuple[Graph, Mapping[str, str]]:
         """Return the graph with the cheapest algorithm of each node, and which nodes belong to one.
 
-        While measuring changes what the algorithms cost, they are compared again. Without measurements every node keeps its own
-        declaration: an alternative rounds more and takes more kernels, which only a time can justify.
+        While measuring changes what the algorithms cost, they are compared again. Without measurements every node keeps
+        its own declaration: an alternative rounds more and takes more kernels, which only a time can justify.
         """
         if self.selector is None:
             return graph, {}
@@ -149,17 +175,23 @@ class _Pipeline:
         return groups
 
     def _evaluator(self, modelled: Evaluator) -> Evaluator:
-        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is faster.
+        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
+        faster.
 
-        Without a measurement no group is split: two launches are certain, what they gain is within the error of the model.
+        Without a measurement no group is split: two launches are certain, what they gain is within the error of the
+        model.
         """
-        return modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
+        return (
+            modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
+        )
 
     @staticmethod
     def _split(groups: Sequence[Group], views: Views, evaluator: Evaluator) -> tuple[Sequence[Group], Views]:
         return split_groups(groups, views, evaluator) if isinstance(evaluator, Splitting) else (groups, views)
 
-    def _schedule(self, unique: Mapping[Hashable, Group], groups: Sequence[Group], views: Views) -> Mapping[Hashable, Candidate]:
+    def _schedule(
+        self, unique: Mapping[Hashable, Group], groups: Sequence[Group], views: Views
+    ) -> Mapping[Hashable, Candidate]:
         """Return the point of each distinct kernel: the fastest by measurement, or the best by the model."""
         if self.selector is None:
             return self._each(unique, lambda _, group: self._choose(group))
@@ -180,7 +212,9 @@ class _Pipeline:
             raise PassError(f"nodes {', '.join(group.units)}: {error.message}", hint=error.hint) from error
 
     def _deadline(self, share: float) -> float:
-        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per kernel."""
+        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per
+        kernel.
+        """
         return inf if self.options.budget is None else self.start + self.options.budget * share
 
     @staticmethod

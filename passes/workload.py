@@ -1,4 +1,6 @@
-"""What the pipeline asks of whoever can measure: which schedule of each distinct kernel is fastest, and what groups cost."""
+"""What the pipeline asks of whoever can measure: which schedule of each distinct kernel is fastest, and what groups
+cost.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,17 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ..ir.launch import Storage
-from ..ir.segment import FusedGroup
-from .choose import Candidate
+from ..ir import FusedGroup, Storage
 from .fragments import Fragment, Priced
-from .partition import Evaluator
+from .fusion import Evaluator
+from .schedule import Candidate
 
 
 @frozen(eq=False)
 class Workload:
-    """A distinct kernel: its normal form, where its tensors live, the nodes of one group that it computes, and how often it is launched."""
+    """A distinct kernel: its normal form, where its tensors live, the nodes of one group that it computes, and how
+    often it is launched.
+    """
 
     form: FusedGroup
     storages: Mapping[str, Storage]
@@ -41,7 +44,9 @@ class Selector(Protocol):
         ...
 
     def learn(self) -> bool:
-        """Measure groups that the evaluator was asked for; true if costs changed, so that the partition must be found again."""
+        """Measure groups that the evaluator was asked for; true if costs changed, so that the partition must be found
+        again.
+        """
         ...
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:

@@ -1,1 +1,37 @@
-"""."""
+"""How a plan runs: its folder, its memory, its steps, and the comparison of what it computes."""
+
+from .arrays import checked_inputs, random_inputs
+from .executor import Session
+from .onnx_oracle import has_onnxruntime, run_onnxruntime
+from .plan import Model, Plan, make_plan
+from .plan_document import plain
+from .plan_file import load_plan, save_plan
+from .report import html_page, html_section
+from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
+from .verify import Comparison, compare, first_wrong_step, require_right, tolerance
+
+__all__ = [
+    "Comparison",
+    "Model",
+    "Plan",
+    "PlannedPart",
+    "Session",
+    "StagedRecord",
+    "checked_inputs",
+    "compare",
+    "first_wrong_step",
+    "has_onnxruntime",
+    "html_page",
+    "html_section",
+    "is_staged",
+    "load_plan",
+    "load_staged",
+    "make_plan",
+    "plain",
+    "random_inputs",
+    "require_right",
+    "run_onnxruntime",
+    "save_plan",
+    "save_staged",
+    "tolerance",
+]

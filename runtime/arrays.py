@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ..backends.device import Array, Device, Pointer
-from ..ir.errors import UsageError, raise_all
-from ..ir.types import TensorType
-from ..ir.verify_graph import quote
+from ..backends import Array, Device, Pointer
+from ..ir import TensorType, UsageError, quote, raise_all
 
 _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
 
@@ -57,7 +55,9 @@ def host_array(name: str, value: object) -> Array:
         if kind is not None and hasattr(value, "__dlpack__"):
             if int(kind()[0]) in _DLPACK_HOST:
                 return np.from_dlpack(value)
-            raise UsageError(f"input {quote(name)} lies on a device this plan does not run on", hint="copy it to the host first")
+            raise UsageError(
+                f"input {quote(name)} lies on a device this plan does not run on", hint="copy it to the host first"
+            )
         return np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:
         raise UsageError(f"input {quote(name)} is no array: {error}") from error
@@ -67,7 +67,11 @@ def check_names(expected: tuple[str, ...], given: Mapping[str, object]) -> None:
     """Check that exactly the plan's inputs are given."""
     wants = ", ".join(map(quote, expected)) or "none"
     errors = [UsageError(f"input {quote(name)} is missing") for name in expected if name not in given]
-    errors += [UsageError(f"there is no input {quote(name)}", hint=f"inputs are: {wants}") for name in given if name not in expected]
+    errors += [
+        UsageError(f"there is no input {quote(name)}", hint=f"inputs are: {wants}")
+        for name in given
+        if name not in expected
+    ]
     raise_all(errors)
 
 
@@ -77,7 +81,9 @@ def check_type(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected
         raise UsageError(f"input {quote(name)}: expected {expected}, found {dtype}{list(shape)}")
 
 
-def checked_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object]) -> dict[str, Array]:
+def checked_inputs(
+    types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object]
+) -> dict[str, Array]:
     """Return the inputs as host arrays of the right type, or raise everything that is wrong with them at once."""
     check_names(names, given)
     errors: list[UsageError] = []
@@ -85,7 +91,9 @@ def checked_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], give
     for name in names:
         try:
             array = host_array(name, given[name])
-            if not hasattr(given[name], "dtype") and array.dtype.kind in "biuf":  # lists of numbers have no element type of their own
+            if (
+                not hasattr(given[name], "dtype") and array.dtype.kind in "biuf"
+            ):  # lists of numbers have no element type of their own
                 array = array.astype(types[name].dtype.numpy)
             check_type(name, array.dtype, array.shape, types[name])
             arrays[name] = array
@@ -96,7 +104,9 @@ def checked_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], give
 
 
 def random_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], seed: int) -> dict[str, Array]:
-    """Return random inputs, the same for the same seed: floats from a normal distribution, integers 0 or 1, which index anything."""
+    """Return random inputs, the same for the same seed: floats from a normal distribution, integers 0 or 1, which index
+    anything.
+    """
     generator = np.random.default_rng(seed)
     arrays: dict[str, Array] = {}
     for name in names:

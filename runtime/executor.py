@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ..backends.device import Array, Buffer, Device, Launch, Pointer, Timing, open_device
-from ..ir.errors import PlanError, raise_all
-from ..ir.verify_graph import quote
+from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, open_device
+from ..ir import PlanError, quote, raise_all
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .plan import Plan, extent_bytes
 
@@ -31,7 +30,9 @@ class Session:
 
     def __init__(self, plan: Plan, device: Device | None = None) -> None:
         if plan.target.dialect not in ("opencl", "cuda"):
-            raise PlanError(f"plan {quote(plan.name)} is for target {quote(plan.target.name)}, which launches no kernels")
+            raise PlanError(
+                f"plan {quote(plan.name)} is for target {quote(plan.target.name)}, which launches no kernels"
+            )
         self.plan = plan
         self.device = device or open_device(plan.target)
         loaded = self.device.build(plan.kernels, plan.binaries)
@@ -66,7 +67,9 @@ class Session:
         return all(a == b for a, b, n in zip(storage.strides, type_.strides, type_.shape, strict=True) if n != 1)
 
     def _write(self, arrays: Mapping[str, Array]) -> None:
-        """Upload host arrays; those that live strided inside a buffer go through a host image of it, shared by all its parts."""
+        """Upload host arrays; those that live strided inside a buffer go through a host image of it, shared by all its
+        parts.
+        """
         images: dict[str, Array] = {}
         for tensor, array in arrays.items():
             if self._is_dense(tensor):
@@ -83,12 +86,16 @@ class Session:
     def _view(self, tensor: str, image: Array) -> Array:
         """Return a tensor as a strided view of the bytes of its buffer."""
         storage, type_ = self.plan.storages[tensor], self.plan.types[tensor]
-        elements = image[: image.nbytes // type_.dtype.size * type_.dtype.size].view(type_.dtype.numpy)[storage.offset :]
+        elements = image[: image.nbytes // type_.dtype.size * type_.dtype.size].view(type_.dtype.numpy)[
+            storage.offset :
+        ]
         strides = tuple(stride * type_.dtype.size for stride in storage.strides)
         return np.lib.stride_tricks.as_strided(elements, type_.shape, strides)
 
     def read(self, tensor: str) -> Array:
-        """Download one tensor as it is now; memory is shared over time, so it holds its value only until a later step reuses it."""
+        """Download one tensor as it is now; memory is shared over time, so it holds its value only until a later step
+        reuses it.
+        """
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
         if self._is_dense(tensor):
             array = np.empty(type_.shape, type_.dtype.numpy)
@@ -147,7 +154,9 @@ class Session:
         raise_all([error for error in found if error is not None])
 
     def _device_array(self, tensor: str) -> DeviceArray:
-        return DeviceArray(self.plan.types[tensor], self._place(tensor), self.device, self.plan.storages[tensor].strides)
+        return DeviceArray(
+            self.plan.types[tensor], self._place(tensor), self.device, self.plan.storages[tensor].strides
+        )
 
     def trace(self, inputs: Mapping[str, object]) -> Iterator[tuple[int, dict[str, Array]]]:
         """Run step by step and yield, after each, its number and the tensors it wrote."""
@@ -155,7 +164,9 @@ class Session:
         for number, (step, launch) in enumerate(zip(self.plan.steps, self._launches, strict=True)):
             launch()
             arguments = self.plan.kernels[step.kernel].arguments
-            written = dict.fromkeys(t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table)
+            written = dict.fromkeys(
+                t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table
+            )
             yield number, {tensor: self.read(tensor) for tensor in written}
 
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:

@@ -48,7 +48,9 @@ def aligned(nbytes: int) -> int:
 
 
 def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, Lifetime]) -> tuple[dict[Key, Placement], int]:
-    """Place every buffer and return the arena's size: large ones first, each in the tightest gap that its contemporaries leave."""
+    """Place every buffer and return the arena's size: large ones first, each in the tightest gap that its
+    contemporaries leave.
+    """
     placed: dict[Key, Placement] = {}
     order = sorted(sizes, key=lambda key: (-sizes[key], lifetimes[key].first))
     for key in order:

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from ..backends.device import Array
-from ..ir.errors import BackendError
+from ..backends import Array
+from ..ir import BackendError
 
 
 def has_onnxruntime() -> bool:

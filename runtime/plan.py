@@ -1,7 +1,7 @@
 """A plan: everything needed to run a compiled graph, frozen.
 
-A plan names kernels and the order to launch them in, says where each tensor lives in one arena, and carries the constants. Loading one from
-a stranger is like running their program: kernels are code.
+A plan names kernels and the order to launch them in, says where each tensor lives in one arena, and carries the
+constants. Loading one from a stranger is like running their program: kernels are code.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from importlib import metadata
 import numpy as np
 from attrs import field, frozen
 
-from ..ir.checks import IndexCheck
-from ..ir.compiled import CompiledGraph, Step
-from ..ir.errors import PlanError
-from ..ir.graph import Array, Graph
-from ..ir.launch import KernelFunction, Storage
-from ..ir.target import Target
-from ..ir.types import DType, TensorType
-from ..ir.verify_graph import quote
+from ..ir import (
+    Array,
+    CompiledGraph,
+    DType,
+    Graph,
+    IndexCheck,
+    KernelFunction,
+    PlanError,
+    Step,
+    Storage,
+    Target,
+    TensorType,
+    quote,
+)
 from .memory import Lifetime, Placement, place_buffers
 
 
@@ -33,7 +39,9 @@ def cuts_version() -> str:
 
 @frozen
 class Model:
-    """What was compiled: the graph as the user gave it, and the texts of the declarations it needs besides the vocabulary."""
+    """What was compiled: the graph as the user gave it, and the texts of the declarations it needs besides the
+    vocabulary.
+    """
 
     graph: Graph
     specs: Mapping[str, str] = field(factory=dict)
@@ -43,10 +51,10 @@ class Model:
 class Plan:
     """A compiled graph ready to run on `target`.
 
-    `types` and `storages` have an entry for every tensor that a step, an input or an output touches; `buffers` places each storage's
-    buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are uploaded once, before the first run.
-    `binaries[k]` is the compiled form of kernel `k`, or None where it is built from its source when the plan is opened. The results of
-    `checks` are kept to the end like outputs.
+    `types` and `storages` have an entry for every tensor that a step, an input or an output touches; `buffers` places
+    each storage's buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are
+    uploaded once, before the first run. `binaries[k]` is the compiled form of kernel `k`, or None where it is built
+    from its source when the plan is opened. The results of `checks` are kept to the end like outputs.
     """
 
     name: str
@@ -74,7 +82,11 @@ class Plan:
 
 
 def make_plan(
-    compiled: CompiledGraph, target: Target, model: Model | None = None, binaries: tuple[bytes | None, ...] = (), name: str = ""
+    compiled: CompiledGraph,
+    target: Target,
+    model: Model | None = None,
+    binaries: tuple[bytes | None, ...] = (),
+    name: str = "",
 ) -> Plan:
     """Turn a compiled graph into a plan: collect the tensors, lay out the arena."""
     graph = compiled.graph
@@ -115,7 +127,9 @@ def make_plan(
         types={t: graph.types[t] for t in touched},
         storages=storages,
         buffers={key: place for (kind, _, key), place in placed.items() if kind == "tensor"},
-        tables=tuple({table: placed["table", n, table] for table in kernel.tables} for n, kernel in enumerate(compiled.kernels)),
+        tables=tuple(
+            {table: placed["table", n, table] for table in kernel.tables} for n, kernel in enumerate(compiled.kernels)
+        ),
         arena=arena,
         constants={t: np.ascontiguousarray(a).reshape(np.shape(a)) for t, a in constants.items()},
         kernels=compiled.kernels,
@@ -130,7 +144,9 @@ def make_plan(
 
 
 def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
-    """Return the tensors that matter at run time, in a stable order; a constant does too where only views of it are read."""
+    """Return the tensors that matter at run time, in a stable order; a constant does too where only views of it are
+    read.
+    """
     names = dict.fromkeys((*compiled.graph.inputs, *compiled.graph.outputs))
     for step in compiled.steps:
         arguments = compiled.kernels[step.kernel].arguments
@@ -160,11 +176,15 @@ def _check_tensors(plan: Plan) -> None:
             raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no type")
     for tensor in checked:
         if plan.types[tensor] != (one := TensorType(DType.I64, ())):
-            raise PlanError(f"plan {quote(plan.name)}: the result {quote(tensor)} of a check is {plan.types[tensor]}, expected {one}")
+            raise PlanError(
+                f"plan {quote(plan.name)}: the result {quote(tensor)} of a check is {plan.types[tensor]}, expected {one}"
+            )
     for tensor, array in plan.constants.items():
         type_ = plan.types[tensor]
         if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
-            raise PlanError(f"plan {quote(plan.name)}: constant {quote(tensor)} is {array.dtype}{list(array.shape)}, expected {type_}")
+            raise PlanError(
+                f"plan {quote(plan.name)}: constant {quote(tensor)} is {array.dtype}{list(array.shape)}, expected {type_}"
+            )
 
 
 def _check_model(plan: Plan) -> None:
@@ -187,7 +207,9 @@ def _check_buffers(plan: Plan) -> None:
         if storage is None or place is None or len(storage.strides) != len(type_.shape):
             raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no place in the arena")
         if storage.offset < 0 or min(storage.strides, default=0) < 0 or extent_bytes(type_, storage) > place.nbytes:
-            raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} reaches outside its buffer of {place.nbytes} bytes")
+            raise PlanError(
+                f"plan {quote(plan.name)}: tensor {quote(tensor)} reaches outside its buffer of {place.nbytes} bytes"
+            )
     for place in (*plan.buffers.values(), *(p for tables in plan.tables for p in tables.values())):
         if place.offset < 0 or place.nbytes < 0 or place.offset + place.nbytes > plan.arena:
             raise PlanError(f"plan {quote(plan.name)}: a buffer lies outside the arena of {plan.arena} bytes")
@@ -200,14 +222,20 @@ def _check_steps(plan: Plan) -> None:
         )
     for number, step in enumerate(plan.steps):
         if not 0 <= step.kernel < len(plan.kernels):
-            raise PlanError(f"plan {quote(plan.name)}: step {number} launches kernel {step.kernel} of {len(plan.kernels)}")
+            raise PlanError(
+                f"plan {quote(plan.name)}: step {number} launches kernel {step.kernel} of {len(plan.kernels)}"
+            )
         kernel = plan.kernels[step.kernel]
         if len(kernel.arguments) != len(step.tensors):
-            raise PlanError(f"plan {quote(plan.name)}: step {number} binds {len(step.tensors)} tensors, expected {len(kernel.arguments)}")
+            raise PlanError(
+                f"plan {quote(plan.name)}: step {number} binds {len(step.tensors)} tensors, expected {len(kernel.arguments)}"
+            )
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
             if argument.table and tensor not in plan.tables[step.kernel]:
                 raise PlanError(
                     f"plan {quote(plan.name)}: step {number} names the table {quote(tensor)}, which kernel {kernel.name} has not"
                 )
             if not argument.table and (tensor not in plan.types or plan.types[tensor].dtype != argument.dtype):
-                raise PlanError(f"plan {quote(plan.name)}: step {number} binds {quote(tensor)} where {argument.dtype} is expected")
+                raise PlanError(
+                    f"plan {quote(plan.name)}: step {number} binds {quote(tensor)} where {argument.dtype} is expected"
+                )

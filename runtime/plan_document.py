@@ -13,12 +13,7 @@ import cattrs
 import numpy as np
 from attrs import frozen
 
-from ..ir.checks import IndexCheck
-from ..ir.compiled import Step
-from ..ir.errors import PlanError
-from ..ir.launch import Argument, Storage
-from ..ir.target import Target
-from ..ir.types import DType, TensorType
+from ..ir import Argument, DType, IndexCheck, PlanError, Step, Storage, Target, TensorType
 from .memory import Placement
 
 FORMAT, SPLIT_FORMAT, VERSION = "cuts-plan", "cuts-split-plan", 1
@@ -73,7 +68,9 @@ class Document:
 
 @frozen
 class PartRecord:
-    """A part of a model in stages, compiled: its nodes, what it gives, and the types and values it is for; its own plan is in a folder."""
+    """A part of a model in stages, compiled: its nodes, what it gives, and the types and values it is for; its own plan
+    is in a folder.
+    """
 
     nodes: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -83,8 +80,10 @@ class PartRecord:
 
 
 @frozen
-class SplitDocument:
-    """What plan.json holds of a model in stages; `functions` are the operations that the caller must give when it is opened."""
+class StagedDocument:
+    """What plan.json holds of a model in stages; `functions` are the operations that the caller must give when it is
+    opened.
+    """
 
     cuts: str
     name: str
@@ -116,7 +115,7 @@ def plain(value: object) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def write_document(document: Document | SplitDocument) -> bytes:
+def write_document(document: Document | StagedDocument) -> bytes:
     """Return the content of plan.json."""
     body = _CONVERTER.unstructure(document)
     name = FORMAT if isinstance(document, Document) else SPLIT_FORMAT
@@ -128,13 +127,15 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def read_document(root: Path) -> Document | SplitDocument:
+def read_document(root: Path) -> Document | StagedDocument:
     """Read and check the plan.json of a folder."""
     path = root / "plan.json"
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise PlanError(f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN") from None
+        raise PlanError(
+            f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN"
+        ) from None
     except (OSError, NotADirectoryError) as error:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError):
@@ -147,7 +148,7 @@ def read_document(root: Path) -> Document | SplitDocument:
     if data.pop("digest", None) != _digest(data):
         raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
     try:
-        return _CONVERTER.structure(data, Document) if name == FORMAT else _CONVERTER.structure(data, SplitDocument)
+        return _CONVERTER.structure(data, Document) if name == FORMAT else _CONVERTER.structure(data, StagedDocument)
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error

@@ -5,8 +5,8 @@
     weights.safetensors    constants and tables
     model.txt, specs/*     the graph as it was given, in its text form, and the user's declarations it needs
 
-A folder is written beside its final place and renamed, so that a plan is there whole or not at all. Digests find damage, not malice: a plan
-contains code, so load only what you would also run.
+A folder is written beside its final place and renamed, so that a plan is there whole or not at all. Digests find
+damage, not malice: a plan contains code, so load only what you would also run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from attrs import frozen
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from ..ir.errors import CutsError, PlanError
-from ..ir.graph import Array
-from ..ir.graph_text import parse_graph, print_graph
-from ..ir.launch import KernelFunction
-from ..ir.verify_graph import quote
+from ..ir import Array, CutsError, KernelFunction, PlanError, parse_graph, print_graph, quote
 from .memory import Placement
 from .plan import Model, Plan, check_plan
 from .plan_document import Document, KernelRecord, ModelRecord, plain, read_document, write_document
@@ -78,7 +74,10 @@ def _check_replaceable(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise PlanError(f"cannot write plan {target}: it exists and is no folder", hint="choose another name with -o")
     if target.is_dir() and any(target.iterdir()) and not (target / "plan.json").is_file():
-        raise PlanError(f"cannot write plan {target}: the folder holds something that is no plan", hint="choose another name with -o")
+        raise PlanError(
+            f"cannot write plan {target}: the folder holds something that is no plan",
+            hint="choose another name with -o",
+        )
 
 
 def _replace(draft: Path, target: Path) -> None:
@@ -113,7 +112,9 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         files["model.txt"] = print_graph(graph).encode()
         paths = [f"specs/{number:02}.cuts" for number in range(len(plan.model.specs))]
         files |= {path: text.encode() for path, text in zip(paths, plan.model.specs.values(), strict=True)}
-        model = ModelRecord({name: weights.add(array) for name, array in graph.constants.items()}, tuple(plan.model.specs))
+        model = ModelRecord(
+            {name: weights.add(array) for name, array in graph.constants.items()}, tuple(plan.model.specs)
+        )
     files["weights.safetensors"] = save_tensors(weights.arrays)
     document = Document(
         plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages), dict(plan.buffers), plan.arena,
@@ -123,7 +124,9 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
     return files | {"plan.json": write_document(document)}
 
 
-def _record(kernel: KernelFunction, tables: dict[str, str], places: Mapping[str, Placement], binary: bool) -> KernelRecord:
+def _record(
+    kernel: KernelFunction, tables: dict[str, str], places: Mapping[str, Placement], binary: bool
+) -> KernelRecord:
     return KernelRecord(
         kernel.name, kernel.dialect, kernel.grid, kernel.block, kernel.arguments, kernel.shared_bytes, kernel.dynamic_shared,
         plain(kernel.info), tables, dict(places), binary,
@@ -140,7 +143,9 @@ def _binary_path(number: int) -> str:
 
 
 def load_plan(folder: str | os.PathLike[str]) -> Plan:
-    """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged, or is too new."""
+    """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged, or is too
+    new.
+    """
     root = Path(folder)
     document = read_document(root)
     if not isinstance(document, Document):
@@ -211,7 +216,9 @@ def _assemble(document: Document, files: Mapping[str, bytes]) -> Plan:
     )
 
 
-def _kernel(record: KernelRecord, number: int, files: Mapping[str, bytes], weights: Mapping[str, Array]) -> KernelFunction:
+def _kernel(
+    record: KernelRecord, number: int, files: Mapping[str, bytes], weights: Mapping[str, Array]
+) -> KernelFunction:
     return KernelFunction(
         name=record.name,
         dialect=record.dialect,

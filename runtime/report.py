@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ..backends.device import Timing
+from ..backends import Timing
 from .plan import Plan
 from .plan_document import plain
 from .verify import Comparison

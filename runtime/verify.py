@@ -1,7 +1,7 @@
 """Comparing what a plan computes with what an oracle says.
 
-The tolerance is derived, not chosen: rounding errors of a sum of `n` terms grow like the square root of `n` for terms of random sign, and
-each operation on the way to an output adds one rounding of its own.
+The tolerance is derived, not chosen: rounding errors of a sum of `n` terms grow like the square root of `n` for terms
+of random sign, and each operation on the way to an output adds one rounding of its own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from ..backends.device import Array
-from ..ir.errors import NumericsError
-from ..ir.types import DType
-from ..ir.verify_graph import quote
+from ..backends import Array
+from ..ir import DType, NumericsError, quote
 from .executor import Session
 
 #: How many times the expected rounding error is still taken for rounding.
@@ -79,13 +77,19 @@ def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Compa
     return Comparison(tensor, float(error[index]), allowed, worst)
 
 
-def compare_outputs(found: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, float]) -> tuple[Comparison, ...]:
+def compare_outputs(
+    found: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, float]
+) -> tuple[Comparison, ...]:
     """Compare every tensor that the oracle knows."""
     return tuple(compare(name, found[name], expected[name], allowed[name]) for name in found if name in expected)
 
 
-def first_wrong_step(session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]) -> str:
-    """Run step by step and describe the first kernel whose result is wrong, or return an empty text where each is right."""
+def first_wrong_step(
+    session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]
+) -> str:
+    """Run step by step and describe the first kernel whose result is wrong, or return an empty text where each is
+    right.
+    """
     for number, written in session.trace(inputs):
         for result in compare_outputs(written, expected, allowed):
             if not result.ok:
@@ -103,4 +107,6 @@ def require_right(results: tuple[Comparison, ...], where: str) -> None:
 
 
 def _names(members: object) -> str:
-    return ", ".join(quote(str(name)) for name in members) if isinstance(members, (list, tuple)) else quote(str(members))
+    return (
+        ", ".join(quote(str(name)) for name in members) if isinstance(members, (list, tuple)) else quote(str(members))
+    )

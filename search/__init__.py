@@ -1,1 +1,22 @@
 """Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""
+
+from .database import database_path, open_database, remove_database
+from .problem import machine_of
+from .selector import MeasuredSelector
+from .session import tuning_session
+from .settings import Settings
+from .substitute import with_libraries
+from .summary import summary_lines, summary_values
+
+__all__ = [
+    "MeasuredSelector",
+    "Settings",
+    "database_path",
+    "machine_of",
+    "open_database",
+    "remove_database",
+    "summary_lines",
+    "summary_values",
+    "tuning_session",
+    "with_libraries",
+]

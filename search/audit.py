@@ -1,7 +1,9 @@
-"""Audit: did pruning throw away the winner? Points that the search did not look at are timed, at random or all of a small space.
+"""Audit: did pruning throw away the winner? Points that the search did not look at are timed, at random or all of a
+small space.
 
-A point that beats the choice, and whose lower bound says that it cannot, was lost by a wrong proof: there must never be one. A point that
-beats the choice and was merely not proposed says how good the search is. The figures are published with every release of the model.
+A point that beats the choice, and whose lower bound says that it cannot, was lost by a wrong proof: there must never be
+one. A point that beats the choice and was merely not proposed says how good the search is. The figures are published
+with every release of the model.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ class Ran:
 
 @frozen
 class Audit:
-    """What was found of one problem: times of its choice and of other points, and how many of those beat the choice by more than `band`.
+    """What was found of one problem: times of its choice and of other points, and how many of those beat the choice by
+    more than `band`.
 
-    The space has `points`, of which `legal` are legal (counted if `exact`, else estimated from a sample); `timed` of them ran besides the
-    choice, and `exhaustive` says that these are all. Of those that ran `pruned` are proven slower than the choice by their lower bound.
-    `lost` are proven slower and beat the choice, `missed` beat it and were not proposed, `unsound` ran faster than their lower bound in at
-    least one run. `tightness` is the median of bound over time, `winner` that of the choice. `fastest` is the point with the least time,
-    `position` where it stands in the model's order among all that ran, `tightest` the point whose bound is closest to its shortest run.
+    The space has `points`, of which `legal` are legal (counted if `exact`, else estimated from a sample); `timed` of
+    them ran besides the choice, and `exhaustive` says that these are all. Of those that ran `pruned` are proven slower
+    than the choice by their lower bound. `lost` are proven slower and beat the choice, `missed` beat it and were not
+    proposed, `unsound` ran faster than their lower bound in at least one run. `tightness` is the median of bound over
+    time, `winner` that of the choice. `fastest` is the point with the least time, `position` where it stands in the
+    model's order among all that ran, `tightest` the point whose bound is closest to its shortest run.
     """
 
     label: str
@@ -100,25 +104,35 @@ class Audit:
         }
 
 
-def audit_choices(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings) -> list[Audit]:
-    """Time `count` random legal points of each problem (all points of a space that has no more) and compare them with the choice."""
+def audit_choices(
+    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings
+) -> list[Audit]:
+    """Time `count` random legal points of each problem (all points of a space that has no more) and compare them with
+    the choice.
+    """
     return list(audits(tuner, problems, choices, count, settings))
 
 
-def audits(tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings) -> Iterator[Audit]:
+def audits(
+    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings
+) -> Iterator[Audit]:
     """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once."""
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
     sweeps = Sweeps(tuner.resources, settings)
     for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}
-        sweeps.compare(sweep, [sweep.chosen])  # it decides which points come into question, so it is timed more often than they
+        sweeps.compare(
+            sweep, [sweep.chosen]
+        )  # it decides which points come into question, so it is timed more often than they
         limit = (1.0 + settings.tie) * sweep.chosen.seconds
         rivals = [e for e in ran if e is not sweep.chosen and e.seconds < limit] if limit < inf else []
         sweeps.compare(sweep, [sweep.chosen, *rivals])
         if not tuner.complete:
             return
-        if sweep.chosen.seconds < inf:  # otherwise the choice does not run any more, so that nothing can be held against it
+        if (
+            sweep.chosen.seconds < inf
+        ):  # otherwise the choice does not run any more, so that nothing can be held against it
             yield _judge(sweep, least, unique[sweep.problem.key][1].seconds or inf, settings)
 
 
@@ -127,7 +141,9 @@ def _entry(choice: Choice) -> Entry:
 
 
 def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settings) -> Audit:
-    """Say what the times mean. The search discarded what is above the time that it `found`, which may differ from the time now."""
+    """Say what the times mean. The search discarded what is above the time that it `found`, which may differ from the
+    time now.
+    """
     chosen, drawn = sweep.chosen, sweep.drawn
     assert drawn is not None, "a finished sweep has its points"
     entries = [chosen, *(e for e in sweep.entries.values() if e is not chosen and e.seconds < inf)]

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ..ir.errors import BackendError
-from ..ir.target import Target
+from ..ir import BackendError, Target
 from .build import Built
 from .child import Child, Lost
 from .data import Reference
@@ -34,7 +33,9 @@ class Bench(Protocol):
         ...
 
     def check(self, problem: Problem, built: Built) -> Verdict:
-        """Run a candidate once and compare what it writes; the first right one of a problem says what all others must write."""
+        """Run a candidate once and compare what it writes; the first right one of a problem says what all others must
+        write.
+        """
         ...
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
@@ -53,7 +54,8 @@ class Bench(Protocol):
 class DeviceBench:
     """A bench in a child process. A crash or a hang ends the process and costs the candidate that caused it.
 
-    The next process starts with the kernel that the problem's others are held against, and reloads a kernel when it is to be timed.
+    The next process starts with the kernel that the problem's others are held against, and reloads a kernel when it is
+    to be timed.
     """
 
     def __init__(self, target: Target, limit: float = 20.0, service: str = "cuts.search.measure:Device") -> None:

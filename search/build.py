@@ -1,4 +1,6 @@
-"""Building candidates ahead of the device: worker processes rank points, lower, print and compile them, each with a time limit."""
+"""Building candidates ahead of the device: worker processes rank points, lower, print and compile them, each with a
+time limit.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,17 @@ from typing import Any, Protocol
 
 from attrs import define, frozen
 
-from ..backends.cuda_compile import compile_kernel
-from ..backends.emit import emit
-from ..ir.errors import CutsError
-from ..ir.launch import KernelFunction
-from ..ir.schedule import Schedule
-from ..passes.choose import Candidate, candidate_of
-from ..passes.climb import Point, best_points
-from ..passes.extract import extract
-from ..passes.fragments import Fragment, Priced, cut_fragment
-from ..passes.lower import lower
-from ..passes.space import make_space
+from ..backends.cuda import compile_kernel
+from ..backends.source import emit
+from ..ir import CutsError, KernelFunction, Schedule
+from ..passes import Fragment, Priced, cut_fragment
+from ..passes.lowering import extract, lower
+from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
-from .draw import Drawn, draw
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
+from .sample_points import Drawn, draw
 
 #: Seconds that one candidate may take to be lowered and compiled.
 COMPILE_LIMIT = 30.0
@@ -118,7 +115,9 @@ def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
 
 @frozen
 class Job:
-    """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for; small priorities go first."""
+    """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for; small priorities go
+    first.
+    """
 
     owner: Any
     method: str
@@ -167,7 +166,9 @@ class _Slot:
 
 
 class Workers:
-    """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced, and costs that job only."""
+    """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced, and costs that job
+    only.
+    """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
         self._slots = [_Slot(Child(service)) for _ in range(max(1, count or os.cpu_count() or 1))]
@@ -229,7 +230,9 @@ class Workers:
         try:
             if slot.deadline == inf and child.ready(0):
                 slot.deadline = time.monotonic() + job.limit
-            return time.monotonic() > min(slot.deadline, slot.begun + START_LIMIT + job.limit) or child.connection.poll(0)
+            return time.monotonic() > min(slot.deadline, slot.begun + START_LIMIT + job.limit) or child.connection.poll(
+                0
+            )
         except (EOFError, OSError):
             return True
 

@@ -1,7 +1,8 @@
-"""Child processes that do what may crash, hang or take long: each hosts one object and runs its methods one after another.
+"""Child processes that do what may crash, hang or take long: each hosts one object and runs its methods one after
+another.
 
-A child is started as a program of its own, not by copying this process, so that it shares no GPU context with us, and so that a script
-that uses the library needs no guard around its main part. It ends when the connection closes.
+A child is started as a program of its own, not by copying this process, so that it shares no GPU context with us, and
+so that a script that uses the library needs no guard around its main part. It ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..ir.errors import BackendError, CutsError
+from ..ir import BackendError, CutsError
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
@@ -32,7 +33,8 @@ class Lost(Exception):
 class Child:
     """One child process; it is started by the first request and again by the first one after a loss.
 
-    `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by `receive`.
+    `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by
+    `receive`.
     """
 
     def __init__(self, service: str, *arguments: object) -> None:
@@ -55,14 +57,18 @@ class Child:
         return self._connection
 
     def start(self) -> None:
-        """Start the process if there is none; where its object cannot be made, every request is answered with the reason."""
+        """Start the process if there is none; where its object cannot be made, every request is answered with the
+        reason.
+        """
         if self._process is not None:
             return
         ours, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
         # What libraries print must not get into the output of a command, so it goes to standard error.
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2)
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2
+        )
         theirs.close()
         self._connection = Connection(ours.detach())
         self.starts += 1
@@ -78,7 +84,9 @@ class Child:
             raise self._lost() from None
 
     def receive(self, limit: float) -> Any:
-        """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no answer."""
+        """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no
+        answer.
+        """
         try:
             ready = self.ready(START_LIMIT)
             if not ready or not self.connection.poll(limit):

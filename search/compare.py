@@ -1,7 +1,8 @@
-"""Comparing two arrays on the device: what a candidate writes is a hundred megabytes that need not travel to the host to be judged.
+"""Comparing two arrays on the device: what a candidate writes is a hundred megabytes that need not travel to the host
+to be judged.
 
-The comparing kernel is generated like any other, once for each of two sizes of blocks, and it is not trusted before it has found single
-differences that were put into equal arrays.
+The comparing kernel is generated like any other, once for each of two sizes of blocks, and it is not trusted before it
+has found single differences that were put into equal arrays.
 """
 
 from __future__ import annotations
@@ -13,34 +14,47 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define
 
-from ..backends.device import Device, Pointer
-from ..backends.emit import emit
-from ..ir.errors import BackendError
-from ..ir.expr import Const, Read, call
-from ..ir.index import Var, as_index
-from ..ir.launch import KernelFunction
-from ..ir.segment import FusedGroup, Output, Reduction, Segment
-from ..ir.target import Target
-from ..ir.types import DType, TensorType
-from ..passes.choose import choose
-from ..passes.extract import extract
-from ..passes.lower import lower
+from ..backends import Device, Pointer
+from ..backends.source import emit
+from ..ir import (
+    BackendError,
+    Const,
+    DType,
+    FusedGroup,
+    KernelFunction,
+    Output,
+    Read,
+    Reduction,
+    Segment,
+    Target,
+    TensorType,
+    Var,
+    as_index,
+    call,
+)
+from ..passes.lowering import extract, lower
+from ..passes.schedule import choose
 
 Array = npt.NDArray[Any]
 
-#: Elements that one result counts the differences of, and results of a launch: as many as possible, fewer for what is left.
+#: Elements that one result counts the differences of, and results of a launch: as many as possible, fewer for what is
+#: left.
 ROW, ROWS = 256, (4096, 64)
 #: Elements of a launch of either size.
 BLOCK, SMALL = ROW * ROWS[0], ROW * ROWS[1]
 
 
 def comparison(rows: int) -> FusedGroup:
-    """Return the group `c[i] = sum over j of (|a[i, j] - b[i, j]| <= limit[0] * |b[i, j]| + limit[1] ? 0 : 1)`; NaN differs from all."""
+    """Return the group `c[i] = sum over j of (|a[i, j] - b[i, j]| <= limit[0] * |b[i, j]| + limit[1] ? 0 : 1)`; NaN
+    differs from all.
+    """
     i, j = Var("i", rows), Var("j", ROW)
     a, b = (Read(t, (as_index(i), as_index(j))) for t in ("a", "b"))
     relative, absolute = (Read("limit", (as_index(n),)) for n in (0, 1))
     allowed = call("add", call("mul", relative, call("abs", b)), absolute)
-    body = call("select", call("le", call("abs", call("sub", a, b)), allowed), Const(0.0, DType.F32), Const(1.0, DType.F32))
+    body = call(
+        "select", call("le", call("abs", call("sub", a, b)), allowed), Const(0.0, DType.F32), Const(1.0, DType.F32)
+    )
     reduction = Reduction("acc", (j,), "sum", body)
     tensors = {
         "a": TensorType(DType.F32, (rows, ROW)),

@@ -1,4 +1,5 @@
-"""The data of problems: random inputs of a kind that a group can read, how its tensors lie in memory, and what outputs must be.
+"""The data of problems: random inputs of a kind that a group can read, how its tensors lie in memory, and what outputs
+must be.
 
 The same problem gets the same data in every process. Outputs begin with a value that no kernel leaves behind.
 """
@@ -15,17 +16,15 @@ import numpy.typing as npt
 from attrs import frozen
 from numpy.lib.stride_tricks import as_strided
 
-from ..ir.expr import IndexValue, InRange, Read, reads, walk
-from ..ir.index import Index, indirects
-from ..ir.segment import FusedGroup, is_contraction, operands
-from ..ir.types import DType
-from ..passes.views import addressed
+from ..ir import DType, FusedGroup, Index, IndexValue, InRange, Read, indirects, is_contraction, operands, reads, walk
+from ..passes.fusion import addressed
 from .oracle import Sample, expected, magnitude
 from .problem import Problem
 
 Array = npt.NDArray[Any]
 
-#: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers again.
+#: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers
+#: again.
 _PERIOD = 4_194_301
 #: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
 _KEPT = 6
@@ -35,7 +34,9 @@ _POISON = {DType.F16: -60000.0, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
 @frozen(eq=False)
 class Reference:
-    """What outputs must be at some elements, their magnitudes, and whether inputs had to be positive for them to be numbers."""
+    """What outputs must be at some elements, their magnitudes, and whether inputs had to be positive for them to be
+    numbers.
+    """
 
     samples: Mapping[str, Sample]
     scales: Mapping[str, float]
@@ -53,7 +54,9 @@ def make_reference(problem: Problem) -> Reference:
 
 
 def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
-    """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same ones."""
+    """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same
+    ones.
+    """
     return {tensor: np.resize(array, elements(problem, tensor)) for tensor, array in periods(problem, positive).items()}
 
 
@@ -83,8 +86,8 @@ def _normal(seed: int) -> Array:
 def input_scales(form: FusedGroup) -> dict[str, float]:
     """Return factors for the inputs of contractions that keep sums of products near one.
 
-    A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A clip behind it would
-    hide that size, and take for a wrong result what is rounding.
+    A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A
+    clip behind it would hide that size, and take for a wrong result what is rounding.
     """
     found: dict[str, float] = {}
     for segment in form.segments:
@@ -121,7 +124,9 @@ def _indices(form: FusedGroup) -> Iterator[Index]:
 
 
 def _mostly_nan(samples: Mapping[str, Sample]) -> bool:
-    return any(s.values.dtype.kind == "f" and s.values.size and np.mean(np.isnan(s.values)) > 0.1 for s in samples.values())
+    return any(
+        s.values.dtype.kind == "f" and s.values.size and np.mean(np.isnan(s.values)) > 0.1 for s in samples.values()
+    )
 
 
 def elements(problem: Problem, tensor: str) -> int:

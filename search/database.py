@@ -1,8 +1,8 @@
 """The tuning database: one SQLite file that keeps what was measured, failures and wrong results included.
 
-A *problem* is a kernel on a machine (`Problem.description`), a *trial* one schedule of it. Several processes may share the file (WAL).
-A file that is damaged is set aside and a new one begun, with a notice: results can be measured again. Results of other machines are
-hints only.
+A *problem* is a kernel on a machine (`Problem.description`), a *trial* one schedule of it. Several processes may share
+the file (WAL). A file that is damaged is set aside and a new one begun, with a notice: results can be measured again.
+Results of other machines are hints only.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from attrs import astuple, frozen
 
-from ..backends.cache import cache_root
-from ..ir.errors import BackendError
+from ..backends import cache_root
+from ..ir import BackendError
 from .problem import Problem, trial_key
 
 FILE = "tuning.sqlite3"
@@ -66,7 +66,9 @@ class Trial:
 
 @frozen
 class Winner:
-    """The schedule that a finished search chose, its time and spread, and how much of the space was looked at or proven slower."""
+    """The schedule that a finished search chose, its time and spread, and how much of the space was looked at or proven
+    slower.
+    """
 
     schedule: str
     seconds: float
@@ -86,7 +88,9 @@ class Database:
             self._connection = self._open()
         except sqlite3.DatabaseError as error:
             if path is None or isinstance(error, sqlite3.OperationalError):
-                raise BackendError(f"cannot open tuning database {path}: {error}", hint="set CUTS_CACHE_DIR, or CUTS_NO_CACHE=1") from error
+                raise BackendError(
+                    f"cannot open tuning database {path}: {error}", hint="set CUTS_CACHE_DIR, or CUTS_NO_CACHE=1"
+                ) from error
             aside = path.with_suffix(f".damaged-{time.time_ns()}")
             path.replace(aside)
             for rest in (path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
@@ -131,7 +135,8 @@ class Database:
         """Return what a finished search chose, nothing where none was finished."""
         with self._errors() as db:
             row = db.execute(
-                "select best, seconds, spread, source, trials, points, proven from problems where key = ? and done = 1", (problem.key,)
+                "select best, seconds, spread, source, trials, points, proven from problems where key = ? and done = 1",
+                (problem.key,),
             ).fetchone()
         return Winner(*row) if row else None
 
@@ -164,7 +169,9 @@ class Database:
     def trials(self, problem: Problem) -> list[Trial]:
         """Return all results of a problem, in the order of its points."""
         with self._errors() as db:
-            rows = db.execute(f"select {_TRIAL} from trials where problem = ? order by score, schedule", (problem.key,)).fetchall()
+            rows = db.execute(
+                f"select {_TRIAL} from trials where problem = ? order by score, schedule", (problem.key,)
+            ).fetchall()
         return [Trial(*row) for row in rows]
 
     def recorded(self, work: str) -> list[Trial]:
@@ -210,16 +217,25 @@ class Database:
     def info(self) -> dict[str, object]:
         """Return how much is kept."""
         with self._errors() as db:
-            outcomes = dict(db.execute("select outcome, count(*) from trials group by outcome order by outcome").fetchall())
+            outcomes = dict(
+                db.execute("select outcome, count(*) from trials group by outcome order by outcome").fetchall()
+            )
             problems, done = db.execute("select count(*), coalesce(sum(done), 0) from problems").fetchone()
-        return {"path": str(self.path), "problems": problems, "finished": done, "trials": sum(outcomes.values()), "outcomes": outcomes}
+        return {
+            "path": str(self.path),
+            "problems": problems,
+            "finished": done,
+            "trials": sum(outcomes.values()),
+            "outcomes": outcomes,
+        }
 
     def explain(self, prefix: str) -> list[dict[str, Any]]:
         """Return what every key with a prefix stands for: problems with their trials' counts, or single trials."""
         like = prefix.lower() + "%"
         with self._errors() as db:
             problems = db.execute(
-                "select key, description, label, done, best, seconds, spread, points, proven, at from problems where key like ?", (like,)
+                "select key, description, label, done, best, seconds, spread, points, proven, at from problems where key like ?",
+                (like,),
             ).fetchall()
             trials = db.execute(
                 "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, t.source, t.message,"
@@ -231,13 +247,33 @@ class Database:
     @staticmethod
     def _problem_record(db: sqlite3.Connection, row: Sequence[Any]) -> dict[str, Any]:
         names = ("key", "hashed", "label", "finished", "best", "seconds", "spread", "points", "proven slower", "at")
-        record = dict(zip(names, row, strict=True)) | {"kind": "problem", "hashed": json.loads(row[1]), "finished": bool(row[3])}
-        counts = db.execute("select outcome, count(*) from trials where problem = ? group by outcome", (row[0],)).fetchall()
+        record = dict(zip(names, row, strict=True)) | {
+            "kind": "problem",
+            "hashed": json.loads(row[1]),
+            "finished": bool(row[3]),
+        }
+        counts = db.execute(
+            "select outcome, count(*) from trials where problem = ? group by outcome", (row[0],)
+        ).fetchall()
         return record | {"trials": dict(counts)}
 
 
 def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
-    names = ("key", "hashed", "label", "schedule", "outcome", "seconds", "spread", "registers", "source", "message", "bound", "score", "at")
+    names = (
+        "key",
+        "hashed",
+        "label",
+        "schedule",
+        "outcome",
+        "seconds",
+        "spread",
+        "registers",
+        "source",
+        "message",
+        "bound",
+        "score",
+        "at",
+    )
     return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": json.loads(row[1])}
 
 

@@ -1,4 +1,6 @@
-"""Library kernels as candidates beside generated ones: what a module that wraps a vendor's library offers to the partition search."""
+"""Library kernels as candidates beside generated ones: what a module that wraps a vendor's library offers to the
+partition search.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ..ir.segment import FusedGroup
+from ..ir import FusedGroup
 
 
 class LibraryCandidate(Protocol):
@@ -24,7 +26,9 @@ class LibraryCandidate(Protocol):
         ...
 
     def time(self, group: FusedGroup) -> float:
-        """Return its seconds on the device, measured as candidates are, the best of its own algorithms; infinity where it fails."""
+        """Return its seconds on the device, measured as candidates are, the best of its own algorithms; infinity where
+        it fails.
+        """
         ...
 
 

@@ -1,4 +1,6 @@
-"""The loop that keeps workers and device busy: jobs go out, answers are handed on, and the device is told whose candidate it takes next."""
+"""The loop that keeps workers and device busy: jobs go out, answers are handed on, and the device is told whose
+candidate it takes next.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ class Loop:
     _current: Task | None = field(default=None, init=False)
 
     def submit(
-        self, task: Task, then: Then, method: str, priority: tuple[float, ...], *arguments: object, limit: float = COMPILE_LIMIT
+        self,
+        task: Task,
+        then: Then,
+        method: str,
+        priority: tuple[float, ...],
+        *arguments: object,
+        limit: float = COMPILE_LIMIT,
     ) -> None:
         """Have a worker do a job for a problem; `then` takes the answer when it is taken in."""
         task.waiting += 1
@@ -44,7 +52,9 @@ class Loop:
             request.then(done)
 
     def next(self, tasks: Sequence[Task]) -> Task | None:
-        """Take in what was built, and return the problem of which a candidate is measured now; none where nothing is ready."""
+        """Take in what was built, and return the problem of which a candidate is measured now; none where nothing is
+        ready.
+        """
         ready = any(t.measurable for t in tasks)
         with self.resources.statistics.phase("wait for workers"):
             self.take_in(0.0 if ready else self.resources.pause)

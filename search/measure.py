@@ -1,7 +1,9 @@
-"""Checking and timing candidates on a device: the object that the child process which owns the device hosts, and what it is asked for.
+"""Checking and timing candidates on a device: the object that the child process which owns the device hosts, and what
+it is asked for.
 
-Every kernel of a problem gets the same random data (zeros flatter a GPU), its outputs are filled with a value that no kernel leaves behind,
-and what it writes is compared with what it must write before it is timed. Timed runs begin with a cold L2 cache on a GPU.
+Every kernel of a problem gets the same random data (zeros flatter a GPU), its outputs are filled with a value that no
+kernel leaves behind, and what it writes is compared with what it must write before it is timed. Timed runs begin with a
+cold L2 cache on a GPU.
 """
 
 from __future__ import annotations
@@ -13,13 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
 
-from ..backends.ceiling_kernels import empty_kernel
-from ..backends.device import Device as Hardware
-from ..backends.device import Launch, Pointer, open_device
-from ..ir.errors import BackendError
-from ..ir.launch import KernelFunction
-from ..ir.target import Target
-from ..ir.types import DType
+from ..backends import Device as Hardware
+from ..backends import Launch, Pointer, open_device
+from ..backends.cuda import empty_kernel
+from ..ir import BackendError, DType, KernelFunction, Target
 from .compare import BLOCK, SMALL, Comparer
 from .data import Reference, elements, host_dtype, make_reference, periods, poison, span, view
 from .oracle import error, tolerance
@@ -45,8 +44,8 @@ class Verdict:
 class _Data:
     """The data of one problem on the device, and the launches of its kernels.
 
-    `blank` holds the outputs as they are before a kernel runs, `whole` as the first right kernel left them. `launches` begins with the
-    kernel that was not used for the longest time.
+    `blank` holds the outputs as they are before a kernel runs, `whole` as the first right kernel left them. `launches`
+    begins with the kernel that was not used for the longest time.
     """
 
     problem: Problem
@@ -91,12 +90,16 @@ class Device:
         self._problems[problem.key] = data
 
     def check(self, problem: Problem, kernel: KernelFunction, binary: bytes | None) -> Verdict:
-        """Load a kernel, run it once and compare what it writes; the first that is right says what the others must write everywhere."""
+        """Load a kernel, run it once and compare what it writes; the first that is right says what the others must
+        write everywhere.
+        """
         self.prepare(problem)
         data = self._problems[problem.key]
         try:
             (loaded,) = self.device.build([kernel], [binary])
-            launch = self.device.bind(loaded, kernel, [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments])
+            launch = self.device.bind(
+                loaded, kernel, [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments]
+            )
             for tensor, blank in data.blank.items():
                 self.device.copy(data.places[tensor], blank, span(problem, tensor))
             launch()
@@ -125,13 +128,17 @@ class Device:
         return self.device.time(launch, warmup=warmup, repeats=repeats, cold=not problem.target.is_cpu).samples
 
     def overhead(self) -> float:
-        """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes within a graph."""
+        """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes
+        within a graph.
+        """
         if self.device.target.dialect != "cuda":
             return 0.0
         kernel = empty_kernel()
         (loaded,) = self.device.build([kernel])
         launch = self.device.bind(loaded, kernel, [Pointer(self.device.allocate(256))])
-        return max(0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).median - self.device.target.launch_time)
+        return max(
+            0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).median - self.device.target.launch_time
+        )
 
     @staticmethod
     def _unload(data: _Data, kernel: str) -> None:
@@ -147,9 +154,16 @@ class Device:
             self.device.copy(data.whole[tensor], data.places[tensor], span(data.problem, tensor))
 
     def _alike(self, data: _Data, tensor: str) -> bool:
-        """Whether the device finds a large output equal to what the first right kernel wrote; if not, the host looks closer."""
+        """Whether the device finds a large output equal to what the first right kernel wrote; if not, the host looks
+        closer.
+        """
         covered = elements(data.problem, tensor) // SMALL * SMALL
-        if tensor not in data.whole or not covered or data.problem.form.tensors[tensor].dtype is not DType.F32 or not self.comparer.usable:
+        if (
+            tensor not in data.whole
+            or not covered
+            or data.problem.form.tensors[tensor].dtype is not DType.F32
+            or not self.comparer.usable
+        ):
             return False
         allowed, scale = 2 * tolerance(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
         found, wanted = data.places[tensor], data.whole[tensor]

@@ -1,8 +1,10 @@
-"""What a candidate must compute: the normal form in float64, whole where that is cheap, else at random elements and along the borders.
+"""What a candidate must compute: the normal form in float64, whole where that is cheap, else at random elements and
+along the borders.
 
-Evaluating a large convolution in float64 takes minutes, so a large group is checked in two steps. A kernel of a simple schedule is held
-against the float64 value of about two thousand elements; every other kernel is then held against all elements of that one, and against the
-same two thousand values. The allowed difference is derived: sums of n terms err like the square root of n.
+Evaluating a large convolution in float64 takes minutes, so a large group is checked in two steps. A kernel of a simple
+schedule is held against the float64 value of about two thousand elements; every other kernel is then held against all
+elements of that one, and against the same two thousand values. The allowed difference is derived: sums of n terms err
+like the square root of n.
 """
 
 from __future__ import annotations
@@ -15,11 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from ..ir.expr import Call, Expr
-from ..ir.functions import COMBINE_FUNCTION, FUNCTIONS
-from ..ir.index import Index, Var
-from ..ir.segment import FusedGroup, Output, Segment
-from ..passes.interpret import Points, interpret, wide_dtype
+from ..ir import COMBINE_FUNCTION, FUNCTIONS, Call, Expr, FusedGroup, Index, Output, Segment, Var
+from ..passes.fusion import Points, interpret, wide_dtype
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +51,9 @@ def evaluations(form: FusedGroup) -> int:
 
 
 def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES, seed: int = 0) -> dict[str, Sample]:
-    """Return what the outputs must be: at every element that the group writes if that is cheap, else at a sample of them."""
+    """Return what the outputs must be: at every element that the group writes if that is cheap, else at a sample of
+    them.
+    """
     if evaluations(form) <= WHOLE:
         found = interpret(form, arrays)
         places = {name: _written(form, name) for name in found}
@@ -77,7 +78,9 @@ def tolerance(form: FusedGroup, tensor: str) -> float:
     operations = sum(_calls(body) for s in form.segments for body in s.expressions)
     accumulate = max(2.0**-23, 2.0**-52 if dtype.size == 8 else 0.0)
     narrow = any(form.tensors[t].dtype.size == 2 for t in form.shared)
-    return _MARGIN * (accumulate * sqrt(max(terms, 1)) + max(epsilon, 2.0**-10 if narrow else 0.0) * sqrt(max(operations, 1)))
+    return _MARGIN * (
+        accumulate * sqrt(max(terms, 1)) + max(epsilon, 2.0**-10 if narrow else 0.0) * sqrt(max(operations, 1))
+    )
 
 
 def error(found: Array, wanted: Array, scale: float) -> Array:
@@ -100,13 +103,19 @@ def _calls(expr: Expr) -> int:
 
 
 def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
-    """Return the places of all elements of an output that a group writes (a part of a concatenation leaves the others alone)."""
+    """Return the places of all elements of an output that a group writes (a part of a concatenation leaves the others
+    alone).
+    """
     mask = np.zeros(form.tensors[tensor].shape, bool)
     for segment in form.segments:
         for output in segment.outputs:
             if output.tensor == tensor:
                 space = Points((*segment.axes, *output.extra), {})
-                kept = np.broadcast_to(space.guards(output.guards), space.shape) if output.guards else np.ones(space.shape, bool)
+                kept = (
+                    np.broadcast_to(space.guards(output.guards), space.shape)
+                    if output.guards
+                    else np.ones(space.shape, bool)
+                )
                 mask[tuple(np.broadcast_to(space.index(w), space.shape)[kept] for w in output.write)] = True
     return tuple(np.nonzero(mask))
 
@@ -151,7 +160,12 @@ def _widest(segment: Segment) -> int:
 
 
 def _values(
-    form: FusedGroup, segment: Segment, outputs: Sequence[Output], arrays: Mapping[str, Array], columns: Mapping[Var, Array], size: int
+    form: FusedGroup,
+    segment: Segment,
+    outputs: Sequence[Output],
+    arrays: Mapping[str, Array],
+    columns: Mapping[Var, Array],
+    size: int,
 ) -> list[tuple[str, Sample]]:
     """Return outputs of a segment at instances given by a coordinate array per axis."""
     held: dict[str, Array] = {}
@@ -164,15 +178,21 @@ def _values(
         space = _Chosen(form, columns, size, output.extra, arrays, held)
         places = tuple(np.broadcast_to(space.index(w), space.shape).reshape(-1) for w in output.write)
         values = np.broadcast_to(space.value(output.body), space.shape).reshape(-1)
-        kept = np.broadcast_to(space.guards(output.guards), space.shape).reshape(-1) if output.guards else np.ones(len(values), bool)
+        kept = (
+            np.broadcast_to(space.guards(output.guards), space.shape).reshape(-1)
+            if output.guards
+            else np.ones(len(values), bool)
+        )
         found.append((output.tensor, Sample(tuple(p[kept] for p in places), np.asarray(values)[kept])))
     return found
 
 
 class _Chosen(Points):
-    """The row spaces of some instances of a segment: their coordinates vary along the first dimension, row variables along the others.
+    """The row spaces of some instances of a segment: their coordinates vary along the first dimension, row variables
+    along the others.
 
-    A tensor in shared memory has no array: the elements of it that are asked for are computed by the segment that writes it.
+    A tensor in shared memory has no array: the elements of it that are asked for are computed by the segment that
+    writes it.
     """
 
     def __init__(
@@ -218,8 +238,12 @@ class _Chosen(Points):
         parts = []
         for start in range(0, len(unique), step):
             columns = {a: w[start : start + step] for a, w in zip(axes, wanted, strict=True) if a is not None}
-            columns |= {a: np.zeros(len(wanted[0][start : start + step]), np.int64) for a in segment.axes if a not in columns}
-            ((_, sample),) = _values(self.form, segment, [output], self.memory, columns, len(next(iter(columns.values()))))
+            columns |= {
+                a: np.zeros(len(wanted[0][start : start + step]), np.int64) for a in segment.axes if a not in columns
+            }
+            ((_, sample),) = _values(
+                self.form, segment, [output], self.memory, columns, len(next(iter(columns.values())))
+            )
             parts.append(sample.values)
         return np.concatenate(parts)[inverse].reshape(places[0].shape)
 
@@ -229,6 +253,8 @@ def _written_axes(output: Output) -> list[Var | None]:
     found: list[Var | None] = []
     for index in output.write:
         atoms = [atom for atom, _ in index.terms]
-        assert len(atoms) <= 1 and index.const == 0 and all(isinstance(a, Var) for a in atoms), "shared tensors are written in place"
+        assert len(atoms) <= 1 and index.const == 0 and all(isinstance(a, Var) for a in atoms), (
+            "shared tensors are written in place"
+        )
         found.append(atoms[0] if atoms and isinstance(atoms[0], Var) else None)
     return found

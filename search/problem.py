@@ -1,7 +1,8 @@
 """What is tuned: one distinct kernel on one machine, and the key under which results are kept.
 
-Everything that decides what a measured time means is written into a *description*, a text that people can read; the key is its SHA-256.
-So two groups that compute the same share their results, and `cuts cache explain KEY` shows what was hashed.
+Everything that decides what a measured time means is written into a *description*, a text that people can read; the key
+is its SHA-256. So two groups that compute the same share their results, and `cuts cache explain KEY` shows what was
+hashed.
 """
 
 from __future__ import annotations
@@ -12,13 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
-from ..backends.cuda_compile import toolchains
-from ..ir.errors import BackendError
-from ..ir.launch import Storage
-from ..ir.schedule import Schedule
-from ..ir.segment import FusedGroup
-from ..ir.target import Target
-from ..ir.text import parse_ir, print_ir
+from ..backends.cuda import toolchains
+from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir
 
 #: Changed whenever a stored time would no longer mean what it meant: the way of timing, the text forms.
 FORMAT = 1
@@ -28,8 +24,8 @@ FORMAT = 1
 class Problem:
     """A group in normal form, where its tensors live, and the machine: what one search finds a schedule for.
 
-    `machine` tells measurements of different machines apart. `label` and `uses` (how often the kernel is launched) are for people and
-    for the order of work; they are no part of the key.
+    `machine` tells measurements of different machines apart. `label` and `uses` (how often the kernel is launched) are
+    for people and for the order of work; they are no part of the key.
     """
 
     form: FusedGroup

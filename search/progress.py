@@ -1,4 +1,6 @@
-"""Progress of a search: a bar on a terminal, a plain line every few seconds elsewhere, nothing where nobody wants to know."""
+"""Progress of a search: a bar on a terminal, a plain line every few seconds elsewhere, nothing where nobody wants to
+know.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def share(tasks: Sequence[Task]) -> float:
     """Return how much of the work is done: finished kernels, and the started ones by their rounds."""
     if not tasks:
         return 0.0
-    parts = [1.0 if t.choice is not None else min(0.9, len([e for e in t.entries.values() if e.outcome]) / 40) for t in tasks]
+    parts = [
+        1.0 if t.choice is not None else min(0.9, len([e for e in t.entries.values() if e.outcome]) / 40) for t in tasks
+    ]
     return sum(parts) / len(parts)
 
 

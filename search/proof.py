@@ -1,16 +1,14 @@
-"""What can be said of a space without measuring it: how much of it is proven slower than a time, and which of its points is simple."""
+"""What can be said of a space without measuring it: how much of it is proven slower than a time, and which of its
+points is simple.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from attrs import frozen
 
-from ..ir.schedule import Schedule
-from ..ir.segment import FusedGroup
-from ..ir.target import Target
-from ..passes.enumerate import Batch, batches, sampled, to_schedule
-from ..passes.prune import proven_slower, score
-from ..passes.space import Space, make_space
+from ..ir import FusedGroup, Schedule, Target
+from ..passes.schedule import Batch, Space, batches, make_space, proven_slower, sampled, score, to_schedule
 from .problem import Problem
 
 #: Spaces of at most this many points are looked at whole.
@@ -25,7 +23,8 @@ _BODY = 64
 
 @frozen
 class Proof:
-    """How many points a space has, how many of those looked at were legal, and how many of them are proven slower than a time.
+    """How many points a space has, how many of those looked at were legal, and how many of them are proven slower than
+    a time.
 
     `exact` says that all points were looked at.
     """
@@ -55,7 +54,9 @@ def prove(problem: Problem, best: float) -> Proof:
 
 
 def simple_schedule(form: FusedGroup, target: Target) -> Schedule | None:
-    """Return the best of those legal points that stage nothing, unroll little and have a few warps a block, as far as there are such."""
+    """Return the best of those legal points that stage nothing, unroll little and have a few warps a block, as far as
+    there are such.
+    """
     space = make_space(form, target, coarse=True)
     best: tuple[tuple[float, ...], int] | None = None
     for batch in sampled(space, 1024):

@@ -1,13 +1,13 @@
-"""Replaying recorded measurements: a search runs against a database instead of a device, so that strategies are compared without a GPU.
+"""Replaying recorded measurements: a search runs against a database instead of a device, so that strategies are
+compared without a GPU.
 
-Points that nobody measured count as failed, so a recording should hold many: that of `cuts tune --strategy random --trials 2000`, for
-example. Results are found by what they compute, whatever machine they were recorded on.
+Points that nobody measured count as failed, so a recording should hold many: that of `cuts tune --strategy random
+--trials 2000`, for example. Results are found by what they compute, whatever machine they were recorded on.
 """
 
 from __future__ import annotations
 
-from ..ir.errors import CutsError
-from ..ir.schedule import Schedule
+from ..ir import CutsError, Schedule
 from .bench import Timed
 from .build import Built, Factory, make_kernel
 from .data import Reference

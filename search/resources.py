@@ -1,4 +1,6 @@
-"""What searches work with: the database, workers and a device that are made when they are first needed, and time that runs out."""
+"""What searches work with: the database, workers and a device that are made when they are first needed, and time that
+runs out.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from .task import Task
 class Resources:
     """Workers, device, database, budget and statistics of all searches of a session.
 
-    Workers and device are kept for further searches until `close`. A run ends when `until` seconds have passed. `monitor` is called with
-    the problems that are searched for whenever something happened.
+    Workers and device are kept for further searches until `close`. A run ends when `until` seconds have passed.
+    `monitor` is called with the problems that are searched for whenever something happened.
     """
 
     def __init__(

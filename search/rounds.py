@@ -1,15 +1,17 @@
-"""The search for several problems, in rounds: the best points by the model first, then what the strategy proposes, batch after batch."""
+"""The search for several problems, in rounds: the best points by the model first, then what the strategy proposes,
+batch after batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
 
-from ..ir.errors import PassError
-from ..passes.space import make_space
+from ..ir import PassError
+from ..passes.schedule import make_space
 from .build import Done, Scored
-from .ending import Ending, best_known
-from .recall import hints
+from .earlier_results import hints
+from .final_round import Ending, best_known
 from .resources import Resources
 from .settings import Choice, Settings
 from .strategies import make_strategy
@@ -55,7 +57,9 @@ class Rounds:
         task.points = space.size
         self._resources.statistics.points += space.size
         task.first = done.value
-        task.strategy = make_strategy(self._settings.strategy, space, done.value, self._settings.model, self._settings.seed)
+        task.strategy = make_strategy(
+            self._settings.strategy, space, done.value, self._settings.model, self._settings.seed
+        )
         known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 

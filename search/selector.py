@@ -1,8 +1,10 @@
-"""Measured choice for the pipeline: `Evaluate` of Algorithm 1 from measured times, and the schedule of each kernel from the tuner.
+"""Measured choice for the pipeline: `Evaluate` of Algorithm 1 from measured times, and the schedule of each kernel from
+the tuner.
 
-The partition is first found by the model. Every group that it asked about is then measured, all at once, so that workers and device are
-busy; with the measured costs the partition is found again, until it asks about nothing new. Costs that are not measured are the model's,
-scaled by what the measured ones say of it, so that both kinds can be compared.
+The partition is first found by the model. Every group that it asked about is then measured, all at once, so that
+workers and device are busy; with the measured costs the partition is found again, until it asks about nothing new.
+Costs that are not measured are the model's, scaled by what the measured ones say of it, so that both kinds can be
+compared.
 """
 
 from __future__ import annotations
@@ -13,14 +15,10 @@ from statistics import median
 
 from attrs import evolve
 
-from ..ir.segment import FusedGroup
-from ..ir.target import Target
-from ..ir.text import print_ir
-from ..passes.choose import Candidate
-from ..passes.fragments import Fragment, Priced
-from ..passes.groups import form_key
-from ..passes.partition import Evaluator
-from ..passes.workload import Workload
+from ..ir import FusedGroup, Target, print_ir
+from ..passes import Fragment, Priced, Workload
+from ..passes.fusion import Evaluator, form_key
+from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
@@ -34,9 +32,9 @@ LEAST = 0.2
 
 
 class MeasuredSelector:
-    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with generated kernels;
-    `audit` points of every kernel are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and
-    nothing was searched.
+    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with
+    generated kernels; `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
+    `cached` says that the plan was found and nothing was searched.
     """
 
     def __init__(
@@ -83,7 +81,9 @@ class MeasuredSelector:
         return self
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group: measured, the library's if that is faster, or what the model says on the same scale."""
+        """Return the seconds of a group: measured, the library's if that is faster, or what the model says on the same
+        scale.
+        """
         key = form_key(group)
         self._forms.setdefault(key, group)
         return self._measured.get(key, self._scale * self._model(key, group))
@@ -101,7 +101,9 @@ class MeasuredSelector:
         if not fresh or not self.evaluate or not self.tuner.complete or not self._undecided:
             return False
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
-        for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, PARTITION_SHARE), strict=True):
+        for key, group, choice in zip(
+            fresh, fresh.values(), self.tuner.estimate(problems, QUICK, PARTITION_SHARE), strict=True
+        ):
             if choice is not None:
                 seconds = min(choice, fastest_library(group, self.libraries).seconds)
                 # Several kernels in a row do not pay for being timed one by one.
@@ -112,11 +114,17 @@ class MeasuredSelector:
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         """Tune every kernel and return its schedule, with what reports say of the measurement."""
-        self.problems = [Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses) for w in workloads.values()]
+        self.problems = [
+            Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses)
+            for w in workloads.values()
+        ]
         self.choices = self.tuner.run(self.problems, self.settings)
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
-        return {key: evolve(c.candidate, measured=_facts(c, p)) for key, c, p in zip(workloads, self.choices, self.problems, strict=True)}
+        return {
+            key: evolve(c.candidate, measured=_facts(c, p))
+            for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
+        }
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:
         """Return the model's cost, which the database remembers: it takes a while to compute."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..backends.cuda_compile import find_toolchain
-from ..ir.errors import UsageError
-from ..ir.target import Target
+from ..backends.cuda import find_toolchain
+from ..ir import Target, UsageError
 from .bench import DeviceBench
 from .build import Workers
 from .database import Database, open_database
@@ -67,14 +66,21 @@ def tuning_session(
 def _recording(path: Path) -> Database:
     """Open a recorded database, which must be there; a file of another kind is left alone."""
     if not path.is_file():
-        raise UsageError(f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is")
+        raise UsageError(
+            f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is"
+        )
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
-            raise UsageError(f"cannot replay {path}: it is no tuning database", hint="'cuts cache info' says where the tuning database is")
+            raise UsageError(
+                f"cannot replay {path}: it is no tuning database",
+                hint="'cuts cache info' says where the tuning database is",
+            )
     return Database(path)
 
 
 def _workers(target: Target) -> int:
-    """Return how many processes build candidates: one per core, less where the device is the CPU itself and would be disturbed."""
+    """Return how many processes build candidates: one per core, less where the device is the CPU itself and would be
+    disturbed.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2) if target.is_cpu else cores

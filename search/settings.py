@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from attrs import define, field, frozen
 
-from ..passes.choose import Candidate
+from ..passes.schedule import Candidate
 from .proof import Proof
 
 
@@ -17,10 +17,11 @@ from .proof import Proof
 class Settings:
     """How to search. Counts are candidates of one problem.
 
-    `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to improve by `tie`. What is
-    `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds` turns. Only a `final` search
-    is remembered as finished. `prove` asks at the end how much of the space is proven slower than the winner.
-    `libraries` lets the routines of vendors' libraries take the place of kernels that they beat.
+    `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to improve by
+    `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
+    turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
+    slower than the winner. `libraries` lets the routines of vendors' libraries take the place of kernels that they
+    beat.
     """
 
     strategy: str = "rank"
@@ -46,10 +47,11 @@ QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, fi
 
 @frozen
 class Choice:
-    """The schedule chosen for a problem: measured seconds and spread, or none where only the model could be asked, and how it was found.
+    """The schedule chosen for a problem: measured seconds and spread, or none where only the model could be asked, and
+    how it was found.
 
-    `origin` is "measured", "database" or "model"; `trials` counts the candidates that were tried, `first` is the time of the model's
-    first choice.
+    `origin` is "measured", "database" or "model"; `trials` counts the candidates that were tried, `first` is the time
+    of the model's first choice.
     """
 
     candidate: Candidate

@@ -2,7 +2,8 @@
 
 * rank: the best points by the model, then the neighbours of the best measured ones, best by the model first.
 * random: legal points drawn at random, for comparison.
-* genetic: crossing and mutation of the fastest measured points (the search of Woodpecker-DL, on top of the model's first choice).
+* genetic: crossing and mutation of the fastest measured points (the search of Woodpecker-DL, on top of the model's
+  first choice).
 
 All of them are deterministic: the same measurements lead to the same proposals.
 """
@@ -15,14 +16,10 @@ from typing import Protocol
 import numpy as np
 from attrs import define, field, frozen
 
-from ..ir.errors import UsageError
-from ..passes.choose import candidate_of
-from ..passes.climb import Point, neighbours
-from ..passes.enumerate import columns_of, evaluate
-from ..passes.prune import score
-from ..passes.space import Space
+from ..ir import UsageError
+from ..passes.schedule import Point, Space, candidate_of, columns_of, evaluate, neighbours, score
 from .build import Scored
-from .draw import random_points
+from .sample_points import random_points
 
 #: Measured points whose neighbours are looked at in one round, and population of the genetic strategy.
 PARENTS, POPULATION = 3, 12
@@ -44,7 +41,9 @@ class Strategy(Protocol):
     """Proposes points; what was proposed before is not proposed again."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return at most `count` new points, the most promising first; nothing where there is none left worth measuring."""
+        """Return at most `count` new points, the most promising first; nothing where there is none left worth
+        measuring.
+        """
         ...
 
 
@@ -151,7 +150,11 @@ def score_points(space: Space, places: Sequence[tuple[int, tuple[int, ...]]], mo
 
 
 #: Strategies by name.
-STRATEGIES: Mapping[str, Callable[[Space, list[Scored], str, int], Strategy]] = {"rank": Rank, "random": Random, "genetic": Genetic}
+STRATEGIES: Mapping[str, Callable[[Space, list[Scored], str, int], Strategy]] = {
+    "rank": Rank,
+    "random": Random,
+    "genetic": Genetic,
+}
 
 
 def make_strategy(name: str, space: Space, first: list[Scored], model: str = "bound", seed: int = 0) -> Strategy:

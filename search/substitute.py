@@ -1,7 +1,8 @@
-"""Library routines in the place of generated kernels, where they are faster: checked and timed on the same bench, on the same data.
+"""Library routines in the place of generated kernels, where they are faster: checked and timed on the same bench, on
+the same data.
 
-A routine is a step like any other (`backends.vendor`), so the tuner's bench checks it against the same reference and times it with a cold
-cache. What is replaced is one kernel by one routine; groups stay as they are.
+A routine is a step like any other (`backends.vendor`), so the tuner's bench checks it against the same reference and
+times it with a cold cache. What is replaced is one kernel by one routine; groups stay as they are.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from statistics import median
 
 from attrs import evolve, frozen
 
-from ..backends.vendor import Request, library_kernels
-from ..ir.compiled import CompiledGraph, Step
-from ..ir.launch import KernelFunction
+from ..backends.library import Request, library_kernels
+from ..ir import CompiledGraph, KernelFunction, Step
 from .bench import Bench
 from .build import Built
 from .problem import Problem
@@ -36,7 +36,9 @@ class Routine:
     seconds: float
 
 
-def fastest_routine(bench: Bench, problem: Problem, constants: Collection[str] = (), offers: Offers = library_kernels) -> Routine | None:
+def fastest_routine(
+    bench: Bench, problem: Problem, constants: Collection[str] = (), offers: Offers = library_kernels
+) -> Routine | None:
     """Return the fastest routine that computes a problem rightly, nothing where there is none."""
     found = []
     for kernel in offers(Request(problem.form, problem.storages, constants)):
@@ -78,16 +80,24 @@ def substitute(compiled: CompiledGraph, routines: Mapping[int, Routine]) -> Comp
     return evolve(compiled, kernels=kernels, steps=steps, groups=tuple(records))
 
 
-def with_libraries(compiled: CompiledGraph, selector: MeasuredSelector, offers: Offers = library_kernels) -> CompiledGraph:
-    """Return what a tuned compilation gives when libraries compete with the generated kernels of the selector's problems.
+def with_libraries(
+    compiled: CompiledGraph, selector: MeasuredSelector, offers: Offers = library_kernels
+) -> CompiledGraph:
+    """Return what a tuned compilation gives when libraries compete with the generated kernels of the selector's
+    problems.
 
     Kernels and problems are in the same order: the pipeline makes one of each per distinct group.
     """
-    comparable = selector.target.dialect == "cuda" and selector.complete and len(selector.problems) == len(compiled.kernels)
+    comparable = (
+        selector.target.dialect == "cuda" and selector.complete and len(selector.problems) == len(compiled.kernels)
+    )
     if not selector.settings.libraries or not comparable:
         return compiled
     constants = [constant_arguments(compiled, number) for number in range(len(compiled.kernels))]
-    return substitute(compiled, faster_routines(selector.tuner.resources.bench, selector.problems, selector.choices, constants, offers))
+    return substitute(
+        compiled,
+        faster_routines(selector.tuner.resources.bench, selector.problems, selector.choices, constants, offers),
+    )
 
 
 def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
@@ -104,7 +114,9 @@ def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
 
 
 def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, Routine]) -> Step:
-    """Bind the tensors of a step to the arguments of a routine, which has the same ones in an order of its own and no tables."""
+    """Bind the tensors of a step to the arguments of a routine, which has the same ones in an order of its own and no
+    tables.
+    """
     if step.kernel not in routines:
         return step
     bound = {a.tensor: t for a, t in zip(kernels[step.kernel].arguments, step.tensors, strict=True) if not a.table}

@@ -42,7 +42,9 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
     if statistics.compiled or statistics.reused:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(statistics.outcomes.items()))
         proven = (
-            f"{statistics.slower / statistics.legal:.1%} of the legal ones proven slower than the winners, " if statistics.legal else ""
+            f"{statistics.slower / statistics.legal:.1%} of the legal ones proven slower than the winners, "
+            if statistics.legal
+            else ""
         )
         yield (
             f"candidates: {statistics.points:.4g} points, {proven}{statistics.compiled} compiled ({outcomes}),"

@@ -1,4 +1,6 @@
-"""Sweeps: points drawn from the spaces of problems are built, checked and timed, whatever the model or a strategy thinks of them."""
+"""Sweeps: points drawn from the spaces of problems are built, checked and timed, whatever the model or a strategy
+thinks of them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from math import inf
 
 from attrs import define, field
 
-from ..ir.errors import PassError
+from ..ir import PassError
 from .build import DRAW_LIMIT, Done, Scored
-from .draw import Drawn
 from .problem import schedule_text
 from .resources import Resources
+from .sample_points import Drawn
 from .settings import Settings
 from .task import Entry, Task
 from .trials import Trials
@@ -63,7 +65,9 @@ class Sweeps:
         self._trials = Trials(resources, settings)
 
     def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
-        """Build, check and time the points of each sweep, and yield the sweeps as they are finished, as far as the budget reaches."""
+        """Build, check and time the points of each sweep, and yield the sweeps as they are finished, as far as the
+        budget reaches.
+        """
         self._resources.until = self._resources.budget
         coming = enumerate(sweeps)
         begun: list[Sweep] = []
@@ -85,7 +89,9 @@ class Sweeps:
                 self._resources.close()
 
     def compare(self, task: Task, entries: Sequence[Entry]) -> None:
-        """Time candidates that ran anew, in turns, so that a drifting clock hits each alike; the workers go on meanwhile."""
+        """Time candidates that ran anew, in turns, so that a drifting clock hits each alike; the workers go on
+        meanwhile.
+        """
         entries = [e for e in entries if e.outcome == "ok"]
         for entry in entries:
             entry.samples = []
@@ -102,7 +108,9 @@ class Sweeps:
         sweep.entries[sweep.chosen.text] = sweep.chosen
         self._trials.build(sweep, sweep.chosen, turn)
         wanted = self._settings.model, sweep.count, self._settings.seed
-        self._trials.loop.submit(sweep, lambda done: self._drawn(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT)
+        self._trials.loop.submit(
+            sweep, lambda done: self._drawn(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT
+        )
 
     def _drawn(self, sweep: Sweep, done: Done) -> None:
         if done.value is None:

@@ -9,8 +9,8 @@ from statistics import median
 
 from attrs import define, field
 
-from ..backends.device import Timing
-from ..passes.climb import Point
+from ..backends import Timing
+from ..passes.schedule import Point
 from .build import Built, Scored
 from .database import Trial
 from .problem import Problem
@@ -21,7 +21,9 @@ from .strategies import Known, Strategy
 
 @define(eq=False)
 class Entry:
-    """A candidate on its way: built, checked, timed. `trusted` marks the simple kernel that the others are held against."""
+    """A candidate on its way: built, checked, timed. `trusted` marks the simple kernel that the others are held
+    against.
+    """
 
     scored: Scored
     text: str
@@ -50,9 +52,9 @@ class Entry:
 class Task:
     """The search for one problem.
 
-    `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs must be, nothing
-    but the simple kernel that the others are held against while the problem is `untrusted`. `reached` is the best time when the last
-    batch was proposed, `stale` how many batches in a row did not better it.
+    `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs
+    must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `reached`
+    is the best time when the last batch was proposed, `stale` how many batches in a row did not better it.
     """
 
     problem: Problem
@@ -112,7 +114,9 @@ class Task:
 
     @property
     def gain(self) -> float:
-        """What further search may save, in seconds of the whole program: the distance to the least bound, less after vain rounds."""
+        """What further search may save, in seconds of the whole program: the distance to the least bound, less after
+        vain rounds.
+        """
         if self.seconds == inf:
             return inf
         floor = min((s.candidate.bound for s in self.first), default=0.0)
@@ -130,7 +134,9 @@ class Task:
         return [e for e in ran[: settings.finalists] if e.seconds <= limit]
 
     def winner(self, settings: Settings) -> Entry | None:
-        """Return the fastest candidate; of those within the tie band, the one that the rule prefers, so that noise does not choose."""
+        """Return the fastest candidate; of those within the tie band, the one that the rule prefers, so that noise does
+        not choose.
+        """
         best = self.best
         if best is None:
             return None

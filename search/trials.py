@@ -1,15 +1,15 @@
 """What becomes of candidates: workers build them, the device checks and times them, the database keeps the outcome.
 
-Those of a large problem are held against its simple kernel, which is therefore built and checked before them. What is much slower than the
-best so far is dropped after a few runs.
+Those of a large problem are held against its simple kernel, which is therefore built and checked before them. What is
+much slower than the best so far is dropped after a few runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.schedule import Schedule
-from ..passes.choose import assess
+from ..ir import Schedule
+from ..passes.schedule import assess
 from .build import Built, Done, Scored
 from .data import Reference
 from .database import Trial
@@ -83,7 +83,9 @@ class Trials:
             self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (-1.0,))
 
     def _build(self, task: Task, entry: Entry, priority: tuple[float, ...]) -> None:
-        self.loop.submit(task, lambda done: self._built(task, entry, done), "build", priority, entry.scored.candidate.schedule)
+        self.loop.submit(
+            task, lambda done: self._built(task, entry, done), "build", priority, entry.scored.candidate.schedule
+        )
 
     def _built(self, task: Task, entry: Entry, done: Done) -> None:
         built = done.value or Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
@@ -143,7 +145,9 @@ def trial_of(entry: Entry, message: str = "") -> Trial:
     built, candidate = entry.built, entry.scored.candidate
     seconds = entry.seconds if entry.outcome == "ok" and entry.samples else None
     registers, source = (built.registers, built.source) if built else (0, "")
-    return Trial(entry.text, entry.outcome, seconds, entry.spread, registers, source, message, candidate.bound, candidate.score)
+    return Trial(
+        entry.text, entry.outcome, seconds, entry.spread, registers, source, message, candidate.bound, candidate.score
+    )
 
 
 def _code(entry: Entry) -> Built:

@@ -1,9 +1,10 @@
-"""The tuner: which schedule of each problem is fastest, by measurement, within a budget and with an answer at any moment.
+"""The tuner: which schedule of each problem is fastest, by measurement, within a budget and with an answer at any
+moment.
 
-Every problem starts with the best points by the model. While workers build candidates, the device checks and times those that are ready;
-what is much slower than the best so far is dropped after three runs. When a batch has been measured, the strategy proposes the next one,
-until neither time nor patience is left, or every point that remains is proven slower. The few fastest are then timed in turns, and ties
-are broken by rule, so that noise does not choose.
+Every problem starts with the best points by the model. While workers build candidates, the device checks and times
+those that are ready; what is much slower than the best so far is dropped after three runs. When a batch has been
+measured, the strategy proposes the next one, until neither time nor patience is left, or every point that remains is
+proven slower. The few fastest are then timed in turns, and ties are broken by rule, so that noise does not choose.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from ..ir.errors import UsageError
-from ..ir.target import Target
-from ..passes.fragments import Fragment, Priced
+from ..ir import Target, UsageError
+from ..passes import Fragment, Priced
 from .build import Job
+from .earlier_results import finished, unfinished
 from .problem import Problem
-from .recall import finished, unfinished
 from .resources import Resources
 from .rounds import Rounds
 from .settings import Choice, Settings, Statistics
@@ -26,9 +26,11 @@ from .task import Task
 
 @frozen
 class Tuner:
-    """Answers from the database and searches for what it does not know; `run` returns a choice for each problem, whatever happens.
+    """Answers from the database and searches for what it does not know; `run` returns a choice for each problem,
+    whatever happens.
 
-    Behind an interrupt or the end of the budget every further run answers with what is known. A `frozen` tuner never searches.
+    Behind an interrupt or the end of the budget every further run answers with what is known. A `frozen` tuner never
+    searches.
     """
 
     resources: Resources
@@ -45,7 +47,9 @@ class Tuner:
         return self.resources.complete
 
     def run(self, problems: Sequence[Problem], settings: Settings | None = None, share: float = 1.0) -> list[Choice]:
-        """Return a choice for every problem; equal ones are searched once. The run ends when a share of the budget is used up."""
+        """Return a choice for every problem; equal ones are searched once. The run ends when a share of the budget is
+        used up.
+        """
         resources = self.resources
         resources.until = resources.budget * share
         unique = {p.key: p for p in problems}
@@ -74,7 +78,8 @@ class Tuner:
     def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = 1.0) -> list[float | None]:
         """Return about what each problem takes, from a short search; none where there was no time for it.
 
-        Estimates are kept apart from later, better times: what was decided by them is decided alike in every further session.
+        Estimates are kept apart from later, better times: what was decided by them is decided alike in every further
+        session.
         """
         database = self.resources.database
         known = {p.key: database.cost(f"estimate {p.key}") for p in problems}
@@ -87,7 +92,9 @@ class Tuner:
         return [known[p.key] for p in problems]
 
     def overhead(self, target: Target) -> float:
-        """Return the seconds that timing adds to a kernel of a target; what was decided by it is decided alike in every further session."""
+        """Return the seconds that timing adds to a kernel of a target; what was decided by it is decided alike in every
+        further session.
+        """
         key = f"overhead {target.name}"
         kept = self.resources.database.cost(key)
         if kept is None:
@@ -96,7 +103,9 @@ class Tuner:
         return kept
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
-        """Return the kernels of small graphs, found by the workers side by side; none for those that there was no time for."""
+        """Return the kernels of small graphs, found by the workers side by side; none for those that there was no time
+        for.
+        """
         resources = self.resources
         resources.until = resources.budget
         found: list[Priced] = [None] * len(fragments)

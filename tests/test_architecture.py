@@ -1,4 +1,6 @@
-"""What docs/architecture.md promises about the layout: who imports whom, where foreign packages are, and that the wheel is whole."""
+"""What docs/architecture.md promises about the layout: who imports whom, where foreign packages are, and that the wheel
+is whole.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +8,59 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
 from cuts.ir.functions import COMBINERS, FUNCTIONS
 from cuts.ops import Registry
-from cuts.ops.builtins import BUILTINS
+from cuts.ops.language.builtins import BUILTINS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NOT_SHIPPED = {"tests", "bench", "examples", "docs", "build", "dist"}
 
-#: Folder -> folders of ours that it may import.
+#: Room -> rooms of ours that it may import, besides its own. A room is a package; a package inside another one is named by its path.
 LAYERS = {
-    "ir": {"ir"},
-    "ops": {"ir", "ops"},
-    "passes": {"ir", "ops", "passes"},
-    "backends": {"ir", "ops", "backends"},
-    "search": {"ir", "ops", "passes", "backends", "search"},
-    "runtime": {"ir", "backends", "runtime"},
-    "frontends": {"ir", "ops", "frontends"},
+    "ir": set(),
+    "ops": {"ir"},
+    "passes": {"ir", "ops"},
+    "backends": {"ir", "ops"},
+    "search": {"ir", "ops", "passes", "backends"},
+    "runtime": {"ir", "backends"},
+    "frontends": {"ir", "ops"},
+    "compile": {"ir", "ops", "passes", "backends", "search", "runtime", "frontends"},
+    "training": {"ir", "ops", "passes", "backends", "runtime", "frontends", "compile"},
+    "cli": {"ir", "ops", "passes", "backends", "search", "runtime", "frontends", "compile", "training"},
 }
+#: Package inside a package -> its sisters that it may import.
+SISTERS = {
+    "ops/language": set(),
+    "ops/gradient": {"language"},
+    "passes/graph": set(),
+    "passes/fusion": set(),
+    "passes/lowering": set(),
+    "passes/model": {"lowering"},
+    "passes/schedule": {"model", "lowering", "fusion"},
+    "backends/source": set(),
+    "backends/opencl": set(),
+    "backends/library": set(),
+    "backends/cuda": {"library"},
+    "frontends/onnx": set(),
+    "frontends/torch": set(),
+}
+#: An entry of the command line that lies where Python looks for it.
+ENTRIES = {Path("compile/__main__.py")}
 #: Optional package -> modules that wrap it.
 WRAPPERS = {
-    "onnx": ("frontends/onnx*.py",),
+    "onnx": ("frontends/onnx/*.py",),
     "onnxruntime": ("runtime/onnx_oracle.py",),
-    "pyopencl": ("backends/opencl*.py",),
-    "pycuda": ("backends/cuda*.py",),
-    "cuda": ("backends/cuda*.py",),
-    "torch": ("frontends/torch*.py",),
-    "nvmath": ("backends/vendor_cublas.py",),
-    "cudnn": ("backends/vendor_cudnn.py",),
+    "pyopencl": ("backends/opencl/*.py",),
+    "pycuda": ("backends/cuda/*.py",),
+    "cuda": ("backends/cuda/*.py",),
+    "torch": ("frontends/torch/*.py",),
+    "nvmath": ("backends/library/cublas.py",),
+    "cudnn": ("backends/library/cudnn.py",),
 }
 
 
@@ -57,28 +81,94 @@ def parsed(module: Path) -> ast.Module:
     return ast.parse((ROOT / module).read_text(encoding="utf-8"))
 
 
-def imports(module: Path) -> Iterator[tuple[str, bool]]:
-    """Yield (top-level name, whether it is ours) of everything a module imports."""
+def foreign_imports(module: Path) -> Iterator[str]:
+    """Yield the top-level names of the foreign packages that a module imports."""
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").split(".")[0]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+
+
+@cache
+def faces() -> dict[Path, frozenset[str]]:
+    """Return the names that each package's `__init__.py` hands out."""
+    found = {}
+    for module in (m for m in MODULES if m.name == "__init__.py"):
+        for node in parsed(module).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                found[module.parent] = frozenset(ast.literal_eval(node.value))
+    return found
+
+
+def own_imports(module: Path) -> Iterator[Path]:
+    """Yield the files of ours that a module imports, inside functions too; a package stands for its `__init__.py`."""
     for node in ast.walk(parsed(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
-            folder = module.parent.parts[: len(module.parent.parts) - node.level + 1]
-            target = (*folder, *(node.module or "").split("."))
-            names = [target[0]] if target[0] else [alias.name for alias in node.names]
-            yield from ((name, True) for name in names)
-        elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").split(".")[0], False
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], False) for alias in node.names)
+            folder = Path(*module.parent.parts[: len(module.parent.parts) - node.level + 1])
+            base = folder.joinpath(*(node.module or "").split(".")) if node.module else folder
+            if (ROOT / base.with_suffix(".py")).is_file():
+                yield base.with_suffix(".py")
+                continue
+            for alias in node.names:
+                inner = base / alias.name
+                if base != module.parent and alias.name in faces().get(base, ()):
+                    yield base / "__init__.py"
+                    continue
+                if (ROOT / inner.with_suffix(".py")).is_file():
+                    yield inner.with_suffix(".py")
+                else:
+                    yield (inner if (ROOT / inner / "__init__.py").is_file() else base) / "__init__.py"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] in LAYERS], ids=str)
-def test_imports_run_one_way(module: Path) -> None:
-    assert {name for name, ours in imports(module) if ours} <= LAYERS[module.parts[0]]
+IMPORTS = {module: set(own_imports(module)) - {module} for module in MODULES}
+
+
+def test_imports_run_one_way() -> None:
+    for module in (m for m in MODULES if m.parts[0] in LAYERS and m not in ENTRIES):
+        room = module.parts[0]
+        assert {target.parts[0] for target in IMPORTS[module]} - {room} <= LAYERS[room], module
+
+
+def test_sister_packages_import_one_way() -> None:
+    for module in (m for m in MODULES if "/".join(m.parts[:2]) in SISTERS):
+        allowed = SISTERS["/".join(module.parts[:2])] | {module.parts[1]}
+        targets = [t for t in IMPORTS[module] if t.parts[0] == module.parts[0] and len(t.parts) > 2]
+        assert {t.parts[1] for t in targets} <= allowed, module
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {m.parts[0] for m in MODULES if len(m.parts) > 1} - {"spec"} == set(LAYERS)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    left = {module: set(targets) for module, targets in IMPORTS.items()}
+    while free := [module for module, targets in left.items() if not targets & left.keys()]:
+        for module in free:
+            del left[module]
+    assert not left
+
+
+def test_outsiders_import_from_the_face_of_a_package() -> None:
+    """A module of another package is reached through that package's `__init__.py`, one further up the same path directly."""
+    for module in (m for m in MODULES if m.name != "__init__.py"):
+        own = module.parent.parts
+        inner = [t for t in IMPORTS[module] if t.name != "__init__.py" and own[: len(t.parent.parts)] != t.parent.parts]
+        assert not inner, module
+
+
+@pytest.mark.parametrize("package", sorted({m.parent for m in MODULES}), ids=str)
+def test_a_package_has_at_most_35_modules(package: Path) -> None:
+    assert sum(m.parent == package for m in MODULES) <= (
+        25 if package.parts[:1] in (("passes",), ("frontends",)) else 35
+    )
 
 
 def test_foreign_packages_stay_in_their_wrappers() -> None:
-    found = {(name, str(m)) for m in MODULES for name, ours in imports(m) if not ours and name in WRAPPERS}
-    strays = [(name, module) for name, module in found if not any(fnmatch(module, pattern) for pattern in WRAPPERS[name])]
+    found = {(name, str(m)) for m in MODULES for name in foreign_imports(m) if name in WRAPPERS}
+    strays = [
+        (name, module) for name, module in found if not any(fnmatch(module, pattern) for pattern in WRAPPERS[name])
+    ]
     assert not strays
 
 
@@ -101,7 +191,12 @@ def test_nothing_asks_for_the_name_of_an_operation() -> None:
         strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         assert not strings & names, module
         compared = [n for n in ast.walk(tree) if isinstance(n, ast.Compare) and module.parts[0] == "passes"]
-        asked = [n for n in compared for side in (n.left, *n.comparators) if isinstance(side, ast.Attribute) and side.attr == "op"]
+        asked = [
+            n
+            for n in compared
+            for side in (n.left, *n.comparators)
+            if isinstance(side, ast.Attribute) and side.attr == "op"
+        ]
         assert not [n for n in asked if any(isinstance(inner, ast.Constant) for inner in ast.walk(n))], module
 
 
@@ -112,8 +207,10 @@ def test_every_package_is_listed() -> None:
 
 def test_every_data_file_is_shipped() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]
+    listed = PROJECT["tool"]["setuptools"]["packages"]
+    packages = {Path(*name.split(".")[1:]) for name in listed}
     data = [p for p in shipped() if p.suffix != ".py" and (len(p.parts) > 1 or p.name == "py.typed")]
     for path in data:
-        package = f"cuts.{path.parts[0]}" if len(path.parts) > 1 else "cuts"
-        inside = str(Path(*path.parts[1:])) if len(path.parts) > 1 else path.name
-        assert any(fnmatch(inside, pattern) for pattern in patterns.get(package, ())), path
+        home = next(folder for folder in path.parents if folder in packages)
+        name = ".".join(("cuts", *home.parts))
+        assert any(fnmatch(path.relative_to(home).as_posix(), pattern) for pattern in patterns.get(name, ())), path

@@ -1,4 +1,6 @@
-"""A CUDA device and NVIDIA's libraries that live in host memory: addresses are real, so what is computed through them can be checked."""
+"""A CUDA device and NVIDIA's libraries that live in host memory: addresses are real, so what is computed through them
+can be checked.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
-from cuts.backends.cuda_compile import compile_kernels
+from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer, Timing
-from cuts.backends.targets import find_target
-from cuts.backends.vendor import Routine
+from cuts.backends.devices import find_target
+from cuts.backends.library.routine import Routine
 from cuts.ir.launch import KernelFunction
 
 
@@ -32,8 +34,14 @@ def at(address: int, count: int) -> np.ndarray:
 class HostDevice(Device):
     """Runs library steps; `seconds` says what anything else takes, by the kernel that is timed."""
 
-    def __init__(self, seconds: Callable[[KernelFunction], float] = lambda kernel: 1e-3, counts: tuple[int, int] = (0, 1)) -> None:
-        self.name, self.target, self.stream_handle = "Made-up GPU", evolve(find_target("cuda:h200"), name="Made-up GPU"), 7
+    def __init__(
+        self, seconds: Callable[[KernelFunction], float] = lambda kernel: 1e-3, counts: tuple[int, int] = (0, 1)
+    ) -> None:
+        self.name, self.target, self.stream_handle = (
+            "Made-up GPU",
+            evolve(find_target("cuda:h200"), name="Made-up GPU"),
+            7,
+        )
         self.seconds, self.counts = seconds, counts
         self.allocated: list[int] = []
         self._took = 0.0
@@ -101,7 +109,9 @@ class HostCuBLAS:
         self, handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, a: int, lda: int, step_a: int,
         b: int, ldb: int, step_b: int, beta: int, c: int, ldc: int, step_c: int, count: int,
     ) -> None:  # fmt: skip
-        assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m, "a column is longer than their distance"
+        assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m, (
+            "a column is longer than their distance"
+        )
         assert (at(alpha, 1)[0], at(beta, 1)[0]) == (1.0, 0.0)
         for item in range(count):
             left = self._matrix(a + 4 * item * step_a, lda, m, k, ta)
@@ -111,7 +121,9 @@ class HostCuBLAS:
     @staticmethod
     def _matrix(address: int, leading: int, rows: int, columns: int, transposed: int) -> np.ndarray:
         high, wide = (columns, rows) if transposed else (rows, columns)
-        stored = np.lib.stride_tricks.as_strided(at(address, (wide - 1) * leading + high), (high, wide), (4, 4 * leading))
+        stored = np.lib.stride_tricks.as_strided(
+            at(address, (wide - 1) * leading + high), (high, wide), (4, 4 * leading)
+        )
         return stored.T if transposed else stored
 
 

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from cuts.backends.calibrate import FMAS, HEADROOM, KERNELS, calibrated, load_ceilings, measure_ceilings, save_ceilings
-from cuts.backends.cuda_compile import compile_kernel
-from cuts.backends.opencl import OpenCLDevice
-from cuts.backends.targets import find_target
+from cuts.backends.cuda.calibrate import (
+    FMAS,
+    HEADROOM,
+    KERNELS,
+    calibrated,
+    load_ceilings,
+    measure_ceilings,
+    save_ceilings,
+)
+from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.devices import find_target
+from cuts.backends.opencl.device import OpenCLDevice
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.tests.backends.hosts import HostDevice

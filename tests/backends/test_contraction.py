@@ -1,4 +1,6 @@
-"""Groups that libraries compute: every product and convolution is found with its parameters, whatever is one step away is not."""
+"""Groups that libraries compute: every product and convolution is found with its parameters, whatever is one step away
+is not.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from itertools import product
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.contraction import Block, Convolution, Matrix, Product, find_convolution, find_product
-from cuts.backends.reference import run_reference
+from cuts.backends.library.contraction import Block, Convolution, Matrix, Product, find_convolution, find_product
+from cuts.backends.run_reference import run_reference
 from cuts.bench.shapes import Case, convolution_case, convolutions, single
 from cuts.bench.tuned import group_of
 from cuts.ir.launch import Storage
@@ -32,7 +34,8 @@ def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.n
     y = np.full(size, np.nan)
     for b, m, n in product(range(found.batch), range(found.m), range(found.n)):
         pairs = (
-            (element(arrays[found.a.tensor], found.a, b, m, k), element(arrays[found.b.tensor], found.b, b, k, n)) for k in range(found.k)
+            (element(arrays[found.a.tensor], found.a, b, m, k), element(arrays[found.b.tensor], found.b, b, k, n))
+            for k in range(found.k)
         )
         y[found.y.offset + b * found.y.batch + m * found.y.row + n * found.y.column] = sum(u * v for u, v in pairs)
     return y
@@ -42,7 +45,9 @@ def convolved(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Compute what the parameters of a convolution say, element by element."""
 
     def view(block: Block, array: np.ndarray) -> np.ndarray:
-        return np.lib.stride_tricks.as_strided(array.reshape(-1), block.sizes, [s * array.itemsize for s in block.steps])
+        return np.lib.stride_tricks.as_strided(
+            array.reshape(-1), block.sizes, [s * array.itemsize for s in block.steps]
+        )
 
     x, w = view(found.image, arrays[found.image.tensor]), view(found.filter, arrays[found.filter.tensor])
     x = np.pad(x, [(0, 0), (0, 0), *zip(found.begin, found.end, strict=True)])
@@ -62,12 +67,17 @@ def expected(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def arrays_of(case: Case) -> dict[str, np.ndarray]:
-    return {t: memory(int(np.prod(s)), n).astype(np.float32).astype(np.float64) for n, (t, s) in enumerate(case.inputs.items())}
+    return {
+        t: memory(int(np.prod(s)), n).astype(np.float32).astype(np.float64)
+        for n, (t, s) in enumerate(case.inputs.items())
+    }
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(("shared", "each", "one", "left", "right")), SIZE, SIZE, SIZE, SIZE, st.booleans())
-def test_every_product_is_found_and_is_the_operation(kind: str, batch: int, m: int, n: int, k: int, turned: bool) -> None:
+def test_every_product_is_found_and_is_the_operation(
+    kind: str, batch: int, m: int, n: int, k: int, turned: bool
+) -> None:
     shapes = {
         "shared": ((batch, m, k), (k, n)), "each": ((batch, m, k), (batch, k, n)), "one": ((m, k), (n, k) if turned else (k, n)),
         "left": ((k,), (k, n)), "right": ((m, k), (k,)),
@@ -106,7 +116,9 @@ def test_every_convolution_is_found_and_is_the_operation(data: st.DataObject) ->
 
 
 def test_parameters_of_a_strided_convolution() -> None:
-    group = group_of(single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1)}))
+    group = group_of(
+        single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1)})
+    )
     assert group is not None
     found = find_convolution(group)
     assert found is not None

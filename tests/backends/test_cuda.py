@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, GraphError
 from cuts.runtime.executor import Session
 from cuts.tests.needs import cuda_reason, needs_cuda

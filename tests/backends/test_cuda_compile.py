@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from cuts.backends import cuda_compile
-from cuts.backends.cuda_compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
+from cuts.backends.cuda import compile as cuda_compile
+from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
 from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -22,7 +22,13 @@ SOURCE = """extern "C" __global__ void __launch_bounds__(64) k(const float* __re
 }
 """
 KERNEL = KernelFunction(
-    "k", "cuda", SOURCE, (1, 1, 1), (64, 1, 1), (Argument("x", DType.F32, False), Argument("y", DType.F32, True)), shared_bytes=256
+    "k",
+    "cuda",
+    SOURCE,
+    (1, 1, 1),
+    (64, 1, 1),
+    (Argument("x", DType.F32, False), Argument("y", DType.F32, True)),
+    shared_bytes=256,
 )
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends import cuda, cuda_device, cuda_graph
-from cuts.backends.cuda_compile import Cubin
-from cuts.backends.targets import find_target
+from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import graph as cuda_graph
+from cuts.backends.cuda.compile import Cubin
+from cuts.backends.cuda.device import query as cuda_device
+from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
 from cuts.runtime.executor import Session
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
@@ -55,7 +57,9 @@ class Function:
         size = ROWS * COLUMNS
         if self.name == "k_add":
             a, b, c, t = addresses
-            self.memory.at(c, size)[:] = self.memory.at(a, size) + self.memory.at(b, size) * self.memory.at(t, 2).view(np.int32)[1]
+            self.memory.at(c, size)[:] = (
+                self.memory.at(a, size) + self.memory.at(b, size) * self.memory.at(t, 2).view(np.int32)[1]
+            )
         else:
             a, c = addresses
             rows = np.lib.stride_tricks.as_strided(self.memory.at(c, 2 * size), (ROWS, COLUMNS), (8 * COLUMNS, 4))
@@ -153,16 +157,29 @@ def test_device_arrays_are_copied_on_the_device(memory: Memory) -> None:
     x = random_x()
     address = memory.allocate(x.nbytes)
     memory.at(address, x.size)[:] = x.reshape(-1)
-    interface = {"shape": x.shape, "typestr": "<f4", "data": (address, True), "strides": None, "stream": 1, "version": 3}
+    interface = {
+        "shape": x.shape,
+        "typestr": "<f4",
+        "data": (address, True),
+        "strides": None,
+        "stream": 1,
+        "version": 3,
+    }
     out = session.run({"x": SimpleNamespace(__cuda_array_interface__=interface)}, on_device=True)["y"]
     assert memory.log[:2] == ["wait for all", "copy on the device"]
     described = out.__cuda_array_interface__
-    np.testing.assert_allclose(memory.at(described["data"][0], 2 * x.size).reshape(ROWS, -1), expected(x)["y"], rtol=1e-6)
+    np.testing.assert_allclose(
+        memory.at(described["data"][0], 2 * x.size).reshape(ROWS, -1), expected(x)["y"], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
-    [({"strides": (4, 16)}, "expected a dense array"), ({"shape": (8, 4)}, "expected f32"), ({"typestr": "<f8"}, "expected f32")],
+    [
+        ({"strides": (4, 16)}, "expected a dense array"),
+        ({"shape": (8, 4)}, "expected f32"),
+        ({"typestr": "<f8"}, "expected f32"),
+    ],
 )
 def test_wrong_device_arrays_are_named(memory: Memory, change: dict[str, Any], error: str) -> None:
     session = Session(example_plan("cuda"))
@@ -175,7 +192,11 @@ def test_large_shared_memory_is_asked_for(memory: Memory) -> None:
     plan = example_plan("cuda")
     large = tuple(evolve(kernel, dynamic_shared=100_000) for kernel in plan.kernels)
     Session(evolve(plan, kernels=large)).launch()
-    assert memory.log == ["dynamic shared = 100000"] * 2 + ["k_add shared 100000", "k_double shared 100000", "k_double shared 100000"]
+    assert memory.log == ["dynamic shared = 100000"] * 2 + [
+        "k_add shared 100000",
+        "k_double shared 100000",
+        "k_double shared 100000",
+    ]
 
 
 def test_given_cubins_are_loaded_and_not_compiled(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +230,9 @@ def test_a_recorded_graph_is_replayed(memory: Memory, monkeypatch: pytest.Monkey
 
     names = ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy", "cuGraphLaunch")
     bindings = SimpleNamespace(
-        CUstream=int, CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2), **{n: call(n, n) for n in names}
+        CUstream=int,
+        CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
+        **{n: call(n, n) for n in names},
     )
     monkeypatch.setattr(cuda_graph, "import_module", lambda name: bindings)
     session = Session(example_plan("cuda"))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends import opencl
 from cuts.backends.device import Device, Pointer, time_kernel
-from cuts.backends.opencl import OpenCLDevice, choose_device
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.opencl import device as opencl
+from cuts.backends.opencl.device import OpenCLDevice, choose_device
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -22,13 +22,23 @@ from hypothesis import strategies as st
 HELPER = "int twice(int x) { return 2 * x; }\n"
 
 
-def copy_kernel(name: str = "k", prologue: str = HELPER, body: str = "y[i] = twice(x[i]);", **fields: Any) -> KernelFunction:
+def copy_kernel(
+    name: str = "k", prologue: str = HELPER, body: str = "y[i] = twice(x[i]);", **fields: Any
+) -> KernelFunction:
     """Return a kernel from ints to ints with 4 blocks of 16 threads."""
     source = f"{prologue}__kernel void {name}(__global const int* x, int x_base, __global int* y, int y_base)"
     source += f" {{ x += x_base; y += y_base; int i = get_global_id(0); {body} }}\n"
     arguments = (Argument("a", DType.I32, False), Argument("b", DType.I32, True))
     return KernelFunction(
-        **{"name": name, "dialect": "opencl", "source": source, "grid": (4, 1, 1), "block": (16, 1, 1), "arguments": arguments, **fields}
+        **{
+            "name": name,
+            "dialect": "opencl",
+            "source": source,
+            "grid": (4, 1, 1),
+            "block": (16, 1, 1),
+            "arguments": arguments,
+            **fields,
+        }
     )
 
 
@@ -97,7 +107,9 @@ def test_shared_memory_and_barriers(device: Device) -> None:
 
 @needs_opencl
 def test_a_grid_without_blocks_does_nothing(device: Device) -> None:
-    time_kernel(device, copy_kernel(grid=(0, 1, 1)), [Pointer(device.allocate(4)), Pointer(device.allocate(4))], repeats=2)
+    time_kernel(
+        device, copy_kernel(grid=(0, 1, 1)), [Pointer(device.allocate(4)), Pointer(device.allocate(4))], repeats=2
+    )
 
 
 @needs_opencl

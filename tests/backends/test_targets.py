@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cuts.backends.targets import descriptions, find_target, known_targets
+from cuts.backends.devices import find_target
+from cuts.backends.targets import descriptions, known_targets
 from cuts.ir.errors import UsageError
 
 
@@ -14,7 +15,8 @@ def test_every_known_name_finds_a_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arch", "sms"), [("cuda:sm_90", "sm_90", 132), ("cuda:V100", "sm_70", 80), ("cuda:rtx2080", "sm_75", 46), ("opencl", "", 2)]
+    ("name", "arch", "sms"),
+    [("cuda:sm_90", "sm_90", 132), ("cuda:V100", "sm_70", 80), ("cuda:rtx2080", "sm_75", 46), ("opencl", "", 2)],
 )
 def test_names_find_machines(name: str, arch: str, sms: int) -> None:
     target = find_target(name)
@@ -26,7 +28,9 @@ def test_relatives_keep_the_name_that_was_asked_for() -> None:
     assert find_target("cuda:sm_72").arch == "sm_72"
 
 
-@pytest.mark.parametrize("name", ["", "metal", "cuda:sm_999", "cuda:sm_", "cuda:sm_1", "opencl:h200", "cuda:'; rm -rf", "sm_90"])
+@pytest.mark.parametrize(
+    "name", ["", "metal", "cuda:sm_999", "cuda:sm_", "cuda:sm_1", "opencl:h200", "cuda:'; rm -rf", "sm_90"]
+)
 def test_unknown_targets_list_what_exists(name: str) -> None:
     with pytest.raises(UsageError, match=r"targets are: opencl, cuda,.*cuda:sm_90") as caught:
         find_target(name)
@@ -35,7 +39,7 @@ def test_unknown_targets_list_what_exists(name: str) -> None:
 
 @pytest.mark.parametrize("description", descriptions(), ids=lambda d: d.target.name)
 def test_descriptions_are_consistent(description: object) -> None:
-    target = getattr(description, "target")  # noqa: B009  (parametrised objects carry no type here)
+    target = description.target
     assert target.MAX_shared + target.shared_reserved <= target.shared_per_sm
     assert target.MAX_thread <= target.warps_per_sm * target.warp_size
     assert target.TRANS_global * 4 % target.sector_bytes == 0

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends import vendor
-from cuts.backends.contraction import Matrix, find_convolution
-from cuts.backends.cuda_compile import compile_kernels
+from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.device import Pointer
-from cuts.backends.targets import find_target
-from cuts.backends.vendor import Request
-from cuts.backends.vendor_cublas import CuBLAS, layout
-from cuts.backends.vendor_cudnn import CuDNN
+from cuts.backends.devices import find_target
+from cuts.backends.library import routine as vendor
+from cuts.backends.library.contraction import Matrix, find_convolution
+from cuts.backends.library.cublas import CuBLAS, layout
+from cuts.backends.library.cudnn import CuDNN
+from cuts.backends.library.routine import Request
 from cuts.bench.shapes import single
 from cuts.bench.tuned import group_of
 from cuts.ir.compiled import CompiledGraph, Step
@@ -64,12 +64,24 @@ def run(group: FusedGroup, storages: dict[str, Storage]) -> tuple[np.ndarray, np
     x0, x1 = (np.lib.stride_tricks.as_strided(*arrays[t]) for t in ("x0", "x1"))
     result = np.empty(arrays["y"][0].size, np.float32)
     device.download(result, places["y"])
-    return np.lib.stride_tricks.as_strided(result, *arrays["y"][1:]), x0 @ (x1.T if x1.shape[-2] != x0.shape[-1] else x1)
+    return np.lib.stride_tricks.as_strided(result, *arrays["y"][1:]), x0 @ (
+        x1.T if x1.shape[-2] != x0.shape[-1] else x1
+    )
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 3), st.integers(2, 5), st.integers(6, 8), st.integers(9, 12), st.booleans(), st.booleans(), st.booleans())
-def test_a_product_is_computed_where_its_tensors_live(batch: int, m: int, n: int, k: int, left: bool, right: bool, result: bool) -> None:
+@given(
+    st.integers(1, 3),
+    st.integers(2, 5),
+    st.integers(6, 8),
+    st.integers(9, 12),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_product_is_computed_where_its_tensors_live(
+    batch: int, m: int, n: int, k: int, left: bool, right: bool, result: bool
+) -> None:
     group = matmul((batch, m, k), (batch, k, n)) if batch > 1 else matmul((m, k), (k, n))
     head = 1 if batch > 1 else 0
 
@@ -83,7 +95,8 @@ def test_a_product_is_computed_where_its_tensors_live(batch: int, m: int, n: int
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "turned"), [((1, 7), (7, 5), False), ((4, 7), (5, 7), True), ((2, 3, 7), (7, 5), False), ((6, 7), (7, 1), False)]
+    ("a", "b", "turned"),
+    [((1, 7), (7, 5), False), ((4, 7), (5, 7), True), ((2, 3, 7), (7, 5), False), ((6, 7), (7, 1), False)],
 )
 def test_vectors_and_shared_operands(a: tuple[int, ...], b: tuple[int, ...], turned: bool) -> None:
     found, wanted = run(matmul(a, b, turned), {})
@@ -119,7 +132,9 @@ def test_a_damaged_step_is_explained() -> None:
 def test_the_fastest_plan_that_builds_is_taken() -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
-    group = group_of(single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1)}))
+    group = group_of(
+        single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1)})
+    )
     assert group is not None
     library = CuDNN(frontend)
     assert library.supports(Request(group))
@@ -148,7 +163,9 @@ def test_a_constant_filter_is_copied_into_the_order_that_cudnn_knows() -> None:
     (graph,) = frontend.graphs
     _, pack, _ = graph.ran[-1]
     (address,) = [a for tensor, a in pack.items() if tensor.facts.get("name") == "x1"]
-    np.testing.assert_array_equal(hosts.at(address, 72).reshape(4, 2, 3, 3), weights.reshape(2, 3, 3, 4).transpose(3, 0, 1, 2))
+    np.testing.assert_array_equal(
+        hosts.at(address, 72).reshape(4, 2, 3, 3), weights.reshape(2, 3, 3, 4).transpose(3, 0, 1, 2)
+    )
     assert graph.convolution["weight"].facts["stride"] == [18, 9, 3, 1]
 
 
@@ -175,7 +192,9 @@ def test_a_plan_with_a_library_step_is_saved_loaded_and_run(tmp_path: Path) -> N
     group = matmul((6, 7), (7, 5))
     (kernel,) = vendor.library_kernels(Request(group))
     graph = Graph("product", ("x0", "x1"), ("y",), {t: group.tensors[t] for t in ("x0", "x1", "y")}, ())
-    compiled = CompiledGraph(graph, (kernel,), (Step(0, tuple(a.tensor for a in kernel.arguments)),), {}, ({"why": "fastest"},))
+    compiled = CompiledGraph(
+        graph, (kernel,), (Step(0, tuple(a.tensor for a in kernel.arguments)),), {}, ({"why": "fastest"},)
+    )
     (cubin,) = compile_kernels([kernel], "sm_90")
     save_plan(make_plan(compiled, find_target("cuda:h200"), binaries=(cubin.code,)), tmp_path / "plan")
     session = Session(load_plan(tmp_path / "plan"), hosts.HostDevice())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.bench.audit import POINTS, arguments, audit_cases, markdown, problems_of, row_of, select, table
 from cuts.bench.records import Row, circumstances, key_of, read_rows, write_rows
-from cuts.passes.choose import choose
+from cuts.passes.schedule.choose import choose
 from cuts.search.audit import Audit, Ran
-from cuts.search.draw import draw
+from cuts.search.sample_points import draw
 from cuts.search.settings import Choice
 
 H200 = find_target("cuda:h200")
@@ -20,7 +20,26 @@ def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
     problem = problems_of(CASES[number : number + 1], H200)[0]
     (candidate,) = choose(problem.form, H200)
     fastest = Ran("schedule", 9e-6 if lost + missed else 1e-5, 9e-6, 5e-6, "dram")
-    audit = Audit(problem.label, problem.key, 900, 800, True, 799, True, 1e-5, 0.03, 400, lost, missed, lost, 0.4, 0.8, fastest, 3, fastest)
+    audit = Audit(
+        problem.label,
+        problem.key,
+        900,
+        800,
+        True,
+        799,
+        True,
+        1e-5,
+        0.03,
+        400,
+        lost,
+        missed,
+        lost,
+        0.4,
+        0.8,
+        fastest,
+        3,
+        fastest,
+    )
     return row_of(audit, CASES[number], Choice(candidate, 1e-5, trials=30), circumstances("a GPU", "abc"))
 
 
@@ -41,7 +60,10 @@ def test_cases_that_have_a_row_are_skipped(tmp_path: Path) -> None:
     assert [key_of(r) for r in rows] == [CASES[0].key]
     assert select(arguments([]), rows) == CASES[1:]
     assert select(arguments(["--again"]), rows) == CASES
-    assert {case.kind for case in select(arguments(["--only", "depthwise", "--only", "gemv"]), rows)} == {"depthwise", "gemv"}
+    assert {case.kind for case in select(arguments(["--only", "depthwise", "--only", "gemv"]), rows)} == {
+        "depthwise",
+        "gemv",
+    }
 
 
 def test_the_table_adds_up_what_was_lost_and_what_was_missed() -> None:

@@ -1,4 +1,6 @@
-"""Cases of the benchmark: the graph of each is right, PyTorch computes the same, and tuned parts bind to memory of their own."""
+"""Cases of the benchmark: the graph of each is right, PyTorch computes the same, and tuned parts bind to memory of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.device import Launch
-from cuts.backends.emit import emit
-from cuts.backends.opencl import OpenCLDevice
-from cuts.backends.reference import run_reference
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.opencl.device import OpenCLDevice
+from cuts.backends.run_reference import run_reference
+from cuts.backends.source.emit import emit
 from cuts.bench.ops import Suite, arguments
 from cuts.bench.peers import function_of
 from cuts.bench.records import Baselines, circumstances, read_rows
@@ -24,7 +26,9 @@ from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
 
 SMALL = [
-    single("conv", "c", 2, "conv", ((2, 4, 9, 9), (6, 4, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1), "groups": 1}, 1),
+    single(
+        "conv", "c", 2, "conv", ((2, 4, 9, 9), (6, 4, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1), "groups": 1}, 1
+    ),
     single("gemm", "m", 1, "matmul", ((5, 7), (7, 6)), {}, 1),
     single("gemv", "d", 1, "gemm", ((2, 7), (6, 7)), {"trans_b": True}, 1),
 ]
@@ -32,7 +36,12 @@ SMALL = [
 
 def small(case: Case) -> Case:
     """Return a case with every large dim cut down."""
-    return evolve(case, inputs={t: tuple(min(n, 8 if len(s) > 2 else 24) if n != 64 else 64 for n in s) for t, s in case.inputs.items()})
+    return evolve(
+        case,
+        inputs={
+            t: tuple(min(n, 8 if len(s) > 2 else 24) if n != 64 else 64 for n in s) for t, s in case.inputs.items()
+        },
+    )
 
 
 OPERATIONS = list({c.nodes[0][0] + str(len(c.nodes)): small(c) for c in memory_cases()}.values())
@@ -103,7 +112,9 @@ def test_cases_compiled_together_compute_what_each_is() -> None:
 @needs_opencl
 def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
     device = OpenCLDevice(find_target("opencl"))
-    options: Namespace = arguments(["--no-peers", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"])
+    options: Namespace = arguments(
+        ["--no-peers", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
+    )
     suite = Suite(options, device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc"))
     suite.run(SMALL)
     rows = read_rows(tmp_path / "ops.json")

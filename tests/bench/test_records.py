@@ -27,7 +27,9 @@ from cuts.bench.shapes import CLASSES, CONVOLUTIONS, all_cases, convolutions
 from cuts.ir.errors import BackendError
 
 
-def row(kind: str = "conv", name: str = "c", batch: int = 1, cuts: float | None = 1.0, peer: float = 2.0, **more: object) -> Row:
+def row(
+    kind: str = "conv", name: str = "c", batch: int = 1, cuts: float | None = 1.0, peer: float = 2.0, **more: object
+) -> Row:
     facts = {"suite": "ops", "class": kind, "name": name, "batch": batch, "precision": "fp32", "cuts_ms": cuts, "peers": {"torch": peer},
              "bound_ms": 0.5, "roofline_ms": 0.4, "flops": 1e9, "bytes": 1 << 20, "copy_bandwidth": 4e12}  # fmt: skip
     return facts | circumstances("a GPU", "abc") | more
@@ -50,13 +52,19 @@ def test_a_new_row_takes_the_place_of_the_old_one() -> None:
 
 
 def test_the_figure_is_the_best_peer_over_our_time() -> None:
-    assert figure(row(cuts=2.0, peer=3.0) | {"peers": {"torch": 3.0, "cudnn": 2.5, "compile": None}}, "speed") == pytest.approx(1.25)
+    assert figure(
+        row(cuts=2.0, peer=3.0) | {"peers": {"torch": 3.0, "cudnn": 2.5, "compile": None}}, "speed"
+    ) == pytest.approx(1.25)
     assert figure(row(cuts=None), "speed") is None
     assert figure(row(bytes=4e9, cuts=1.25), "share") == pytest.approx(0.8)
 
 
 def test_the_table_says_what_reaches_its_target() -> None:
-    rows = [row(name="fast", cuts=0.5), row(name="slow", cuts=1.0, peer=0.5), row(name="lost", cuts=None, failure="no kernel")]
+    rows = [
+        row(name="fast", cuts=0.5),
+        row(name="slow", cuts=1.0, peer=0.5),
+        row(name="lost", cuts=None, failure="no kernel"),
+    ]
     rows += [row("gemm", "square", 1, 1.0, 1.2, flops=2 * 4096**3)]
     lines = summary(rows).splitlines()
     (convolutions_line,) = [line for line in lines if line.startswith("convolutions b1")]
@@ -83,7 +91,9 @@ def test_baselines_are_kept_per_gpu(tmp_path: Path) -> None:
     Baselines.open("NVIDIA H200", tmp_path).keep("conv/c/b1", {"torch": 1.0, "compile": None}, {"gpu": "NVIDIA H200"})
     again = Baselines.open("NVIDIA H200", tmp_path)
     again.keep("conv/c/b1", {"cudnn": 0.5}, {"gpu": "NVIDIA H200"})
-    assert json.loads((tmp_path / "baselines-nvidia-h200.json").read_text())["peers"] == {"conv/c/b1": {"torch": 1.0, "cudnn": 0.5}}
+    assert json.loads((tmp_path / "baselines-nvidia-h200.json").read_text())["peers"] == {
+        "conv/c/b1": {"torch": 1.0, "cudnn": 0.5}
+    }
     assert Baselines.open("another", tmp_path).peers == {}
 
 
@@ -97,7 +107,10 @@ def test_rows_that_have_results_are_not_measured_again() -> None:
     first, second = every[:2]
     known = [row("conv", first.name, 1), row("conv", second.name, 1, cuts=None)]
     assert [c.key for c in ops.select(options, known)] == [c.key for c in every if c is not first]
-    assert len(ops.select(ops.arguments(["--class", "conv", "--batch", "1", "--only", "resnet50", "--again"]), known)) == 23
+    assert (
+        len(ops.select(ops.arguments(["--class", "conv", "--batch", "1", "--only", "resnet50", "--again"]), known))
+        == 23
+    )
 
 
 def test_cases_are_tuned_together_by_class_and_batch() -> None:
@@ -115,7 +128,12 @@ def test_keys_tell_cases_apart() -> None:
 
 @pytest.mark.parametrize(
     ("network", "distinct", "count", "billions"),
-    [("resnet50", 23, 53, 4.09), ("inception_v3", 43, 94, 5.71), ("densenet121", 66, 120, 2.83), ("mobilenet_v2", 30, 52, 0.299)],
+    [
+        ("resnet50", 23, 53, 4.09),
+        ("inception_v3", 43, 94, 5.71),
+        ("densenet121", 66, 120, 2.83),
+        ("mobilenet_v2", 30, 52, 0.299),
+    ],
 )
 def test_the_lists_add_up_to_the_published_networks(network: str, distinct: int, count: int, billions: float) -> None:
     found = convolutions(network)

@@ -13,12 +13,16 @@ ROW = ["--target", "opencl", "--class", "memory", "--only", "relu 1 MB", "--no-p
 
 
 @needs_opencl
-def test_winners_come_from_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_winners_come_from_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     assert winners.main(ROW) == 1
     assert "not in the tuning database" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", ["ops.py", *ROW, "--budget", "60", "--limit", "120", "--out", str(tmp_path / "ops.json")])
+    monkeypatch.setattr(
+        "sys.argv", ["ops.py", *ROW, "--budget", "60", "--limit", "120", "--out", str(tmp_path / "ops.json")]
+    )
     ops.main()
     assert winners.main(ROW) == 0
     assert "1 kernels of 1 operations launched, 0 wrong" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from cuts.compile import main
+from cuts.cli.main import main
 
 MODEL: dict[str, Any] = {
     "format": "cuts.graph",

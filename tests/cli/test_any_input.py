@@ -1,4 +1,6 @@
-"""Whatever stands in a document, a command works or prints errors, each a line of its own; never a traceback, never an internal error."""
+"""Whatever stands in a document, a command works or prints errors, each a line of its own; never a traceback, never an
+internal error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,24 @@ from typing import Any
 import pytest
 from cuts.tests.cli.conftest import MODEL, Cuts, Result
 
-JUNK: tuple[Any, ...] = (None, True, -1, 0, 1.5, 2**70, "", "x", "../x", "\u202e", [], {}, [None], ["x"], [[1]], {"a": 1})
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**70,
+    "",
+    "x",
+    "../x",
+    "\u202e",
+    [],
+    {},
+    [None],
+    ["x"],
+    [[1]],
+    {"a": 1},
+)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -62,7 +81,9 @@ def test_a_changed_plan_whose_digest_fits(cuts: Cuts, tmp_path: Path, seed: int)
     for number in range(20):
         document = changed(plan, rng)
         body = {key: value for key, value in document.items() if key not in ("format", "version", "digest")}
-        document["digest"] = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        document["digest"] = hashlib.sha256(
+            json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest()
         shutil.copytree(tmp_path / "p", tmp_path / f"p{number}")
         (tmp_path / f"p{number}" / "plan.json").write_text(json.dumps(document))
         for command in (("run",), ("verify",), ("explain",)):

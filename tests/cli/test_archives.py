@@ -21,7 +21,9 @@ def archive(tmp_path: Path) -> tuple[Path, Any]:
     """Return a small network's archive and the network."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 5)).eval()
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 5)
+    ).eval()
     path = tmp_path / "net.pt2"
     torch.export.save(torch.export.export(module, (torch.randn(2, 3, 6, 6),)), path)
     return path, module
@@ -38,7 +40,9 @@ def rewritten(path: Path, change: Any) -> None:
 
 @needs_opencl
 @pytest.mark.filterwarnings("ignore")
-def test_an_archive_is_compiled_and_computes_what_pytorch_does(cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path) -> None:
+def test_an_archive_is_compiled_and_computes_what_pytorch_does(
+    cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path
+) -> None:
     import torch
 
     assert cuts("compile", "net.pt2", "--verify").code == 0
@@ -71,7 +75,7 @@ def test_broken_archives_and_other_versions_are_said_so(cuts: Cuts, archive: tup
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_damage_anywhere_in_an_archive_is_explained(tmp_path: Path, method: int) -> None:
     pytest.importorskip("torch")
-    from cuts.frontends.torch_archive import load_archive
+    from cuts.frontends.torch.archive import load_archive
 
     path = tmp_path / "net.pt2"
     with zipfile.ZipFile(path, "w", method) as file:
@@ -109,8 +113,10 @@ def test_shapes_of_a_program_are_fixed(cuts: Cuts, archive: tuple[Path, Any]) ->
     assert (result.code, "inputs are: input=2x3x6x6" in result.err) == (2, True)
 
 
-def test_without_pytorch_an_archive_says_what_to_install(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pytorch_an_archive_says_what_to_install(
+    cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "net.pt2").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "cuts.frontends.torch_archive", None)
+    monkeypatch.setitem(sys.modules, "cuts.frontends.torch", None)
     result = cuts("compile", "net.pt2")
     assert (result.code, "pip install 'cuts[torch]'" in result.err) == (4, True)

@@ -41,7 +41,11 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "foreign arrays": (["run", "good", "--input", "graph.json"], 2, "cannot read arrays"),
     "unknown group": (["explain", "good", "99"], 2, "expected a number below 3"),
     "unknown op": (["ops", "matmull"], 3, "did you mean 'matmul'"),
-    "recording of nothing": (["tune", "graph.json", "--replay", "graph.json", "-o", "p"], 2, "it is no tuning database"),
+    "recording of nothing": (
+        ["tune", "graph.json", "--replay", "graph.json", "-o", "p"],
+        2,
+        "it is no tuning database",
+    ),
     "shape of less than nothing": ([*COMPILE, "--shape", "x=-1x4"], 2, "expected NAME=1x3x224x224"),
     "cache verb": (["cache", "burn"], 2, "invalid choice"),
 }
@@ -81,7 +85,10 @@ GRAPHS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no outputs": (lambda m: m.update(outputs=[]), "no outputs"),
     "wrong number of elements": (lambda m: m["constants"][0].update(data=[1]), "expected a flat list of 12"),
     "missing weights": (lambda m: (m["constants"][0].pop("data"), m.update(weights="w.safetensors")), "w.safetensors"),
-    "weights outside": (lambda m: (m["constants"][0].pop("data"), m.update(weights="../w.safetensors")), "../w.safetensors"),
+    "weights outside": (
+        lambda m: (m["constants"][0].pop("data"), m.update(weights="../w.safetensors")),
+        "../w.safetensors",
+    ),
     "unknown field": (lambda m: m.update(nodez=[]), "nodez"),
     "newer version": (lambda m: m.update(version=9), "version"),
     "foreign format": (lambda m: m.update(format="onnx"), "format"),
@@ -101,7 +108,14 @@ def test_graphs(name: str, cuts: Cuts, tmp_path: Path) -> None:
     assert_clean(result.err, tmp_path)
 
 
-TEXTS = {"empty": b"", "not JSON": b"{", "binary": b"\x00\xff\xfe", "a list": b"[]", "deep": b"[" * 100_000, "a number": b"1"}
+TEXTS = {
+    "empty": b"",
+    "not JSON": b"{",
+    "binary": b"\x00\xff\xfe",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "a number": b"1",
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -155,6 +169,6 @@ def test_interruption_is_130(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.cli_models.load_model", interrupt)
+    monkeypatch.setattr("cuts.cli.models.load_model", interrupt)
     result = cuts(*COMPILE)
     assert (result.code, result.err) == (130, "cuts: interrupted\n")

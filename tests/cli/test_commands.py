@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.compile import _module_arguments
+from cuts.cli.main import module_arguments
 from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
@@ -93,9 +93,11 @@ def test_run_of_a_device_plan(cuts: Cuts, tmp_path: Path) -> None:
 def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cuts("compile", "graph.json", *REFERENCE, "-o", "p")
     assert cuts("verify", "p").code == 0
-    monkeypatch.setattr("cuts.driver.CompiledPlan.run", lambda self, inputs: {"y": np.zeros((2, 3), np.float32)})
-    monkeypatch.setattr("cuts.cli_common.first_wrong_step", lambda *_: "step 0, kernel k")
-    monkeypatch.setattr("cuts.driver.CompiledPlan.session", None)
+    monkeypatch.setattr(
+        "cuts.compile.driver.CompiledPlan.run", lambda self, inputs: {"y": np.zeros((2, 3), np.float32)}
+    )
+    monkeypatch.setattr("cuts.cli.common.first_wrong_step", lambda *_: "step 0, kernel k")
+    monkeypatch.setattr("cuts.compile.driver.CompiledPlan.session", None)
     result = cuts("verify", "p", "--json")
     assert result.code == 5
     assert result.json["checks"][0]["ok"] is False
@@ -157,9 +159,9 @@ def test_cache_shows_and_clears(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_module_is_the_compile_command() -> None:
-    assert _module_arguments(["graph.json", "-o", "p"]) == ["compile", "graph.json", "-o", "p"]
-    assert _module_arguments(["run", "p"]) == ["run", "p"]
-    assert _module_arguments([]) == ["compile"]
+    assert module_arguments(["graph.json", "-o", "p"]) == ["compile", "graph.json", "-o", "p"]
+    assert module_arguments(["run", "p"]) == ["run", "p"]
+    assert module_arguments([]) == ["compile"]
 
 
 def test_python_m_cuts_compile(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from cuts.compile import main
+from cuts.cli.main import main
 from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl, needs_toolchain
@@ -73,8 +73,10 @@ def test_a_budget_that_ends_keeps_the_plan(cuts: Cuts, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["opencl", "cuda:sm_90"])
-def test_no_user_text_reaches_kernel_source(cuts: Cuts, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.driver.toolchains", lambda: ())
+def test_no_user_text_reaches_kernel_source(
+    cuts: Cuts, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuts.compile.plan.toolchains", lambda: ())
     text = json.dumps(MODEL)
     for name in ("tiny", "x", "w", "h", "y", "mm", "act"):
         text = text.replace(json.dumps(name), json.dumps(f"{name} {NASTY}"))
@@ -96,7 +98,7 @@ def test_cuda_sources_come_with_cubins(cuts: Cuts, tmp_path: Path) -> None:
 
 
 def test_without_a_toolchain_there_are_sources(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.driver.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.compile.plan.toolchains", lambda: ())
     result = cuts("compile", "graph.json", "--target", "cuda:sm_90", "-o", "p")
     assert result.code == 0
     assert "sources only" in result.err

@@ -1,4 +1,6 @@
-"""ONNX's own node tests: which there are, which are in scope (and why others are not), and whether a backend computes what one expects."""
+"""ONNX's own node tests: which there are, which are in scope (and why others are not), and whether a backend computes
+what one expects.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from cuts.frontends.onnx_backend import ReferenceBackend, out_of_scope
-from cuts.onnx_backend import CutsBackend
+from cuts.compile.onnx_backend import CutsBackend
+from cuts.frontends.onnx.prepared import ReferenceBackend, out_of_scope
 from onnx import numpy_helper
 
 BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}
@@ -95,7 +97,9 @@ def in_scope() -> Iterator[Any]:
 
 
 def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
-    """Return what is wrong with the outputs of a case: the standard's tolerance, and a few roundings of the largest element."""
+    """Return what is wrong with the outputs of a case: the standard's tolerance, and a few roundings of the largest
+    element.
+    """
     inputs, outputs = case.data_sets[0]
     found = backend.run_model(case.model, inputs)
     for result, value in zip(found, outputs, strict=True):
@@ -106,7 +110,9 @@ def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
         if expected.dtype.kind == "f" and expected.size:
             finite = np.abs(expected[np.isfinite(expected)]).max(initial=0)
             rounding = 4 * float(np.finfo(expected.dtype).eps) * float(finite)
-        if not np.allclose(result.astype(float), expected.astype(float), rtol=case.rtol, atol=case.atol + rounding, equal_nan=True):
+        if not np.allclose(
+            result.astype(float), expected.astype(float), rtol=case.rtol, atol=case.atol + rounding, equal_nan=True
+        ):
             return f"{case.name}: off by {np.nanmax(np.abs(result.astype(float) - expected.astype(float)))}"
     return ""
 

@@ -9,7 +9,7 @@ import numpy as np
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from hypothesis import strategies as st
 
 F32 = DType.F32
@@ -105,5 +105,9 @@ def graphs(draw: st.DrawFn, rename: Callable[[str], str] = str, max_nodes: int =
         except CutsError:
             continue  # a reshape that does not fit this rank
     computed = [v for node in build.nodes for v in node.outputs if v in values]
-    chosen = draw(st.lists(st.sampled_from(computed), min_size=1, max_size=2, unique=True)) if computed else [build.node("relu", values[0])]
+    chosen = (
+        draw(st.lists(st.sampled_from(computed), min_size=1, max_size=2, unique=True))
+        if computed
+        else [build.node("relu", values[0])]
+    )
     return build.graph(*chosen)

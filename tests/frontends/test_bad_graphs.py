@@ -53,7 +53,10 @@ ROWS = {
     "format": (changed(format="onnx"), 'at $.format: expected "cuts.graph", found "onnx"'),
     "wrong kind": (changed(nodes__1__op=5), "at $.nodes[1].op: expected a string, found 5"),
     "not a list": (changed(outputs="y"), 'at $.outputs: expected a list, found "y"'),
-    "a bool is no integer": (changed(inputs__0__shape=[2, True]), "at $.inputs[0].shape[1]: expected an integer, found true"),
+    "a bool is no integer": (
+        changed(inputs__0__shape=[2, True]),
+        "at $.inputs[0].shape[1]: expected an integer, found true",
+    ),
     "unknown field": (changed(nodes__0__attrs={}), 'at $.nodes[0]: unknown field "attrs"'),
     "mixed attribute": (
         changed(nodes__0__attributes={"k": [1, "a"]}),
@@ -68,13 +71,25 @@ ROWS = {
         "at $.types['y'].dtype: expected an element type (f64, f32, f16, i64, i32, i16, i8, u64, u32, u16, u8, bool), found \"bf16\"",
     ),
     "unknown op": (changed(nodes__1__op="relo"), "node 'n2' (relo): unknown op 'relo'; did you mean 'relu'"),
-    "wrong shape": (changed(types__y__shape=[3, 2]), "node 'n2' (relu): expected f32[2, 3] for output 'y', found f32[3, 2]"),
+    "wrong shape": (
+        changed(types__y__shape=[3, 2]),
+        "node 'n2' (relu): expected f32[2, 3] for output 'y', found f32[3, 2]",
+    ),
     "misfit operands": (changed(inputs__0__shape=[2, 4]), "node 'n1' (add): "),
-    "unknown attribute": (changed(nodes__1__attributes={"alpha": 1}), "node 'n2' (relu): op 'relu': unknown attribute 'alpha'"),
+    "unknown attribute": (
+        changed(nodes__1__attributes={"alpha": 1}),
+        "node 'n2' (relu): op 'relu': unknown attribute 'alpha'",
+    ),
     "negative extent": (changed(inputs__0__shape=[-1, 3]), "value 'x': expected extents of at least 0, found [-1, 3]"),
     "rank": (changed(inputs__0__shape=[1] * 9), "value 'x': expected at most 8 axes, found 9"),
-    "elements": (changed(inputs__0__shape=[65536, 65536]), "value 'x': expected fewer than 2^31 elements, found 4294967296"),
-    "too few elements": (changed(constants__0__data=[1, 2]), "constant 'c': expected a flat list of 3 elements for f32[3], found 2"),
+    "elements": (
+        changed(inputs__0__shape=[65536, 65536]),
+        "value 'x': expected fewer than 2^31 elements, found 4294967296",
+    ),
+    "too few elements": (
+        changed(constants__0__data=[1, 2]),
+        "constant 'c': expected a flat list of 3 elements for f32[3], found 2",
+    ),
     "element kind": (
         changed(constants__0__data=[1, True, 3]),
         "constant 'c': expected an element of type f32 at position 1, found true",
@@ -96,21 +111,33 @@ ROWS = {
     "no outputs": (changed(outputs=[]), "graph 'g' has no outputs; name at least one value to compute"),
     "output twice": (changed(outputs=["y", "y"]), "output 'y' of the graph is listed 2 times"),
     "same node name": (changed(nodes__1__name="n1"), "2 nodes are named 'n1'; give every node a name of its own"),
-    "defined twice": (changed(nodes__1__outputs=["x"]), "value 'x' is defined 2 times: by the graph's inputs and by node 'n2'"),
+    "defined twice": (
+        changed(nodes__1__outputs=["x"]),
+        "value 'x' is defined 2 times: by the graph's inputs and by node 'n2'",
+    ),
     "declared twice": (changed(constants__0__name="x"), "value 'x' is declared 2 times among inputs and constants"),
     "no results": (changed(nodes__1__outputs=[]), "node 'n2' (relu) defines no value"),
     "result count": (changed(nodes__1__outputs=["y", "z"]), "node 'n2' (relu): expected 1 outputs, found 2"),
-    "type of nothing": (changed(types__q={"dtype": "f32", "shape": [1]}), "value 'q' has a type but nothing defines it"),
+    "type of nothing": (
+        changed(types__q={"dtype": "f32", "shape": [1]}),
+        "value 'q' has a type but nothing defines it",
+    ),
     "two types": (
         changed(types__x={"dtype": "f32", "shape": [3, 2]}),
         "value 'x': expected f32[2, 3] as declared, found f32[3, 2] among the types",
     ),
-    "cycle": (changed(nodes__0__inputs=["x", "y"]), "nodes form a cycle: 'n1' -> 'n2' -> 'n1'; break the loop at one of these nodes"),
+    "cycle": (
+        changed(nodes__0__inputs=["x", "y"]),
+        "nodes form a cycle: 'n1' -> 'n2' -> 'n1'; break the loop at one of these nodes",
+    ),
     "half a character": (
         changed(nodes__1__name="\ud800"),
         "name '\\ud800' is not text: it holds half of a surrogate pair",
     ),
-    "control characters": (changed(outputs=["a\nb"]), "output 'a\\u000ab' of the graph is a value that nothing defines"),
+    "control characters": (
+        changed(outputs=["a\nb"]),
+        "output 'a\\u000ab' of the graph is a value that nothing defines",
+    ),
 }
 
 
@@ -167,7 +194,9 @@ def test_weights_are_read(folder: Path) -> None:
 def test_truncated_weights(folder: Path) -> None:
     data = (folder / "w.safetensors").read_bytes()
     (folder / "w.safetensors").write_bytes(data[:-4])
-    expected = f"w.safetensors: tensor 'c': the file is truncated: expected at least {len(data)} bytes, found {len(data) - 4}"
+    expected = (
+        f"w.safetensors: tensor 'c': the file is truncated: expected at least {len(data)} bytes, found {len(data) - 4}"
+    )
     assert weights_fault(folder) == expected
     (folder / "w.safetensors").write_bytes(data[:5])
     assert "is no safetensors file" in weights_fault(folder)
@@ -178,7 +207,10 @@ def test_truncated_weights(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"PK\3\4" + bytes(100), "w.safetensors is no safetensors file: expected a header of 67324752 bytes, the file has 104"),
+        (
+            b"PK\3\4" + bytes(100),
+            "w.safetensors is no safetensors file: expected a header of 67324752 bytes, the file has 104",
+        ),
         ((5).to_bytes(8, "little") + b"{1: 2", "w.safetensors is no safetensors file: its header is not JSON"),
         ((2).to_bytes(8, "little") + b"[]", "w.safetensors is no safetensors file: expected a JSON object as header"),
         ((2).to_bytes(8, "little") + b"{}", "w.safetensors: expected weights of constant 'c' (f32[3]), found none"),
@@ -195,11 +227,20 @@ def test_foreign_weights(folder: Path, data: bytes, expected: str) -> None:
         ({"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}, "tensor 'c': element type 'BF16' is not supported"),
         ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "tensor 'c': expected 12 bytes for f32[3], found 8"),
         ({"dtype": "F32", "shape": [3], "data_offsets": [1000, 1012]}, "tensor 'c': the file is truncated"),
-        ({"dtype": "F32", "shape": [-3], "data_offsets": [0, 12]}, "tensor 'c': expected dtype, shape and data_offsets, found"),
-        ({"dtype": "F32", "shape": "3", "data_offsets": [0, 12]}, "tensor 'c': expected dtype, shape and data_offsets, found"),
+        (
+            {"dtype": "F32", "shape": [-3], "data_offsets": [0, 12]},
+            "tensor 'c': expected dtype, shape and data_offsets, found",
+        ),
+        (
+            {"dtype": "F32", "shape": "3", "data_offsets": [0, 12]},
+            "tensor 'c': expected dtype, shape and data_offsets, found",
+        ),
         (7, "tensor 'c': expected dtype, shape and data_offsets, found 7"),
         ({"dtype": "I32", "shape": [3], "data_offsets": [0, 12]}, "expected f32[3] for constant 'c', found i32[3]"),
-        ({"dtype": "F32", "shape": [1, 3], "data_offsets": [0, 12]}, "expected f32[3] for constant 'c', found f32[1, 3]"),
+        (
+            {"dtype": "F32", "shape": [1, 3], "data_offsets": [0, 12]},
+            "expected f32[3] for constant 'c', found f32[1, 3]",
+        ),
     ],
 )
 def test_lying_headers(folder: Path, entry: object, expected: str) -> None:
@@ -221,7 +262,10 @@ def test_weights_that_are_links_or_no_files_are_refused(folder: Path) -> None:
     weights.rename(kept)
     assert weights_fault(folder) == "file 'w.safetensors' beside the model cannot be opened: No such file or directory"
     weights.symlink_to(kept)
-    assert weights_fault(folder) == "file 'w.safetensors' passes through a symbolic link; copy the file into the model's folder"
+    assert (
+        weights_fault(folder)
+        == "file 'w.safetensors' passes through a symbolic link; copy the file into the model's folder"
+    )
     weights.unlink()
     os.link(kept, weights)
     assert weights_fault(folder) == "file 'w.safetensors' is a hard link: 2 names share its content; copy the file"

@@ -19,7 +19,11 @@ from hypothesis import strategies as st
 
 build = GraphBuilder(0)
 GRAPH = build.graph(
-    build.node("softmax", build.node("conv", build.input((1, 3, 4, 4)), build.constant((5, 3, 3, 3)), pads=(1, 1, 1, 1)), axis=1)
+    build.node(
+        "softmax",
+        build.node("conv", build.input((1, 3, 4, 4)), build.constant((5, 3, 3, 3)), pads=(1, 1, 1, 1)),
+        axis=1,
+    )
 )
 changes = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4)
 cuts = st.one_of(st.none(), st.integers(0, 1 << 20))
@@ -60,7 +64,14 @@ def test_damaged_text(edits: list[tuple[int, int]], cut: int | None) -> None:
 
 
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(["x0", "f32", "conv", "y"])),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(["x0", "f32", "conv", "y"]),
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
     max_leaves=6,
 )
@@ -89,7 +100,7 @@ def test_any_value_in_any_field(path: tuple[str | int, ...], value: object) -> N
 @settings(max_examples=200, deadline=None)
 def test_damaged_onnx(edits: list[tuple[int, int]], cut: int | None) -> None:
     onnx = pytest.importorskip("onnx")
-    from cuts.frontends.onnx import load_onnx
+    from cuts.frontends.onnx.load import load_onnx
 
     helper, tensor = onnx.helper, onnx.numpy_helper.from_array
     nodes = [

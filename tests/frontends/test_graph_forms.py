@@ -17,7 +17,18 @@ from cuts.tests.frontends.strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-EVIL = ["x;}__global__ void", "*/", '\\\n#include "/etc/passwd"', "a\0b", "", "_", "true", "%x: f32[1]", "ünïcödé", "\u202e"]
+EVIL = [
+    "x;}__global__ void",
+    "*/",
+    '\\\n#include "/etc/passwd"',
+    "a\0b",
+    "",
+    "_",
+    "true",
+    "%x: f32[1]",
+    "ünïcödé",
+    "\u202e",
+]
 
 
 def assert_same(one: Graph, other: Graph) -> None:
@@ -58,7 +69,10 @@ def test_any_attribute_and_name_survives_both_forms(given_: dict[str, object], n
     type_ = TensorType(DType.F32, (2,))
     node = Node(name, "any op", ("in", None), ("out",), given_, origin)  # type: ignore[arg-type]
     graph = Graph(name, ("in",), ("out",), {"in": type_, "out": type_}, (node,))
-    for again in (parse_graph(print_graph(graph)), graph_from_json(graph_to_json(graph), infer=lambda node, types: [type_])):
+    for again in (
+        parse_graph(print_graph(graph)),
+        graph_from_json(graph_to_json(graph), infer=lambda node, types: [type_]),
+    ):
         # Texts tell 1 from 1.0 and True, and nan from nothing.
         assert print_graph(again) == print_graph(graph)
         assert {k: repr(v) for k, v in again.nodes[0].attributes.items()} == {k: repr(v) for k, v in given_.items()}
@@ -66,7 +80,9 @@ def test_any_attribute_and_name_survives_both_forms(given_: dict[str, object], n
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_constants_of_every_type_survive_both_forms_and_files(dtype: DType, tmp_path: Path) -> None:
-    values = [0, 1] if dtype is DType.BOOL else [0.1, -0.0, np.inf, -np.inf, np.nan, 1e-7] if dtype.is_float else [0, 1, 100]
+    values = (
+        [0, 1] if dtype is DType.BOOL else [0.1, -0.0, np.inf, -np.inf, np.nan, 1e-7] if dtype.is_float else [0, 1, 100]
+    )
     small = np.array(values).astype(dtype.numpy)
     large = np.resize(small, (7, 30))
     build = {"small": small, "one": small[1], "splat": np.broadcast_to(small[1], (100,)), "large": large}

@@ -15,9 +15,9 @@ from cuts.ir.graph import Graph
 from cuts.ir.graph_text import parse_graph, print_graph
 from cuts.ir.verify_graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.canonicalise import Canonicalise
+from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.tests import models
 from cuts.tests.needs import DEVICES
 
@@ -26,7 +26,7 @@ INFER = builtin_instances().infer
 
 
 def load(path: Path) -> Graph:
-    from cuts.frontends.onnx import load_onnx
+    from cuts.frontends.onnx.load import load_onnx
 
     return load_onnx(path, {"x": (1, 3, 48, 192)} if path.stem.endswith("cls_infer") else None)
 
@@ -38,8 +38,8 @@ def test_a_light_model_imports_and_has_the_shape_it_should(path: Path) -> None:
     expected = onnx.TensorProto.FromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
     assert graph.types[graph.outputs[0]].shape == tuple(expected.dims)
     assert parse_graph(print_graph(graph), graph.constants) == graph
-    # Norms behind a convolution are gone. Densenet has some in front of one; and since the weights of these models are all alike, three
-    # convolutions of each inception block become one with three norms.
+    # Norms behind a convolution are gone. Densenet has some in front of one; and since the weights of these models are
+    # all alike, three convolutions of each inception block become one with three norms.
     left = Counter(node.op for node in graph.nodes)["batch_norm"]
     assert left == {"light_densenet121": 62, "light_inception_v2": 6}.get(path.stem, 0)
 
@@ -81,7 +81,7 @@ def agreement(name: str, backend: Any) -> float:
 
 @pytest.mark.parametrize("name", models.REAL)
 def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
-    from cuts.frontends.onnx_backend import ReferenceBackend
+    from cuts.frontends.onnx.prepared import ReferenceBackend
 
     assert agreement(name, ReferenceBackend) <= 1e-3
 
@@ -89,7 +89,7 @@ def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", COMPILED)
 def test_kernels_agree_with_onnx_runtime(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuts.onnx_backend import CutsBackend
+    from cuts.compile.onnx_backend import CutsBackend
 
     monkeypatch.setenv("CUTS_ONNX_TARGET", device)
     assert agreement(name, CutsBackend) <= 1e-3

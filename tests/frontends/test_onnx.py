@@ -1,4 +1,6 @@
-"""ONNX import: what attributes and operands mean in every operator set, by comparison with ONNX Runtime, and what is refused."""
+"""ONNX import: what attributes and operands mean in every operator set, by comparison with ONNX Runtime, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import pytest
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
-from cuts.frontends.onnx import load_onnx  # noqa: E402  # onnx is optional
-from cuts.ir.graph import Graph  # noqa: E402
-from cuts.ops import Registry  # noqa: E402
-from cuts.ops.reference import evaluate_graph  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from cuts.frontends.onnx.load import load_onnx  # onnx is optional
+from cuts.ir.graph import Graph
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
+from onnx import TensorProto, helper, numpy_helper
 
 F = TensorProto.FLOAT
 
@@ -49,7 +51,9 @@ def compare(proto: Any, shapes: dict[str, Sequence[int]] | None = None) -> Graph
     feeds = {v: rng.uniform(-2, 2, graph.types[v].shape).astype(np.float32) for v in graph.inputs}
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    expected = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    expected = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
+        None, feeds
+    )
     found = evaluate_graph(graph, Registry.builtin(), feeds)
     for name, value in zip(graph.outputs, expected, strict=True):
         assert found[name].shape == value.shape
@@ -157,7 +161,9 @@ SPLITS = [(7, {"split": [1, 3]}, None), (13, {}, [1, 3]), (13, {}, None), (18, {
 
 
 @pytest.mark.parametrize(("opset", "attributes", "sizes"), SPLITS)
-def test_split_takes_sizes_from_where_its_operator_set_has_them(opset: int, attributes: dict[str, Any], sizes: list[int] | None) -> None:
+def test_split_takes_sizes_from_where_its_operator_set_has_them(
+    opset: int, attributes: dict[str, Any], sizes: list[int] | None
+) -> None:
     constants = {} if sizes is None else {"sizes": ints(*sizes)}
     split = node("Split", "x", *constants, outputs=["y", "z"], axis=1, **attributes)
     compare(model([split], {"x": (1, 4, 5)}, opset, constants, ["y", "z"]))
@@ -171,20 +177,27 @@ def test_shape_subgraphs_fold() -> None:
         helper.make_node("Concat", ["n1", "rest"], ["shape"], axis=0),
         helper.make_node("Reshape", ["x", "shape"], ["y"]),
     ]
-    graph = compare(model(nodes, {"x": ("batch", 3, 2)}, 11, {"zero": np.array(0, I64), "rest": ints(-1)}), {"x": (4, 3, 2)})
+    graph = compare(
+        model(nodes, {"x": ("batch", 3, 2)}, 11, {"zero": np.array(0, I64), "rest": ints(-1)}), {"x": (4, 3, 2)}
+    )
     assert [n.op for n in graph.nodes] == ["reshape"]
     assert not graph.constants
 
 
 def test_a_large_fill_costs_no_memory() -> None:
-    nodes = [helper.make_node("ConstantOfShape", ["s"], ["c"], value=numpy_helper.from_array(floats(2))), node("Mul", "x", "c")]
+    nodes = [
+        helper.make_node("ConstantOfShape", ["s"], ["c"], value=numpy_helper.from_array(floats(2))),
+        node("Mul", "x", "c"),
+    ]
     graph = load_onnx(model(nodes, {"x": (1,)}, 13, {"s": ints(1 << 14, 1 << 14)}))
     assert graph.constants["c"].strides == (0, 0)
 
 
 def test_the_branch_of_a_constant_condition_is_taken() -> None:
     branches = {
-        key: helper.make_graph([helper.make_node(op, ["x"], [key])], key, [], [helper.make_tensor_value_info(key, F, [3])])
+        key: helper.make_graph(
+            [helper.make_node(op, ["x"], [key])], key, [], [helper.make_tensor_value_info(key, F, [3])]
+        )
         for key, op in (("then_branch", "Exp"), ("else_branch", "Relu"))
     }
     graph = compare(model([node("If", "c", **branches)], {"x": (3,)}, 13, {"c": np.array(False)}))
@@ -246,8 +259,15 @@ def test_axes_that_become_one_may_be_empty() -> None:
 
 
 def test_steps_of_a_loop_may_be_empty() -> None:
-    body = model([helper.make_node("Identity", ["keep"], ["on"]), helper.make_node("Neg", ["x"], ["seen"])], {}, 13).graph
-    kinds = [("n", TensorProto.INT64, []), ("keep", TensorProto.BOOL, []), ("on", TensorProto.BOOL, []), ("seen", F, [0, 2])]
+    body = model(
+        [helper.make_node("Identity", ["keep"], ["on"]), helper.make_node("Neg", ["x"], ["seen"])], {}, 13
+    ).graph
+    kinds = [
+        ("n", TensorProto.INT64, []),
+        ("keep", TensorProto.BOOL, []),
+        ("on", TensorProto.BOOL, []),
+        ("seen", F, [0, 2]),
+    ]
     infos = [helper.make_tensor_value_info(*kind) for kind in kinds]
     body.input.extend(infos[:2])
     del body.output[:]
@@ -290,4 +310,10 @@ def test_what_negative_pads_cut_off_does_not_come_round_again(pads: Sequence[int
 
 def test_nothing_has_no_greatest_element() -> None:
     compare(model([node("Hardmax", "x")], {"x": (2, 0)}, 13))
-    compare(model([node("ArgMax", "x", outputs=["p"], axis=1), helper.make_node("Cast", ["p"], ["y"], to=F)], {"x": (0, 0)}, 13))
+    compare(
+        model(
+            [node("ArgMax", "x", outputs=["p"], axis=1), helper.make_node("Cast", ["p"], ["y"], to=F)],
+            {"x": (0, 0)},
+            13,
+        )
+    )

@@ -1,8 +1,8 @@
 """ONNX's own node tests: every one in scope computes what it expects, on the reference and on generated kernels.
 
-What is out of scope is listed with its reasons in `golden/test_what_is_out_of_scope.txt`. Kernels run a case of every operation, then more
-by turns until `CUTS_CONFORMANCE_SECONDS` are over; `CUTS_HYPOTHESIS_PROFILE=nightly` runs all of them and, with `--update-golden`, records
-the outcome, which other runs report beside their own.
+What is out of scope is listed with its reasons in `golden/test_what_is_out_of_scope.txt`. Kernels run a case of every
+operation, then more by turns until `CUTS_CONFORMANCE_SECONDS` are over; `CUTS_HYPOTHESIS_PROFILE=nightly` runs all of
+them and, with `--update-golden`, records the outcome, which other runs report beside their own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from cuts.tests.frontends.conformance import BACKENDS, by_turns, cases, complaint, in_scope, run_case, scope  # noqa: E402  # onnx is optional
-from cuts.tests.needs import needs_opencl  # noqa: E402
+from cuts.tests.frontends.conformance import (  # onnx is optional
+    BACKENDS,
+    by_turns,
+    cases,
+    complaint,
+    in_scope,
+    run_case,
+    scope,
+)
+from cuts.tests.needs import needs_opencl
 
 LEAST_IN_SCOPE = 1200
 SECONDS = 300
@@ -34,7 +42,9 @@ def test_what_is_out_of_scope(golden: Callable[[str], None]) -> None:
 def test_the_reference_computes_what_every_case_in_scope_expects(announce: Callable[[str], None]) -> None:
     chosen = list(in_scope())
     wrong = [text for text in (complaint(case, BACKENDS["reference"]) for case in chosen) if text]
-    announce(f"ONNX conformance, reference: {len(chosen) - len(wrong)} passed of {len(chosen)} in scope ({len(cases())} node tests)")
+    announce(
+        f"ONNX conformance, reference: {len(chosen) - len(wrong)} passed of {len(chosen)} in scope ({len(cases())} node tests)"
+    )
     assert wrong == []
 
 
@@ -47,10 +57,15 @@ def test_kernels_compute_what_the_cases_expect(announce: Callable[[str], None], 
     deadline = time.time() + seconds
     with ProcessPoolExecutor(min(2, os.cpu_count() or 1), get_context("spawn")) as pool:
         first = [pool.submit(run_case, name, "opencl", float("inf")) for name in names[:operations]]
-        found = [future.result() for future in (*first, *(pool.submit(run_case, name, "opencl", deadline) for name in names[operations:]))]
+        found = [
+            future.result()
+            for future in (*first, *(pool.submit(run_case, name, "opencl", deadline) for name in names[operations:]))
+        ]
     ran = [text for text in found if text is not None]
     wrong = [text for text in ran if text]
-    passed = f"{len(ran) - len(wrong)} passed of {len(names)} in scope ({len(cases())} node tests, onnx {onnx.__version__})"
+    passed = (
+        f"{len(ran) - len(wrong)} passed of {len(names)} in scope ({len(cases())} node tests, onnx {onnx.__version__})"
+    )
     if nightly and pytestconfig.getoption("--update-golden"):
         WHOLE_SWEEP.write_text(f"{passed}\n", encoding="utf-8")
     if len(ran) < len(names):

@@ -11,9 +11,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from cuts.driver import build  # noqa: E402  # these packages are optional
-from cuts.runtime.onnx_oracle import run_onnxruntime  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from cuts.compile.build import build
+from cuts.runtime.onnx_oracle import run_onnxruntime
+from onnx import TensorProto, helper, numpy_helper
 
 RNG = np.random.default_rng(0)
 
@@ -65,14 +65,29 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], int]] = {
         {"alpha": 0.5},
         1,
     ),
-    "real product": ("MatMulIntegerToFloat", (whole(3, 4), whole(4, 5), scale(0.1), scale(0.2), zero(5), zero(7), real(5)), {}, 1),
+    "real product": (
+        "MatMulIntegerToFloat",
+        (whole(3, 4), whole(4, 5), scale(0.1), scale(0.2), zero(5), zero(7), real(5)),
+        {},
+        1,
+    ),
     "dynamic product": ("DynamicQuantizeMatMul", (real(3, 4), whole(4, 5), scale(0.2), zero(7), real(5)), {}, 1),
     "gelu": ("Gelu", (real(3, 5),), {}, 1),
     "gelu with a bias": ("BiasGelu", (real(3, 5), real(5)), {}, 1),
     "fast gelu": ("FastGelu", (real(3, 5), real(5)), {}, 1),
     "quick gelu": ("QuickGelu", (real(3, 5),), {"alpha": 1.5}, 1),
-    "norm after a branch": ("SkipLayerNormalization", (real(2, 3, 8), real(2, 3, 8), real(8), real(8), real(8)), {"epsilon": 1e-5}, 4),
-    "rms norm after a branch": ("SkipSimplifiedLayerNormalization", (real(2, 3, 8), real(2, 3, 8), real(8)), {"epsilon": 1e-5}, 4),
+    "norm after a branch": (
+        "SkipLayerNormalization",
+        (real(2, 3, 8), real(2, 3, 8), real(8), real(8), real(8)),
+        {"epsilon": 1e-5},
+        4,
+    ),
+    "rms norm after a branch": (
+        "SkipSimplifiedLayerNormalization",
+        (real(2, 3, 8), real(2, 3, 8), real(8)),
+        {"epsilon": 1e-5},
+        4,
+    ),
     "turned product": ("FusedMatMul", (real(2, 4, 3), real(2, 5, 4)), {"transA": 1, "transB": 1, "alpha": 0.5}, 1),
     "convolution and a function": (
         "FusedConv",
@@ -80,7 +95,12 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], int]] = {
         {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "activation": "LeakyRelu", "activation_params": [0.2]},
         1,
     ),
-    "joined": ("QLinearConcat", (None, scale(0.05), zero(3), *A, whole(2, 3, 4, 5), scale(0.1), zero(9)), {"axis": 1}, 1),
+    "joined": (
+        "QLinearConcat",
+        (None, scale(0.05), zero(3), *A, whole(2, 3, 4, 5), scale(0.1), zero(9)),
+        {"axis": 1},
+        1,
+    ),
 }
 
 
@@ -97,7 +117,11 @@ def model(name: str) -> tuple[Any, dict[str, Any]]:
         [helper.make_node(op, names, outputs, domain="com.microsoft", **attributes)],
         "g",
         [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
-        [helper.make_value_info(output, helper.make_tensor_type_proto(kind(op, operands), None)) for output in outputs if output],
+        [
+            helper.make_value_info(output, helper.make_tensor_type_proto(kind(op, operands), None))
+            for output in outputs
+            if output
+        ],
         constants,
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -130,7 +154,13 @@ def test_constants_that_the_evaluator_cannot_fold_are_read_as_operations(tmp_pat
         helper.make_node("DequantizeLinear", ["q", "t", "zero"], ["r"]),
         helper.make_node("Add", ["r", "bias"], ["y"]),
     ]
-    constants = {"w": whole(5, kind=np.int32), "s": np.array([0.1], np.float32), "z": zero(0, np.int32), "t": scale(0.02), "zero": zero(9)}
+    constants = {
+        "w": whole(5, kind=np.int32),
+        "s": np.array([0.1], np.float32),
+        "z": zero(0, np.int32),
+        "t": scale(0.02),
+        "zero": zero(9),
+    }
     graph = helper.make_graph(
         nodes,
         "g",

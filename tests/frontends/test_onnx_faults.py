@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from cuts.frontends.onnx import load_onnx, load_onnx_for  # onnx is optional
+from cuts.frontends.onnx.load import load_onnx, load_onnx_for  # onnx is optional
 from cuts.ir.errors import CutsError, ErrorList, UsageError
 from cuts.tests.frontends.test_onnx import I64, F, floats, ints, model, node
 from onnx import TensorProto, helper
@@ -32,23 +32,32 @@ def test_all_unsupported_operations_are_listed_at_once() -> None:
     ]  # fmt: skip
     assert faults(model(nodes, {"x": (3, 3)}, 13)) == [
         "<onnx>: 3 operations are not supported: Det (node 'the Det'); NonZero (node 'the NonZero'); com.x.Fancy (node 'f'); "
-        "declare them in a .cuts file, or let them run uncompiled: cuts.build_split"
+        "declare them in a .cuts file, or let them run uncompiled: cuts.build_staged"
     ]
 
 
 @pytest.mark.filterwarnings("ignore:1 operation is outside the vocabulary")
 def test_a_model_laid_out_for_one_processor_is_to_be_saved_again() -> None:
-    proto = model([helper.make_node("ReorderInput", ["x"], ["y"], name="r", domain="com.microsoft.nchwc")], {"x": (1, 8, 2, 2)}, 13)
+    proto = model(
+        [helper.make_node("ReorderInput", ["x"], ["y"], name="r", domain="com.microsoft.nchwc")],
+        {"x": (1, 8, 2, 2)},
+        13,
+    )
     advice = "; save the optimised model at ORT_ENABLE_EXTENDED; at ORT_ENABLE_ALL it is for one processor"
-    assert faults(proto) == [f"<onnx>: 1 operation is not supported: com.microsoft.nchwc.ReorderInput (node 'r'){advice}"]
+    assert faults(proto) == [
+        f"<onnx>: 1 operation is not supported: com.microsoft.nchwc.ReorderInput (node 'r'){advice}"
+    ]
     with pytest.raises(CutsError, match=advice):
-        cuts.build_split(proto, "reference").run({"x": np.zeros((1, 8, 2, 2), np.float32)})
+        cuts.build_staged(proto, "reference").run({"x": np.zeros((1, 8, 2, 2), np.float32)})
 
 
 def test_a_value_that_does_not_fit_names_the_input_behind_it() -> None:
     proto = model([node("Add", "n", "n", outputs=["s"]), node("Reshape", "x", "s")], {"x": (3,), "n": (1,)}, 13)
     proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
-    with pytest.raises(CutsError, match=r"'the Reshape' .*; it depends on the values of 'n'; where they are random, give them by --input"):
+    with pytest.raises(
+        CutsError,
+        match=r"'the Reshape' .*; it depends on the values of 'n'; where they are random, give them by --input",
+    ):
         load_onnx_for(proto, {"x": np.zeros(3, np.float32), "n": ints(2)})
 
 
@@ -110,7 +119,11 @@ def test_a_faulty_model_is_explained(proto: Any, expected: str) -> None:
     ],
 )
 def test_a_small_model_cannot_ask_for_a_huge_constant(op: str, constants: dict[str, np.ndarray]) -> None:
-    nodes = [node(op, *constants, outputs=["c2"]), helper.make_node("Cast", ["c2"], ["c3"], to=F), node("Add", "x", "c3")]
+    nodes = [
+        node(op, *constants, outputs=["c2"]),
+        helper.make_node("Cast", ["c2"], ["c3"], to=F),
+        node("Add", "x", "c3"),
+    ]
     (message,) = faults(model(nodes, {"x": (1,)}, 13, constants))
     assert f"node 'the {op}' ({op})" in message
     assert "1099511627776" in message
@@ -119,7 +132,9 @@ def test_a_small_model_cannot_ask_for_a_huge_constant(op: str, constants: dict[s
 def test_element_types_that_we_do_not_have_are_named() -> None:
     proto = model([node("Relu", "x")], {"x": (3,)}, 13)
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
-    assert faults(proto) == ["<onnx>: input 'x': element type BFLOAT16 is not supported; convert the model to float32 or float16"]
+    assert faults(proto) == [
+        "<onnx>: input 'x': element type BFLOAT16 is not supported; convert the model to float32 or float16"
+    ]
 
 
 @pytest.mark.parametrize("data", [b"", b"not a model", b"\x08\x07\x12"])

@@ -15,7 +15,8 @@ from cuts.tests.frontends.test_onnx import compare, floats, model, node
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis", "indices"), [((3, 70), 1, (3, 1)), ((70, 3), 0, (2, 3)), ((4, 6), 1, (2, 3)), ((2, 3, 4), -2, (1, 5, 2))]
+    ("shape", "axis", "indices"),
+    [((3, 70), 1, (3, 1)), ((70, 3), 0, (2, 3)), ((4, 6), 1, (2, 3)), ((2, 3, 4), -2, (1, 5, 2))],
 )
 def test_gathering_elements_of_constants(shape: Sequence[int], axis: int, indices: Sequence[int]) -> None:
     drawn = np.random.default_rng(0).integers(-shape[axis], shape[axis], indices)
@@ -46,8 +47,14 @@ ODD: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("op", "opset", "constants", "attributes"), ODD, ids=[f"{row[0]}-{row[1]}" for row in ODD])
-def test_what_the_reference_evaluator_cannot(op: str, opset: int, constants: dict[str, np.ndarray], attributes: dict[str, Any]) -> None:
-    table = np.random.default_rng(0).uniform(-2, 2, (1, 1, 4, 5) if op in ("Squeeze", "Resize") else (2, 3, 4, 5)).astype(np.float32)
+def test_what_the_reference_evaluator_cannot(
+    op: str, opset: int, constants: dict[str, np.ndarray], attributes: dict[str, Any]
+) -> None:
+    table = (
+        np.random.default_rng(0)
+        .uniform(-2, 2, (1, 1, 4, 5) if op in ("Squeeze", "Resize") else (2, 3, 4, 5))
+        .astype(np.float32)
+    )
     names = [name.strip() for name in constants]
     nodes = [node(op, "table", *names, outputs=["t"], **attributes), node("Add", "t", "x")]
     kept = {name: array for name, array in constants.items() if name.strip()}

@@ -1,4 +1,6 @@
-"""Loops whose length is known at import are unrolled, and sequences are lists of values; what is not known runs uncompiled."""
+"""Loops whose length is known at import are unrolled, and sequences are lists of values; what is not known runs
+uncompiled.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from cuts.frontends.onnx import load_onnx  # noqa: E402  # onnx is optional
-from cuts.frontends.onnx_split import OpaqueWarning  # noqa: E402
-from cuts.ir.errors import VocabularyError  # noqa: E402
-from cuts.ops import Registry  # noqa: E402
-from cuts.ops.reference import evaluate_graph  # noqa: E402
-from cuts.split import build_split  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from onnx.reference import ReferenceEvaluator  # noqa: E402
+from cuts.compile.build import build_staged
+from cuts.frontends.onnx.load import load_onnx  # onnx is optional
+from cuts.frontends.onnx.staged import OpaqueWarning
+from cuts.ir.errors import VocabularyError
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
 
@@ -27,7 +29,9 @@ def unknown(*names: str) -> list[Any]:
 
 def model(nodes: list[Any], outputs: list[str], constants: dict[str, Any]) -> Any:
     weights = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 3])], unknown(*outputs), weights)
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 3])], unknown(*outputs), weights
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -77,7 +81,7 @@ def test_a_loop_that_values_end_is_outside_the_vocabulary_and_runs_uncompiled() 
     proto = model([loop("small", ["total", "all"]), helper.make_node("Neg", ["total"], ["y"])], ["y", "all"], CONSTANTS)
     with pytest.raises(VocabularyError, match=r"node 'rows' \(Loop\): the condition must be a constant"):
         load_onnx(proto)
-    split = build_split(proto, "reference")
+    split = build_staged(proto, "reference")
     with pytest.warns(OpaqueWarning, match=r"1 operation .*: Loop \('rows'\)"):
         found = split.run({"x": X})
     for name, value in zip(found, ReferenceEvaluator(proto).run(None, {"x": X}), strict=True):
@@ -109,6 +113,6 @@ def test_a_sequence_that_is_not_known_stays_with_what_reads_it() -> None:
         helper.make_node("Relu", ["y"], ["z"]),
     ]
     proto = model(nodes, ["z"], {"one": np.int64(1)})
-    split = build_split(proto, "reference")
+    split = build_staged(proto, "reference")
     with pytest.warns(OpaqueWarning, match=r"ConcatFromSequence \('join'\); SplitToSequence \('cut'\)"):
         assert np.allclose(split.run({"x": X})["z"], np.maximum(X, 0))

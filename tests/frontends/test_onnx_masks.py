@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from cuts.frontends.onnx import load_onnx
+from cuts.frontends.onnx.load import load_onnx
 from cuts.ir.errors import VocabularyError
 from cuts.tests.frontends.test_onnx import compare, floats, ints, model, node
 
@@ -35,7 +35,10 @@ def test_one_value_at_a_mask_is_a_choice() -> None:
 
 
 def test_computed_values_at_a_mask_stay_outside_the_vocabulary() -> None:
-    computed = [node("ReduceMax", "x", keepdims=0, outputs=["greatest"]), node("Expand", "greatest", "shape", outputs=["updates"])]
+    computed = [
+        node("ReduceMax", "x", keepdims=0, outputs=["greatest"]),
+        node("Expand", "greatest", "shape", outputs=["updates"]),
+    ]
     with pytest.raises(VocabularyError, match=r"1 operation is not supported: NonZero \(node 'the NonZero'\)"):
         load_onnx(written(computed))
 

@@ -1,4 +1,6 @@
-"""Nodes that come before those that they read, as converters write them: ONNX Runtime sorts them, and so does the import."""
+"""Nodes that come before those that they read, as converters write them: ONNX Runtime sorts them, and so does the
+import.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from cuts.frontends.onnx import load_onnx  # onnx is optional
-from cuts.frontends.onnx_order import in_order
+from cuts.frontends.onnx.load import load_onnx  # onnx is optional
+from cuts.frontends.onnx.order import in_order
 from cuts.ir.errors import CutsError
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
@@ -30,9 +32,13 @@ def test_nodes_are_sorted_and_stay_where_they_are_in_order() -> None:
 
 def test_what_a_branch_reads_counts_and_branches_are_sorted_too() -> None:
     output = helper.make_tensor_value_info("t", F, (3,))
-    branch = helper.make_graph([node("Abs", "u", outputs=["t"]), node("Neg", "a", outputs=["u"])], "branch", [], [output])
+    branch = helper.make_graph(
+        [node("Abs", "u", outputs=["t"]), node("Neg", "a", outputs=["u"])], "branch", [], [output]
+    )
     nodes = [node("If", "c", then_branch=branch, else_branch=branch), node("Exp", "x", outputs=["a"])]
-    graph = load_onnx(model(nodes, {"x": (3,)}, 13, {"c": np.array(True)}))  # the standard's checker refuses it, so no comparison
+    graph = load_onnx(
+        model(nodes, {"x": (3,)}, 13, {"c": np.array(True)})
+    )  # the standard's checker refuses it, so no comparison
     x = np.array([-1, 0, 1], np.float32)
     np.testing.assert_allclose(evaluate_graph(graph, Registry.builtin(), {"x": x})["y"], np.exp(x), rtol=1e-6)
 

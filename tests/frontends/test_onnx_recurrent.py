@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.targets import find_target
-from cuts.driver import build_graph, load_spec
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import CutsError
 from cuts.tests.needs import needs_opencl
@@ -17,12 +18,19 @@ from hypothesis import strategies as st
 
 helper = pytest.importorskip("onnx.helper")
 runtime = pytest.importorskip("onnxruntime")
-from cuts.frontends.onnx import load_onnx  # noqa: E402  # onnx is optional
-from onnx import TensorProto  # noqa: E402
+from cuts.frontends.onnx.load import load_onnx  # onnx is optional
+from onnx import TensorProto
 
 GATES = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}  # rows of weights, activations
 PLAIN = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
-WITH = {"LeakyRelu": (1, 0), "ThresholdedRelu": (1, 0), "Elu": (1, 0), "Affine": (1, 1), "ScaledTanh": (1, 1), "HardSigmoid": (1, 1)}
+WITH = {
+    "LeakyRelu": (1, 0),
+    "ThresholdedRelu": (1, 0),
+    "Elu": (1, 0),
+    "Affine": (1, 1),
+    "ScaledTanh": (1, 1),
+    "HardSigmoid": (1, 1),
+}
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
@@ -31,7 +39,11 @@ def layer(op: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> 
     outputs = ["Y", "Y_h", "Y_c"][: 3 if op == "LSTM" else 2]
     names = [name if array is not None else "" for name, array in arrays.items()]
     kinds = {"lengths": TensorProto.INT32}
-    infos = [helper.make_tensor_value_info(n, kinds.get(n, TensorProto.FLOAT), a.shape) for n, a in arrays.items() if a is not None]
+    infos = [
+        helper.make_tensor_value_info(n, kinds.get(n, TensorProto.FLOAT), a.shape)
+        for n, a in arrays.items()
+        if a is not None
+    ]
     results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
     graph = helper.make_graph([helper.make_node(op, names, outputs, name="layer", **attributes)], "g", infos, results)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
@@ -66,7 +78,9 @@ def layers(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if draw(st.booleans()):
         attributes["clip"] = draw(st.sampled_from((0.3, 1.0)))
     if draw(st.booleans()):
-        names = draw(st.lists(st.sampled_from((*PLAIN, *WITH)), min_size=count * directions, max_size=count * directions))
+        names = draw(
+            st.lists(st.sampled_from((*PLAIN, *WITH)), min_size=count * directions, max_size=count * directions)
+        )
         attributes["activations"] = names
         for place, name, values in ((0, "activation_alpha", (0.25, 0.25)), (1, "activation_beta", (0.5, -0.125))):
             needed = sum(WITH.get(each, (0, 0))[place] for each in names)
@@ -120,7 +134,11 @@ def test_a_sequence_of_no_steps_gives_zeros_and_keeps_its_state(op: str) -> None
 
 
 def test_steps_that_none_has_leave_the_state() -> None:
-    arrays = {"X": np.zeros((0, 2, 3), np.float32), "W": np.zeros((1, 4, 3), np.float32), "R": np.zeros((1, 4, 4), np.float32)}
+    arrays = {
+        "X": np.zeros((0, 2, 3), np.float32),
+        "W": np.zeros((1, 4, 3), np.float32),
+        "R": np.zeros((1, 4, 4), np.float32),
+    }
     arrays |= {"B": None, "lengths": None, "h0": np.ones((1, 2, 4), np.float32)}
     plan = build_graph(load_onnx(layer("RNN", arrays, {})), load_spec(()), find_target("reference"), CompileOptions())
     found = plan.run({n: a for n, a in arrays.items() if a is not None})
@@ -137,12 +155,22 @@ def test_steps_that_none_has_leave_the_state() -> None:
         ({"h0": (2, 4)}, {}, "operand 'h0': expected 3 axes, found 2 in f32[2, 4]"),
         ({"B": (1, 12)}, {}, "operand 'b': expected biases of both products, 8 in all, found 12"),
         ({"W": (1, 5, 3)}, {}, "expected G = 5, found 4 in f32[1, 4, 4]"),
-        ({}, {"direction": "bidirectional"}, "operand 'w': expected a first dim that fits direction bidirectional, found 1"),
+        (
+            {},
+            {"direction": "bidirectional"},
+            "operand 'w': expected a first dim that fits direction bidirectional, found 1",
+        ),
         ({}, {"hidden_size": 8}, "attribute 'hidden_size': expected 4, the last dim of operand 2 (R), found 8"),
-        ({}, {"activations": ["Swish"]}, "attribute 'activations': expected 1 names for each of 1 directions, found ['Swish']"),
+        (
+            {},
+            {"activations": ["Swish"]},
+            "attribute 'activations': expected 1 names for each of 1 directions, found ['Swish']",
+        ),
     ],
 )
-def test_what_does_not_fit_is_explained(shapes: dict[str, tuple[int, ...]], attributes: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_explained(
+    shapes: dict[str, tuple[int, ...]], attributes: dict[str, Any], message: str
+) -> None:
     usual = {"X": (3, 2, 3), "W": (1, 4, 3), "R": (1, 4, 4), "B": None, "lengths": None, "h0": None, **shapes}
     arrays = {name: None if shape is None else np.zeros(shape, np.float32) for name, shape in usual.items()}
     with pytest.raises(CutsError) as caught:

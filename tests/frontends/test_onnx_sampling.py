@@ -1,4 +1,6 @@
-"""Deformable convolution, aligned regions and columns put back into images, drawn at random, against the package of ONNX."""
+"""Deformable convolution, aligned regions and columns put back into images, drawn at random, against the package of
+ONNX.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,31 @@ from hypothesis import strategies as st
 
 helper = pytest.importorskip("onnx.helper")
 
-from cuts.frontends.onnx import load_onnx  # noqa: E402  # onnx is optional
-from cuts.ir.errors import CutsError  # noqa: E402
-from cuts.ops import Registry  # noqa: E402
-from cuts.ops.reference import evaluate_graph  # noqa: E402
-from onnx import numpy_helper  # noqa: E402
-from onnx.reference import ReferenceEvaluator  # noqa: E402
+from cuts.frontends.onnx.load import load_onnx  # onnx is optional
+from cuts.ir.errors import CutsError
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 PAIRS = st.tuples(st.integers(1, 2), st.integers(1, 2))
 
 
 def model(op: str, arrays: dict[str, np.ndarray], constants: dict[str, np.ndarray], **attributes: Any) -> Any:
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()
+    ]
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     node = helper.make_node(op, [*arrays, *constants], ["y"], name="it", **attributes)
-    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", infos[0].type.tensor_type.elem_type, None)], tensors)
+    graph = helper.make_graph(
+        [node], "g", infos, [helper.make_tensor_value_info("y", infos[0].type.tensor_type.elem_type, None)], tensors
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
 
 
-def check(op: str, arrays: dict[str, np.ndarray], constants: dict[str, np.ndarray] | None = None, **attributes: Any) -> None:
+def check(
+    op: str, arrays: dict[str, np.ndarray], constants: dict[str, np.ndarray] | None = None, **attributes: Any
+) -> None:
     proto = model(op, arrays, constants or {}, **attributes)
     found = evaluate_graph(load_onnx(proto), Registry.builtin(), arrays)["y"]
     (expected,) = ReferenceEvaluator(proto).run(None, arrays)
@@ -44,26 +52,49 @@ def real(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 @given(st.integers(0, 99), PAIRS, PAIRS, PAIRS, st.integers(1, 2), st.integers(1, 2), st.booleans())
 @settings(max_examples=15)
-def test_deformable_convolution(seed: int, kernel: Any, strides: Any, dilations: Any, groups: int, offset_groups: int, extra: bool) -> None:
+def test_deformable_convolution(
+    seed: int, kernel: Any, strides: Any, dilations: Any, groups: int, offset_groups: int, extra: bool
+) -> None:
     rng = np.random.default_rng(seed)
     size, pads = (5, 4), tuple(int(n) for n in rng.integers(0, 2, 4))
     out = [(size[a] + pads[a] + pads[a + 2] - dilations[a] * (kernel[a] - 1) - 1) // strides[a] + 1 for a in (0, 1)]
     taps = offset_groups * kernel[0] * kernel[1]
-    arrays = {"x": real(rng, 2, 4, *size), "w": real(rng, 2 * groups, 4 // groups, *kernel), "offset": real(rng, 2, 2 * taps, *out)}
+    arrays = {
+        "x": real(rng, 2, 4, *size),
+        "w": real(rng, 2 * groups, 4 // groups, *kernel),
+        "offset": real(rng, 2, 2 * taps, *out),
+    }
     if extra:
         arrays |= {"b": real(rng, 2 * groups), "mask": real(rng, 2, taps, *out)}
-    given_attributes = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads, "group": groups}
+    given_attributes = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "dilations": dilations,
+        "pads": pads,
+        "group": groups,
+    }
     check("DeformConv", arrays, offset_group=offset_groups, **given_attributes)
 
 
-@given(st.integers(0, 99), PAIRS, st.integers(1, 3), st.sampled_from(("avg", "max")), st.sampled_from(("half_pixel", "output_half_pixel")))
+@given(
+    st.integers(0, 99),
+    PAIRS,
+    st.integers(1, 3),
+    st.sampled_from(("avg", "max")),
+    st.sampled_from(("half_pixel", "output_half_pixel")),
+)
 @settings(max_examples=15)
 def test_aligned_regions(seed: int, sizes: Any, samples: int, mode: str, transformation: str) -> None:
     rng = np.random.default_rng(seed)
     low = rng.uniform(-1, 6, (3, 2))
     rois = np.concatenate([low, low + rng.uniform(0.5, 6, (3, 2))], 1).astype(np.float32)
     arrays = {"x": np.abs(real(rng, 2, 3, 5, 6)), "rois": rois, "batch": rng.integers(0, 2, 3)}
-    given_attributes = {"output_height": sizes[0], "output_width": sizes[1], "sampling_ratio": samples, "spatial_scale": 0.5}
+    given_attributes = {
+        "output_height": sizes[0],
+        "output_width": sizes[1],
+        "sampling_ratio": samples,
+        "spatial_scale": 0.5,
+    }
     check("RoiAlign", arrays, mode=mode, coordinate_transformation_mode=transformation, **given_attributes)
 
 
@@ -74,13 +105,25 @@ def test_columns_put_back_into_an_image(seed: int, block: Any, strides: Any, dil
     image, pads = (5, 4), tuple(int(n) for n in rng.integers(0, 2, 4))
     out = [(image[a] + pads[a] + pads[a + 2] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1 for a in (0, 1)]
     arrays = {"x": real(rng, 2, 3 * block[0] * block[1], out[0] * out[1])}
-    check("Col2Im", arrays, {"image": np.array(image), "block": np.array(block)}, strides=strides, dilations=dilations, pads=pads)
+    check(
+        "Col2Im",
+        arrays,
+        {"image": np.array(image), "block": np.array(block)},
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+    )
 
 
 def test_a_number_of_samples_that_depends_on_values_is_refused() -> None:
-    arrays = {"x": np.zeros((1, 1, 4, 4), np.float32), "rois": np.zeros((1, 4), np.float32), "batch": np.zeros(1, np.int64)}
+    arrays = {
+        "x": np.zeros((1, 1, 4, 4), np.float32),
+        "rois": np.zeros((1, 4), np.float32),
+        "batch": np.zeros(1, np.int64),
+    }
     with pytest.raises(
-        CutsError, match=r"node 'it' \(RoiAlign\): attribute 'sampling_ratio': 0 makes the number of samples depend on values"
+        CutsError,
+        match=r"node 'it' \(RoiAlign\): attribute 'sampling_ratio': 0 makes the number of samples depend on values",
     ):
         load_onnx(model("RoiAlign", arrays, {}, output_height=2, output_width=2))
 
@@ -101,7 +144,9 @@ def test_integers_are_resampled(mode: str, kind: Any) -> None:
     np.testing.assert_array_equal(found, ort.InferenceSession(proto.SerializeToString()).run(None, arrays)[0])
 
 
-@pytest.mark.parametrize(("size", "corners"), [((1, 2, 1, 3), 1), ((2, 1, 2, 1), 1), ((1, 1, 1, 2, 1), 1), ((1, 1, 2, 3), 0)])
+@pytest.mark.parametrize(
+    ("size", "corners"), [((1, 2, 1, 3), 1), ((2, 1, 2, 1), 1), ((1, 1, 1, 2, 1), 1), ((1, 1, 2, 3), 0)]
+)
 def test_a_grid_may_have_one_point_along_an_axis(size: tuple[int, ...], corners: int) -> None:
     torch = pytest.importorskip("torch")
     theta = real(np.random.default_rng(0), size[0], len(size) - 2, len(size) - 1)

@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.driver import build  # noqa: E402  # torch is optional
-from cuts.frontends.torch import load_torch  # noqa: E402
-from cuts.ir.errors import CutsError  # noqa: E402
-from cuts.ops import Registry  # noqa: E402
-from cuts.ops.reference import evaluate_graph  # noqa: E402
-from cuts.tests.needs import needs_opencl  # noqa: E402
+from cuts.compile.build import build
+from cuts.frontends.torch.load import load_torch
+from cuts.ir.errors import CutsError
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
+from cuts.tests.needs import needs_opencl
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 nn = torch.nn
@@ -32,7 +32,9 @@ class First(nn.Module):
 
 
 class Bags(nn.Module):
-    """Rows of a table added up per bag, bags as rows and bags by their offsets; sampling by a grid; pairs below the diagonal."""
+    """Rows of a table added up per bag, bags as rows and bags by their offsets; sampling by a grid; pairs below the
+    diagonal.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +58,15 @@ class Mixed(nn.Module):
         values, places = torch.topk(x, 3, dim=-1)
         y = torch.cat([values, x[..., 1:3] // 0.5, torch.cumsum(x, -1)[:, ::2]], dim=-1)
         empty = torch.cat([x[:0, 0], x[:0, 1]])
-        return torch.where(y > 0, y.clamp(max=2), torch.expm1(y)), empty, places + 1, x.amax(0), x.var(1), x.argmin(), (x > 0).any(1)
+        return (
+            torch.where(y > 0, y.clamp(max=2), torch.expm1(y)),
+            empty,
+            places + 1,
+            x.amax(0),
+            x.var(1),
+            x.argmin(),
+            (x > 0).any(1),
+        )
 
 
 def normalised(module: Any) -> Any:
@@ -137,7 +147,7 @@ def test_all_unsupported_operations_are_reported_at_once() -> None:
 
 @needs_opencl
 def test_torch_compile_runs_our_kernels() -> None:
-    from cuts.torch_backend import cuts_backend
+    from cuts.compile.torch_backend import cuts_backend
 
     torch.manual_seed(0)
     module, example = MODELS["perceptron"]()
@@ -147,7 +157,7 @@ def test_torch_compile_runs_our_kernels() -> None:
 
 
 def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted() -> None:
-    from cuts.frontends.torch_dynamo import dynamo_backend
+    from cuts.frontends.torch.dynamo import dynamo_backend
 
     operations: list[str] = []
 
@@ -158,14 +168,18 @@ def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted()
     q = torch.randn(1, 2, 5, 4)
     attend = nn.functional.scaled_dot_product_attention
     with torch.no_grad():
-        compiled = torch.compile(attend, backend=lambda module, examples: dynamo_backend(module, examples, compile_graph))
-        assert torch.allclose(compiled(q, q * 2, q + 1, is_causal=True).float(), attend(q, q * 2, q + 1, is_causal=True), atol=1e-5)
+        compiled = torch.compile(
+            attend, backend=lambda module, examples: dynamo_backend(module, examples, compile_graph)
+        )
+        assert torch.allclose(
+            compiled(q, q * 2, q + 1, is_causal=True).float(), attend(q, q * 2, q + 1, is_causal=True), atol=1e-5
+        )
     assert operations == ["attention"]
 
 
 def test_torch_compile_keeps_what_it_cannot_read_in_pytorch() -> None:
-    from cuts.frontends.torch_dynamo import UncompiledWarning
-    from cuts.torch_backend import cuts_backend
+    from cuts.compile.torch_backend import cuts_backend
+    from cuts.frontends.torch.dynamo import UncompiledWarning
 
     compiled = torch.compile(lambda x: torch.linalg.det(x) + 1, backend=cuts_backend)
     with torch.no_grad(), pytest.warns(UncompiledWarning, match="1 operation is not supported"):

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.frontends.torch import load_torch  # noqa: E402  # torch is optional
-from cuts.ir.errors import CutsError  # noqa: E402
-from cuts.ops import Registry  # noqa: E402
-from cuts.ops.reference import evaluate_graph  # noqa: E402
+from cuts.frontends.torch.load import load_torch  # torch is optional
+from cuts.ir.errors import CutsError
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 
@@ -69,16 +69,33 @@ def memory(x: Any, turns: Any) -> Any:
     written = torch.empty_like(x)
     written.copy_(x)
     joined = torch.cat([torch.arange(2), x[0, 0]])
-    return joined, x.as_strided((2, 3, 3, 4), (24, 8, 2, 1)), x.clone().fill_(2.0) + written, torch.nn.functional.avg_pool2d(x, (1, 2))
+    return (
+        joined,
+        x.as_strided((2, 3, 3, 4), (24, 8, 2, 1)),
+        x.clone().fill_(2.0) + written,
+        torch.nn.functional.avg_pool2d(x, (1, 2)),
+    )
 
 
 def numbers(x: Any, turns: Any) -> Any:
-    many = torch.stack([torch.log2(x.abs() + 1), torch.log10(x.abs() + 1), torch.exp2(x), torch.hypot(x, x + 1), torch.copysign(x, -x)])
-    more = torch.stack([torch.nn.functional.softplus(x, beta=2), torch.erfc(x), torch.round(x, decimals=1), torch.signbit(x).float()])
+    many = torch.stack(
+        [torch.log2(x.abs() + 1), torch.log10(x.abs() + 1), torch.exp2(x), torch.hypot(x, x + 1), torch.copysign(x, -x)]
+    )
+    more = torch.stack(
+        [torch.nn.functional.softplus(x, beta=2), torch.erfc(x), torch.round(x, decimals=1), torch.signbit(x).float()]
+    )
     chosen = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x.cos(), (x,))
     whole = (x * 10).long()
     places = x.kthvalue(3, 1)[1], x.median(-1)[0], x.median(), (whole << 2) >> 1
-    return many, more, chosen, torch.cdist(x, x[:, :2]), torch.cdist(x, x[:, :2], p=1), torch.addmv(x[0, :, 0], x[0], x[1, 0]), *places
+    return (
+        many,
+        more,
+        chosen,
+        torch.cdist(x, x[:, :2]),
+        torch.cdist(x, x[:, :2], p=1),
+        torch.addmv(x[0, :, 0], x[0], x[1, 0]),
+        *places,
+    )
 
 
 def running(x: Any, turns: Any) -> Any:
@@ -93,7 +110,10 @@ def scattered(x: Any, turns: Any) -> Any:
     places = (whole % 7).roll(1, 2)
     given: dict[str, Any] = {"include_self": False}
     real = [torch.scatter_reduce(x, 2, places, x - 1, how, **given) for how in ("mean", "sum", "prod", "amax", "amin")]
-    means = torch.scatter_reduce(x, 2, places, x - 1, "mean"), torch.scatter_reduce(whole, 2, places, whole - 9, "mean", **given)
+    means = (
+        torch.scatter_reduce(x, 2, places, x - 1, "mean"),
+        torch.scatter_reduce(whole, 2, places, whole - 9, "mean", **given),
+    )
     counts = torch.histc(x, 5), torch.histc(x, 4, -1, 1), torch.histc(x * 0, 3)
     return *real, *means, *counts, torch.index_reduce(x, 1, torch.tensor([2, 0, 2]), x + 1, "mean")
 
@@ -101,7 +121,12 @@ def scattered(x: Any, turns: Any) -> Any:
 def margins(x: Any, turns: Any) -> Any:
     labels = torch.tensor([[1, 2, -1, 0, 5, 0, 0, 0], [3, -1, 3, 0, 0, 0, 0, 0], [-1] * 8])
     loss = torch.nn.functional.multilabel_margin_loss
-    return loss(x[0], labels), loss(x[0], labels, reduction="sum"), loss(x[0], labels, reduction="none"), loss(x[0, 0], labels[0])
+    return (
+        loss(x[0], labels),
+        loss(x[0], labels, reduction="sum"),
+        loss(x[0], labels, reduction="none"),
+        loss(x[0, 0], labels[0]),
+    )
 
 
 def windows(x: Any, turns: Any) -> Any:
@@ -111,8 +136,17 @@ def windows(x: Any, turns: Any) -> Any:
         f.interpolate(x[None], (4, 3), mode="bicubic", antialias=True),
     )
     scaled = f.interpolate(x[None], scale_factor=(0.7, 0.6), mode="bilinear", antialias=True)
-    pooled = f.adaptive_max_pool2d(x.round(), (2, 5), return_indices=True), f.adaptive_max_pool1d(x, 5, return_indices=True)
-    return *smaller, scaled, *pooled[0], *pooled[1], f.bilinear(x, x[..., :3], torch.arange(120.0).reshape(5, 8, 3), torch.ones(5))
+    pooled = (
+        f.adaptive_max_pool2d(x.round(), (2, 5), return_indices=True),
+        f.adaptive_max_pool1d(x, 5, return_indices=True),
+    )
+    return (
+        *smaller,
+        scaled,
+        *pooled[0],
+        *pooled[1],
+        f.bilinear(x, x[..., :3], torch.arange(120.0).reshape(5, 8, 3), torch.ones(5)),
+    )
 
 
 @pytest.mark.parametrize("function", [masks, complexes, memory, numbers, running, scattered, margins, windows])

@@ -10,15 +10,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.backends.targets import find_target  # noqa: E402  # torch is optional
-from cuts.driver import Spec, build_graph  # noqa: E402
-from cuts.frontends.torch_dynamo import UncompiledWarning, dynamo_backend  # noqa: E402
-from cuts.ir.compiled import CompileOptions  # noqa: E402
-from cuts.tests.needs import needs_opencl  # noqa: E402
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import Spec
+from cuts.frontends.torch.dynamo import UncompiledWarning, dynamo_backend
+from cuts.ir.compiled import CompileOptions
+from cuts.tests.needs import needs_opencl
 
 nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("error::cuts.frontends.torch_dynamo.UncompiledWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo.UncompiledWarning"),
+]
 
 
 class Recorder:
@@ -33,7 +37,9 @@ class Recorder:
         return dynamo_backend(module, examples, self._compile)
 
     def _compile(self, captured: Any, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-        plan = build_graph(captured.graph, Spec(captured.registry, captured.texts), find_target(self.target), CompileOptions())
+        plan = build_graph(
+            captured.graph, Spec(captured.registry, captured.texts), find_target(self.target), CompileOptions()
+        )
         number = len(self.captured)
         self.captured.append(captured)
 
@@ -83,7 +89,9 @@ def batch(name: str) -> tuple[Any, Any]:
 
 
 @needs_opencl
-@pytest.mark.parametrize(("model", "expected"), [(ConvNet, {"conv_grad", "max_pool_grad"}), (Transformer, {"gather_grad"})])
+@pytest.mark.parametrize(
+    ("model", "expected"), [(ConvNet, {"conv_grad", "max_pool_grad"}), (Transformer, {"gather_grad"})]
+)
 def test_training_steps_equal_those_of_pytorch(model: Any, expected: set[str]) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -135,9 +143,13 @@ CASES: dict[str, Callable[[], Any]] = {
     "diagonal": lambda: lambda x: x.diagonal(1, 2, 3) * 2,
     "sorting": lambda: lambda x: x.sort(1)[0] * x.topk(4, 1)[0],
     "cumulative": lambda: lambda x: x.cumsum(1) + x.cumprod(2),
-    "norms": lambda: lambda x: x.norm(dim=1) + x.norm(p=1, dim=1) + x.norm(p=3, dim=1) + nn.functional.normalize(x, dim=1)[:, 0],
+    "norms": lambda: (
+        lambda x: x.norm(dim=1) + x.norm(p=1, dim=1) + x.norm(p=3, dim=1) + nn.functional.normalize(x, dim=1)[:, 0]
+    ),
     "angle": lambda: lambda x: torch.atan2(x, x.flip(1)),
-    "likelihood": lambda: lambda x: nn.functional.cross_entropy(x, torch.zeros(2, 6, 6, dtype=torch.long), weight=torch.arange(1.0, 5)),
+    "likelihood": lambda: (
+        lambda x: nn.functional.cross_entropy(x, torch.zeros(2, 6, 6, dtype=torch.long), weight=torch.arange(1.0, 5))
+    ),
 }
 
 
@@ -160,7 +172,9 @@ def test_gradients_equal_those_of_pytorch(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
-@pytest.mark.parametrize("bags", [(torch.tensor([[1, 5, 5], [0, 2, 1]]),), (torch.tensor([1, 5, 5, 0, 2]), torch.tensor([0, 2, 2]))])
+@pytest.mark.parametrize(
+    "bags", [(torch.tensor([[1, 5, 5], [0, 2, 1]]),), (torch.tensor([1, 5, 5, 0, 2]), torch.tensor([0, 2, 2]))]
+)
 def test_tables_learn_from_bags(mode: str, bags: tuple[Any, ...]) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()

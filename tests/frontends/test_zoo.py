@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
-from cuts.driver import build  # noqa: E402  # these packages are optional
-from cuts.frontends.torch import load_torch  # noqa: E402
-from cuts.runtime.onnx_oracle import run_onnxruntime  # noqa: E402
-from cuts.tests.frontends.zoo import ZOO  # noqa: E402
-from cuts.tests.needs import needs_opencl  # noqa: E402
+from cuts.compile.build import build
+from cuts.frontends.torch.load import load_torch
+from cuts.runtime.onnx_oracle import run_onnxruntime
+from cuts.tests.frontends.zoo import ZOO
+from cuts.tests.needs import needs_opencl
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn about their own insides
 #: Networks whose kernels run in every session; the others do so at night.
@@ -40,7 +40,15 @@ def exported(name: str, path: Path) -> dict[str, Any]:
     names = [f"input{n}" for n in range(len(inputs))]
     network = ZOO[name]
     with torch.no_grad():
-        torch.onnx.export(module, inputs, path, dynamo=not network.traced, opset_version=network.opset, input_names=names, verbose=False)
+        torch.onnx.export(
+            module,
+            inputs,
+            path,
+            dynamo=not network.traced,
+            opset_version=network.opset,
+            input_names=names,
+            verbose=False,
+        )
     return {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
 
 

@@ -21,7 +21,9 @@ class UNet(nn.Module):
 
     @staticmethod
     def _block(i: int, o: int) -> Any:
-        return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(), nn.Conv2d(o, o, 3, padding=1), nn.ReLU())
+        return nn.Sequential(
+            nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(), nn.Conv2d(o, o, 3, padding=1), nn.ReLU()
+        )
 
     def forward(self, x: Any) -> Any:
         a = self.down(x)
@@ -48,12 +50,16 @@ class Generator(nn.Module):
 class Inverted(nn.Module):
     """An inverted bottleneck with squeeze and excitation, as in MobileNetV3 and EfficientNet."""
 
-    def __init__(self, i: int, o: int, kernel: int, stride: int, act: Callable[[], Any], gate: Callable[[], Any]) -> None:
+    def __init__(
+        self, i: int, o: int, kernel: int, stride: int, act: Callable[[], Any], gate: Callable[[], Any]
+    ) -> None:
         super().__init__()
         wide = 3 * i
         self.residual = i == o and stride == 1
         self.expand = nn.Sequential(nn.Conv2d(i, wide, 1, bias=False), nn.BatchNorm2d(wide), act())
-        self.depth = nn.Sequential(nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=False), nn.BatchNorm2d(wide), act())
+        self.depth = nn.Sequential(
+            nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=False), nn.BatchNorm2d(wide), act()
+        )
         self.excite = nn.Sequential(
             nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, wide // 4, 1), nn.ReLU(), nn.Conv2d(wide // 4, wide, 1), gate()
         )
@@ -67,7 +73,9 @@ class Inverted(nn.Module):
 
 def inverted(act: Callable[[], Any], gate: Callable[[], Any]) -> Any:
     blocks = (Inverted(8, 8, 3, 1, act, gate), Inverted(8, 12, 5, 2, act, gate))
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), act(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10), act())
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), act(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10), act()
+    )
 
 
 class Shuffle(nn.Module):
@@ -76,7 +84,9 @@ class Shuffle(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, 2, 1)
-        self.branch = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4))
+        self.branch = nn.Sequential(
+            nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4)
+        )
 
     def forward(self, x: Any) -> Any:
         a, b = self.stem(x).chunk(2, 1)
@@ -90,7 +100,12 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places, self.kinds, self.norm = nn.Embedding(50, 16), nn.Embedding(32, 16), nn.Embedding(2, 16), nn.LayerNorm(16)
+        self.words, self.places, self.kinds, self.norm = (
+            nn.Embedding(50, 16),
+            nn.Embedding(32, 16),
+            nn.Embedding(2, 16),
+            nn.LayerNorm(16),
+        )
         self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
         self.inner, self.first, self.pool = (
             nn.LayerNorm(16),
@@ -135,7 +150,11 @@ class Rotary(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.q, self.kv = nn.Embedding(40, 16), nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
-        self.scale, self.up, self.down = nn.Parameter(torch.rand(16)), nn.Linear(16, 64, bias=False), nn.Linear(32, 16, bias=False)
+        self.scale, self.up, self.down = (
+            nn.Parameter(torch.rand(16)),
+            nn.Linear(16, 64, bias=False),
+            nn.Linear(32, 16, bias=False),
+        )
 
     def forward(self, ids: Any) -> Any:
         b, n = ids.shape
@@ -222,7 +241,12 @@ class Windows(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches, self.norm, self.qkv, self.o = nn.Conv2d(3, 16, 4, 4), nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.patches, self.norm, self.qkv, self.o = (
+            nn.Conv2d(3, 16, 4, 4),
+            nn.LayerNorm(16),
+            nn.Linear(16, 48),
+            nn.Linear(16, 16),
+        )
         self.bias, self.merge = nn.Parameter(torch.randn(2, 16, 16)), nn.Linear(64, 32, bias=False)
 
     def forward(self, x: Any) -> Any:
@@ -239,7 +263,9 @@ class Windows(nn.Module):
         kinds[-4:-2], kinds[-2:] = 1, 2
         own = kinds.view(rows // 4, 4, columns // 4, 4).permute(0, 2, 1, 3).reshape(-1, 16)
         apart = own[:, None] - own[:, :, None]
-        scores = ((q * 8**-0.5) @ k.transpose(-2, -1) + self.bias).view(b, -1, 2, 16, 16) + apart.masked_fill(apart != 0, -100.0)[:, None]
+        scores = ((q * 8**-0.5) @ k.transpose(-2, -1) + self.bias).view(b, -1, 2, 16, 16) + apart.masked_fill(
+            apart != 0, -100.0
+        )[:, None]
         z = self.o((scores.view(-1, 2, 16, 16).softmax(-1) @ v).transpose(1, 2).reshape(-1, 16, c))
         z = z.view(b, rows // 4, columns // 4, 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(b, rows, columns, c)
         h = h + torch.roll(z, (2, 2), (1, 2))
@@ -251,7 +277,11 @@ class Plain(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.depth, self.norm = nn.Conv2d(3, 16, 4, 4), nn.Conv2d(16, 16, 7, padding=3, groups=16), nn.LayerNorm(16, eps=1e-6)
+        self.stem, self.depth, self.norm = (
+            nn.Conv2d(3, 16, 4, 4),
+            nn.Conv2d(16, 16, 7, padding=3, groups=16),
+            nn.LayerNorm(16, eps=1e-6),
+        )
         self.wide, self.scale, self.last = (
             nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)),
             nn.Parameter(torch.rand(16)),
@@ -260,7 +290,11 @@ class Plain(nn.Module):
 
     def forward(self, x: Any) -> Any:
         x = self.stem(x)
-        return self.last((x + (self.wide(self.norm(self.depth(x).permute(0, 2, 3, 1))) * self.scale).permute(0, 3, 1, 2)).mean([-2, -1]))
+        return self.last(
+            (x + (self.wide(self.norm(self.depth(x).permute(0, 2, 3, 1))) * self.scale).permute(0, 3, 1, 2)).mean(
+                [-2, -1]
+            )
+        )
 
 
 class Speech(nn.Module):
@@ -278,7 +312,9 @@ class Speech(nn.Module):
 
 @frozen
 class Network:
-    """How to make a network and its inputs, and what exports it to ONNX: an operator set, by tracing or by `torch.export`."""
+    """How to make a network and its inputs, and what exports it to ONNX: an operator set, by tracing or by
+    `torch.export`.
+    """
 
     make: Callable[[], Any]
     inputs: Callable[[], tuple[Any, ...]]
@@ -297,7 +333,9 @@ def _masked() -> tuple[Any, ...]:
 ZOO: dict[str, Network] = {
     "segmentation": Network(UNet, lambda: (torch.randn(1, 3, 12, 16),), 11, traced=True),
     "generator": Network(Generator, lambda: (torch.randn(2, 16),), 18),
-    "mobile": Network(lambda: inverted(nn.Hardswish, nn.Hardsigmoid), lambda: (torch.randn(1, 3, 17, 17),), 14, traced=True),
+    "mobile": Network(
+        lambda: inverted(nn.Hardswish, nn.Hardsigmoid), lambda: (torch.randn(1, 3, 17, 17),), 14, traced=True
+    ),
     "efficient": Network(lambda: inverted(nn.SiLU, nn.Sigmoid), lambda: (torch.randn(1, 3, 16, 16),), 20),
     "shuffled": Network(Shuffle, lambda: (torch.randn(2, 3, 13, 13),), 12, traced=True),
     "encoder": Network(Encoder, _masked, 13, traced=True),

@@ -13,13 +13,13 @@ from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.groups import Group, Workshop
-from cuts.passes.interpret import interpret
-from cuts.passes.legality import Policy
-from cuts.passes.normalise import Illegal
-from cuts.passes.partition import Partitioner
-from cuts.passes.programs import Programs, build_programs
-from cuts.passes.views import Views, find_views
+from cuts.passes.fusion.groups import Group, Workshop
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.normalise import Illegal
+from cuts.passes.fusion.partition import Partitioner
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.views import Views, find_views
 
 REGISTRY = Registry.builtin()
 Line = tuple[str, str, tuple[str, ...], dict[str, Any]]
@@ -32,7 +32,9 @@ def op(result: str, name: str, *operands: str, **attributes: Any) -> Line:
 
 def graph(inputs: Mapping[str, tuple[int, ...] | TensorType], *lines: Line, out: str) -> Graph:
     """A graph; inputs are fp32 where only a shape is given, `out` names the outputs, separated by spaces."""
-    types = {name: given if isinstance(given, TensorType) else TensorType(DType.F32, given) for name, given in inputs.items()}
+    types = {
+        name: given if isinstance(given, TensorType) else TensorType(DType.F32, given) for name, given in inputs.items()
+    }
     nodes = []
     for number, (result, name, operands, attributes) in enumerate(lines):
         results = tuple(result.split())
@@ -84,8 +86,12 @@ def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]
     }
 
 
-def run_groups(groups: list[Group], views: Views, arrays: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Execute groups in order over buffers laid out as the views say; return every tensor of the graph that can be read."""
+def run_groups(
+    groups: list[Group], views: Views, arrays: dict[str, np.ndarray[Any, Any]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Execute groups in order over buffers laid out as the views say; return every tensor of the graph that can be
+    read.
+    """
     memory: dict[str, np.ndarray[Any, Any]] = {}
 
     def tensor(name: str) -> np.ndarray[Any, Any]:

@@ -1,4 +1,6 @@
-"""Algorithms of a declaration: each computes what the declaration means, the cheapest is taken, and the tolerance follows."""
+"""Algorithms of a declaration: each computes what the declaration means, the cheapest is taken, and the tolerance
+follows.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.emit import emit
-from cuts.backends.reference import accumulations, run_reference
-from cuts.backends.targets import find_target
-from cuts.driver import load_spec, plan_of
+from cuts.backends.devices import find_target
+from cuts.backends.run_reference import accumulations, run_reference
+from cuts.backends.source.emit import emit
+from cuts.compile.loading import load_spec
+from cuts.compile.plan import plan_of
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
@@ -17,9 +20,9 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify_graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
-from cuts.ops.inference import Instances
-from cuts.passes.algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.canonicalise import Canonicalise
+from cuts.ops.language.inference import Instances
+from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
+from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.pipeline import compile_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +36,14 @@ TARGET = find_target("cuda:sm_90")
 
 
 def convolution(
-    n: int, c: int, k: int, height: int, width: int, pads: tuple[int, ...] = (1, 1, 1, 1), bias: bool = True, size: tuple[int, int] = (3, 3)
+    n: int,
+    c: int,
+    k: int,
+    height: int,
+    width: int,
+    pads: tuple[int, ...] = (1, 1, 1, 1),
+    bias: bool = True,
+    size: tuple[int, int] = (3, 3),
 ) -> Graph:
     """Return relu(conv)."""
     shapes = {"x": (n, c, height, width), "w": (k, c, *size), "b": (k,)}
@@ -53,7 +63,9 @@ def convolution(
 def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -> None:
     pads = tuple(data.draw(st.integers(0, 2)) for _ in range(4))
     filters = data.draw(st.sampled_from([(3, 3), (5, 5), (4, 2), (1, 7), (9, 6)]))
-    sizes = [data.draw(st.integers(low, high)) for low, high in ((1, 2), (1, 4), (1, 4), (filters[0], 19), (filters[1], 19))]
+    sizes = [
+        data.draw(st.integers(low, high)) for low, high in ((1, 2), (1, 4), (1, 4), (filters[0], 19), (filters[1], 19))
+    ]
     graph = convolution(*sizes, pads, data.draw(st.booleans()), filters)
     alternatives = INSTANCES.of_node(graph.nodes[0], graph).algorithms
     assert alternatives
@@ -73,7 +85,9 @@ class Words:
 
     def cost(self, group: FusedGroup) -> float:
         """Return seconds that grow with the terms of reductions, and a fixed time per kernel."""
-        return 1.0 + self.contraction * sum(np.prod([v.extent for v in (*s.axes, *r.reduce)]) for s in group.segments for r in s.reductions)
+        return 1.0 + self.contraction * sum(
+            np.prod([v.extent for v in (*s.axes, *r.reduce)]) for s in group.segments for r in s.reductions
+        )
 
 
 @pytest.mark.parametrize(("contraction", "best"), [(0.0, ""), (1.0, "winograd_4x4")])
@@ -120,7 +134,11 @@ def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
 @needs_opencl
 def test_a_compiled_convolution_by_winograd() -> None:
     graph, target = convolution(4, 32, 32, 20, 19), find_target("opencl")
-    plan = plan_of(compile_graph(graph, REGISTRY, target, CompileOptions(), emit, ByModel(target)), graph, load_spec(()), target)
-    assert not any(group["algorithms"] for group in cuts.build(graph, target="opencl").plan.groups)  # only where times are measured
+    plan = plan_of(
+        compile_graph(graph, REGISTRY, target, CompileOptions(), emit, ByModel(target)), graph, load_spec(()), target
+    )
+    assert not any(
+        group["algorithms"] for group in cuts.build(graph, target="opencl").plan.groups
+    )  # only where times are measured
     assert any("winograd_4x4" in group["algorithms"] for group in plan.plan.groups)
     assert all(result.ok for result in plan.verify())

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from cuts.passes.groups import Group
-from cuts.passes.normalise import Illegal
+from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.normalise import Illegal
 
 from .build import Line, fused, graph, op
 
 CONV = op("c", "conv", "x", "w", pads=(1, 1, 1, 1))
-INPUTS = {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3), "p": (6, 4, 1, 1), "d": (4, 1, 3, 3), "m": (1, 4, 8, 8), "b": (4, 1, 1), "q": (8, 5)}
+INPUTS = {
+    "x": (1, 4, 8, 8),
+    "w": (4, 4, 3, 3),
+    "p": (6, 4, 1, 1),
+    "d": (4, 1, 3, 3),
+    "m": (1, 4, 8, 8),
+    "b": (4, 1, 1),
+    "q": (8, 5),
+}
 
 LEVELS: dict[str, tuple[list[Line], str, str]] = {
     "relu behind a convolution": ([CONV, op("y", "relu", "c")], "n0 n1", "register"),
@@ -61,7 +69,9 @@ def test_reason_of_an_illegal_pair(name: str) -> None:
 
 
 def test_the_box_has_to_fit_shared_memory() -> None:
-    made = graph({"x": (1, 512, 4, 4), "w": (512, 512, 1, 1)}, op("c", "conv", "x", "w"), op("y", "conv", "c", "w"), out="y")
+    made = graph(
+        {"x": (1, 512, 4, 4), "w": (512, 512, 1, 1)}, op("c", "conv", "x", "w"), op("y", "conv", "c", "w"), out="y"
+    )
     assert isinstance(fused(made, "n0 n1", shared_bytes=2048), Group)
     found = fused(made, "n0 n1", shared_bytes=2047)
     assert isinstance(found, Illegal)

@@ -142,11 +142,18 @@ def test_normal_form(name: str) -> None:
 
 
 def test_a_scale_that_no_reduced_axis_touches_leaves_the_sum() -> None:
-    made = graph({"x": (4, 7), "s": (4, 1)}, op("m", "mul", "x", "s"), op("y", "reduce_sum", "m", axes=(1,), keepdims=False), out="y")
+    made = graph(
+        {"x": (4, 7), "s": (4, 1)},
+        op("m", "mul", "x", "s"),
+        op("y", "reduce_sum", "m", axes=(1,), keepdims=False),
+        out="y",
+    )
     assert "reduce acc0 = sum over (r0) of x[i0, r0]\n" in text(fused(made))
 
 
 def test_equal_groups_have_equal_forms() -> None:
-    made = graph({"x": (2, 3)}, op("a", "relu", "x"), op("b", "exp", "a"), op("c", "relu", "b"), op("y", "exp", "c"), out="y")
+    made = graph(
+        {"x": (2, 3)}, op("a", "relu", "x"), op("b", "exp", "a"), op("c", "relu", "b"), op("y", "exp", "c"), out="y"
+    )
     first, second = fused(made, "n0 n1"), fused(made, "n2 n3")
     assert first.form == second.form  # type: ignore[union-attr]

@@ -7,12 +7,12 @@ import pytest
 from cuts.ir.graph import Graph
 from cuts.ir.launch import Storage
 from cuts.ops import Registry
-from cuts.passes.groups import Workshop
-from cuts.passes.interpret import interpret
-from cuts.passes.legality import Policy
-from cuts.passes.pack import pack_constants
-from cuts.passes.programs import build_programs
-from cuts.passes.views import find_views
+from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.pack import pack_constants
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.views import find_views
 from cuts.tests.kernels.cases import builder
 
 

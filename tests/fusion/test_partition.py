@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
-from cuts.passes.base import run_passes
 from cuts.passes.evaluators import Roofline
-from cuts.passes.groups import Workshop
-from cuts.passes.legality import Policy, issue_slots
-from cuts.passes.partition import Partitioner, algorithm_1, improve, partition
+from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.legality import Policy, issue_slots
+from cuts.passes.fusion.partition import Partitioner, algorithm_1, improve, partition
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.views import find_views
+from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
-from cuts.passes.programs import build_programs
-from cuts.passes.views import find_views
 from hypothesis import given, settings
 
 from .. import models
@@ -73,7 +73,11 @@ def test_a_path_that_leaves_and_comes_back_keeps_groups_apart() -> None:
 
 def test_modes() -> None:
     made = graph(
-        {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}, op("c", "conv", "x", "w"), op("a", "relu", "c"), op("y", "conv", "a", "w"), out="y"
+        {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)},
+        op("c", "conv", "x", "w"),
+        op("a", "relu", "c"),
+        op("y", "conv", "a", "w"),
+        out="y",
     )
     parts = partitioner(made, TARGET)
     assert [[g.level for g in partition(parts, mode)] for mode in ("no-fusion", "fusion", "mixed")] == [
@@ -90,7 +94,10 @@ def test_equal_groups_are_evaluated_once() -> None:
     assert len(parts.costs) <= 12
 
 
-COUNTS: dict[str, tuple[Callable[[], Path], int]] = {"ResNet-50": (models.resnet50, 57), "MobileNetV2": (models.mobilenet_v2, 55)}
+COUNTS: dict[str, tuple[Callable[[], Path], int]] = {
+    "ResNet-50": (models.resnet50, 57),
+    "MobileNetV2": (models.mobilenet_v2, 55),
+}
 
 
 @pytest.mark.parametrize("mode", ["fusion", "mixed"])
@@ -98,7 +105,7 @@ COUNTS: dict[str, tuple[Callable[[], Path], int]] = {"ResNet-50": (models.resnet
 def test_everything_between_two_convolutions_rides_in_registers(name: str, mode: str) -> None:
     load, most = COUNTS[name]
     pytest.importorskip("onnx")
-    from cuts.driver import load_model, spec_of_texts
+    from cuts.compile.loading import load_model, spec_of_texts
 
     made = run_passes(load_model(str(load()), spec_of_texts({})), graph_passes(Registry.builtin()))
     parts = Partitioner(Workshop(find_views(build_programs(made, Registry.builtin())), Policy()), Roofline(TARGET))

@@ -6,16 +6,16 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import pytest
 from attrs import evolve
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
-from cuts.passes.choose import Candidate, choose
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
-from cuts.passes.partition import Evaluator
+from cuts.passes.fusion.partition import Evaluator
 from cuts.passes.pipeline import STAGES, compile_graph, graph_passes
+from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.workload import Workload
 
 from .build import REGISTRY, graph, op
@@ -87,7 +87,10 @@ class Slowest:
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())
-        return {k: evolve(choose(w.form, find_target("cuda:sm_90"), count=5)[-1], measured={"measured": 1.0}) for k, w in workloads.items()}
+        return {
+            k: evolve(choose(w.form, find_target("cuda:sm_90"), count=5)[-1], measured={"measured": 1.0})
+            for k, w in workloads.items()
+        }
 
 
 def test_a_selector_chooses_schedules_and_what_it_knows_is_reported() -> None:

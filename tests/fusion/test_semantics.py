@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.compiled import Mode
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.partition import partition
+from cuts.passes.fusion.partition import partition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +57,9 @@ def graphs(draw: st.DrawFn) -> Graph:
                 which, attributes = "relu", {}
             lines.append(op(name, which, values[-1][0], **attributes))
         elif kind == "binary":
-            lines.append(op(name, draw(st.sampled_from(["add", "mul", "sub"])), values[-1][0], draw(st.sampled_from(equal))))
+            lines.append(
+                op(name, draw(st.sampled_from(["add", "mul", "sub"])), values[-1][0], draw(st.sampled_from(equal)))
+            )
         else:
             lines.append(op(name, "concat", values[-1][0], draw(st.sampled_from(equal)), axis=draw(st.integers(0, 2))))
         made = graph({"x": shape}, *lines, out=name)
@@ -131,9 +133,15 @@ def _typed(dtype: DType, *shape: int) -> TensorType:
 
 
 SINGLE: dict[str, tuple[dict[str, tuple[int, ...] | TensorType], Line]] = {
-    "transposed convolution": ({"x": (1, 2, 4, 3), "w": (2, 3, 3, 2)}, op("y", "conv_transpose", "x", "w", strides=(2, 2))),
+    "transposed convolution": (
+        {"x": (1, 2, 4, 3), "w": (2, 3, 3, 2)},
+        op("y", "conv_transpose", "x", "w", strides=(2, 2)),
+    ),
     "gemm": ({"x": (3, 4), "w": (5, 4), "b": (5,)}, op("y", "gemm", "x", "w", "b", trans_b=True, alpha=0.5)),
-    "average pooling that leaves padding out": ({"x": (1, 2, 5)}, op("y", "average_pool", "x", kernel_shape=(3,), pads=(1, 1))),
+    "average pooling that leaves padding out": (
+        {"x": (1, 2, 5)},
+        op("y", "average_pool", "x", kernel_shape=(3,), pads=(1, 1)),
+    ),
     "local response": ({"x": (1, 5, 3, 2)}, op("y", "lrn", "x", size=3)),
     "gather": ({"x": (3, 4), "i": _typed(DType.I64, 2, 2)}, op("y", "gather", "x", "i", axis=1)),
     "gather of elements": ({"x": (3, 4), "i": _typed(DType.I64, 2, 4)}, op("y", "gather_elements", "x", "i")),
@@ -156,7 +164,9 @@ def test_a_single_node_computes_the_reference(name: str) -> None:
 
 
 def test_an_index_that_is_computed_has_to_be_in_memory() -> None:
-    made = graph({"x": (3, 4)}, op("i", "argmax", "x", axis=1, keepdims=False), op("y", "gather", "x", "i", axis=1), out="y")
+    made = graph(
+        {"x": (3, 4)}, op("i", "argmax", "x", axis=1, keepdims=False), op("y", "gather", "x", "i", axis=1), out="y"
+    )
     assert check(made, "fusion") == 2
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from cuts.ir.index import Index, Var, as_index, delinearise, evaluate, linearise
 from cuts.ir.types import row_major
-from cuts.passes.solve import is_bijection, solve
+from cuts.passes.fusion.solve import is_bijection, solve
 from hypothesis import given
 from hypothesis import strategies as st
 

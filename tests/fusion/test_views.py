@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cuts.ir.launch import Storage
 from cuts.ir.types import DType, TensorType
-from cuts.passes.views import alignment
+from cuts.passes.fusion.views import alignment
 
 from .build import Line, graph, op, views_of
 
@@ -45,7 +45,13 @@ def test_other_movements_need_a_kernel_or_a_reader_that_inlines_them(name: str) 
 
 
 def test_operands_of_a_concatenation_live_inside_its_buffer() -> None:
-    made = graph({"x": (2, 3), "z": (2, 5)}, op("a", "relu", "x"), op("b", "exp", "z"), op("y", "concat", "a", "b", axis=1), out="y")
+    made = graph(
+        {"x": (2, 3), "z": (2, 5)},
+        op("a", "relu", "x"),
+        op("b", "exp", "z"),
+        op("y", "concat", "a", "b", axis=1),
+        out="y",
+    )
     views = views_of(made)
     assert views.storages == {"a": Storage("y", 0, (8, 1)), "b": Storage("y", 3, (8, 1))}
 
@@ -60,14 +66,22 @@ def test_growing_prefixes_share_the_largest_buffer() -> None:
 
 
 def test_an_operand_that_has_another_place_is_copied_alone() -> None:
-    made = graph({"x": (2, 3), "z": (2, 5)}, op("b", "exp", "z"), op("c", "concat", "x", "b", axis=1), op("y", "relu", "c"), out="y")
+    made = graph(
+        {"x": (2, 3), "z": (2, 5)},
+        op("b", "exp", "z"),
+        op("c", "concat", "x", "b", axis=1),
+        op("y", "relu", "c"),
+        out="y",
+    )
     views = views_of(made)
     assert [u.name for u in views.programs.units if u.node == "n1" and not u.free] == ["n1/0"]
     assert views.storage("b") == Storage("c", 3, (8, 1))
 
 
 def test_an_output_owns_its_buffer_and_what_it_views_moves_in() -> None:
-    made = graph({"x": (2, 3)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "reshape", "t", shape=(6,)), out="y")
+    made = graph(
+        {"x": (2, 3)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "reshape", "t", shape=(6,)), out="y"
+    )
     assert views_of(made).storages == {"t": Storage("y", 0, (2, 1)), "a": Storage("y", 0, (1, 2))}
 
 

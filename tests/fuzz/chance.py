@@ -10,10 +10,10 @@ import numpy as np
 from attrs import field, frozen
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.passes.choose import Candidate, assess, choose, structural_key
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
-from cuts.passes.partition import Evaluator
-from cuts.passes.space import Space, Structure, make_space
+from cuts.passes.fusion.partition import Evaluator
+from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
+from cuts.passes.schedule.space import Space, Structure, make_space
 from cuts.passes.workload import Workload
 
 from ..kernels.cases import ByModel, legal_points
@@ -30,8 +30,8 @@ ALGORITHMS = 6
 class Chance(ByModel):
     """Draws what measuring would decide: costs of groups, hence merges, split reductions and algorithms, and schedules.
 
-    Equal seeds decide alike: a group's cost depends on the seed and the group alone. Where nothing is to be launched, groups need no legal
-    point (`launched`).
+    Equal seeds decide alike: a group's cost depends on the seed and the group alone. Where nothing is to be launched,
+    groups need no legal point (`launched`).
     """
 
     seed: int = 0
@@ -68,7 +68,12 @@ class Chance(ByModel):
             drawn = [space.structures[k] for k in rng.permutation(len(space.structures))]
             wanted = rng.integers(3)
             if wanted == 1:  # most structures stage nothing
-                drawn.sort(key=lambda structure: (not any(s.stages_any for s in structure.segments), structure.index != "table"))
+                drawn.sort(
+                    key=lambda structure: (
+                        not any(s.stages_any for s in structure.segments),
+                        structure.index != "table",
+                    )
+                )
             elif wanted == 2:
                 drawn.sort(key=lambda structure: not any(s.lanes for s in structure.segments))
             found = (_point(space, structure, rng) for structure in drawn[:TRIES])
@@ -81,11 +86,15 @@ class Chance(ByModel):
 
 
 def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Schedule | None:
-    """Return a legal point of a structure; of several drawn the one that has most of what small tensors seldom have, or of some of it."""
+    """Return a legal point of a structure; of several drawn the one that has most of what small tensors seldom have, or
+    of some of it.
+    """
     several = CHOICES if rng.integers(3) else 1
     weights = rng.integers(0, 3, 8)
     found = legal_points(space, structure, int(rng.integers(2**32)), several)
-    return max(found, key=lambda point: sum(w * r for w, r in zip(weights, _rarities(point), strict=True)), default=None)
+    return max(
+        found, key=lambda point: sum(w * r for w, r in zip(weights, _rarities(point), strict=True)), default=None
+    )
 
 
 def _rarities(schedule: Schedule) -> tuple[bool, ...]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
-from cuts.backends.device import Device, open_device
-from cuts.backends.targets import find_target
-from cuts.driver import CompiledPlan, Spec, build_graph
+from cuts.backends.device import Device
+from cuts.backends.devices import find_target, open_device
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import Spec
+from cuts.compile.plan import CompiledPlan
 from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.graph import Graph
 from cuts.ir.schedule import Schedule
@@ -18,10 +20,10 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.check_barriers import check_barriers
-from cuts.passes.choose import Candidate
-from cuts.passes.lower import lower
-from cuts.passes.space import make_space
+from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.races import check_barriers
+from cuts.passes.schedule.choose import Candidate
+from cuts.passes.schedule.space import make_space
 from cuts.passes.workload import Workload
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
@@ -31,7 +33,8 @@ from ..kernels.cases import legal_points
 from .chance import Chance
 from .interpreting import interpreted
 
-#: The ways that a graph is computed in. The first needs no device: normal forms are interpreted, over the memory that views lay out.
+#: The ways that a graph is computed in. The first needs no device: normal forms are interpreted, over the memory that
+#: views lay out.
 WAYS = ("interpreted", "by chance", "fused", "unfused")
 #: Largest work groups on the CPU, by graph.
 THREADS = (32, 64, 32, 32, 128)
@@ -46,8 +49,8 @@ _MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance"
 class Outcome:
     """What one way made of a graph: its groups by level, its kernels, and the tensors that came out wrong.
 
-    A kernel with a race is wrong whatever comes out. `ill` says that the declarations themselves, evaluated in single precision, are about
-    as far off.
+    A kernel with a race is wrong whatever comes out. `ill` says that the declarations themselves, evaluated in single
+    precision, are about as far off.
     """
 
     way: str
@@ -59,7 +62,9 @@ class Outcome:
 
 @frozen
 class Watched(Chance):
-    """Chance that looks for races in the kernels it chose, and in some at other points: on a device they may go well by luck."""
+    """Chance that looks for races in the kernels it chose, and in some at other points: on a device they may go well by
+    luck.
+    """
 
     races: dict[str, None] = field(factory=dict, eq=False, repr=False)
 
@@ -90,25 +95,39 @@ class Bench:
     def wide(self, seed: int) -> Target:
         """Return the machine over whose space chance decides: a large GPU.
 
-        Where kernels run on the CPU its work groups are small, because PoCL takes seconds to compile large ones with barriers.
+        Where kernels run on the CPU its work groups are small, because PoCL takes seconds to compile large ones with
+        barriers.
         """
         machine = find_target(self.target)
         if not machine.is_cpu:
             return machine
-        return evolve(find_target("cuda:sm_90"), dialect=machine.dialect, MAX_thread=THREADS[seed % len(THREADS)], MAX_shared=16384)
+        return evolve(
+            find_target("cuda:sm_90"),
+            dialect=machine.dialect,
+            MAX_thread=THREADS[seed % len(THREADS)],
+            MAX_shared=16384,
+        )
 
     def check(self, graph: Graph, seed: int = 0, ways: Sequence[str] = WAYS) -> tuple[Outcome, ...]:
         """Compute a graph in some ways and compare; raise whatever the compiler raises."""
         inputs = random_inputs(graph.types, graph.inputs, seed)
         expected = evaluate_graph(graph, self.registry, inputs)
-        return tuple((self._interpreted if w == WAYS[0] else self._launched)(w, graph, seed, inputs, expected) for w in ways)
+        return tuple(
+            (self._interpreted if w == WAYS[0] else self._launched)(w, graph, seed, inputs, expected) for w in ways
+        )
 
-    def _interpreted(self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Outcome:
+    def _interpreted(
+        self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
+    ) -> Outcome:
         groups, found = interpreted(graph, self.registry, Chance(self.wide(seed), seed=seed, launched=False), inputs)
-        allowed = {name: tolerance(graph.types[name].dtype, 1) for name in graph.outputs}  # folded constants are rounded once more
+        allowed = {
+            name: tolerance(graph.types[name].dtype, 1) for name in graph.outputs
+        }  # folded constants are rounded once more
         return self._outcome(way, [g.level for g in groups], 0, graph, inputs, expected, found, allowed)
 
-    def _launched(self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Outcome:
+    def _launched(
+        self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
+    ) -> Outcome:
         chance = Watched(self.wide(seed), seed=seed) if way == "by chance" else None
         plan = self.compile(graph, way, chance)
         levels = [str(g.get("level", "single")) for g in plan.plan.groups]
@@ -123,7 +142,9 @@ class Bench:
         return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way]), chance)
 
     def _run(self, plan: CompiledPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a plan twice, with other inputs first, and return what the second run gives: what it does not write would be the first's."""
+        """Run a plan twice, with other inputs first, and return what the second run gives: what it does not write would
+        be the first's.
+        """
         dialect = plan.target.dialect
         if dialect not in self.devices:
             self.devices[dialect] = open_device(plan.target)
@@ -142,11 +163,15 @@ class Bench:
         found: Mapping[str, Any],
         allowed: Mapping[str, float],
     ) -> Outcome:
-        wrong = [r for r in (compare(name, found[name], expected[name], allowed[name]) for name in graph.outputs) if not r.ok]
+        wrong = [
+            r for r in (compare(name, found[name], expected[name], allowed[name]) for name in graph.outputs) if not r.ok
+        ]
         ill = bool(wrong) and self.ill_conditioned(graph, inputs, expected, wrong)
         return Outcome(way, _counted(levels), kernels, tuple(r.text for r in wrong), ill)
 
-    def ill_conditioned(self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]) -> bool:
+    def ill_conditioned(
+        self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]
+    ) -> bool:
         """Whether the declarations themselves, evaluated in single precision, are about as far off.
 
         What is exactly 0 may come out so by luck, so inputs are also moved by a rounding error.
@@ -155,7 +180,9 @@ class Bench:
         for trial in (inputs, *(_moved(inputs, seed) for seed in range(MOVES))):
             narrow = evaluate_graph(graph, self.registry, trial, np.float32)
             for r in wrong:
-                own[r.tensor] = max(own[r.tensor], compare(r.tensor, narrow[r.tensor], expected[r.tensor], r.tolerance).error)
+                own[r.tensor] = max(
+                    own[r.tensor], compare(r.tensor, narrow[r.tensor], expected[r.tensor], r.tolerance).error
+                )
         return all(r.error <= 8 * own[r.tensor] < inf for r in wrong)
 
 
@@ -167,4 +194,7 @@ def _moved(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return inputs with each float off by at most a rounding error of single precision."""
     rng = np.random.default_rng(seed)
     eps = float(np.finfo(np.float32).eps)
-    return {n: a * (1 + eps * rng.uniform(-1, 1, np.shape(a))) if np.asarray(a).dtype.kind == "f" else a for n, a in inputs.items()}
+    return {
+        n: a * (1 + eps * rng.uniform(-1, 1, np.shape(a))) if np.asarray(a).dtype.kind == "f" else a
+        for n, a in inputs.items()
+    }

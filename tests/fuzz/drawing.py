@@ -26,7 +26,9 @@ def drawn(chosen: int, first: int, count: int) -> Iterator[tuple[int, Graph]]:
 
 
 def shrunk(chosen: int, number: int, shows: Callable[[Graph], bool], most: int) -> Graph:
-    """Return the least graph that Hypothesis finds from graph `number` on for which `shows` holds; it is asked at most `most` times."""
+    """Return the least graph that Hypothesis finds from graph `number` on for which `shows` holds; it is asked at most
+    `most` times.
+    """
     batch, place = divmod(number, BATCH)
     least: list[Graph] = []
     fresh: list[Graph] = []
@@ -48,14 +50,18 @@ def shrunk(chosen: int, number: int, shows: Callable[[Graph], bool], most: int) 
 
     try:
         _engine(chosen, batch, look, (Phase.generate, Phase.shrink))
-    except BaseException as error:  # Hypothesis calls the least graph again and may find that the time for asking is over
+    except (
+        BaseException
+    ) as error:  # Hypothesis calls the least graph again and may find that the time for asking is over
         if not least:
             raise error
     return least[-1]
 
 
 def _batch(chosen: int, batch: int) -> list[Graph]:
-    """Return the graphs of a batch: of those that Hypothesis draws, which vary each other, the ones that begin in a way of their own."""
+    """Return the graphs of a batch: of those that Hypothesis draws, which vary each other, the ones that begin in a way
+    of their own.
+    """
     found: list[Graph] = []
     known: set[Hashable] = set()
 

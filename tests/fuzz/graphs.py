@@ -1,6 +1,7 @@
 """Random graphs of declared operations, weighted to the chains that networks are made of.
 
-Shapes are valid by construction: each kind of node draws attributes that fit its operand, and the declarations infer what comes out.
+Shapes are valid by construction: each kind of node draws attributes that fit its operand, and the declarations infer
+what comes out.
 """
 
 from __future__ import annotations

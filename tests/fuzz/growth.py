@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define, field
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from hypothesis import strategies as st
 
 from ..frontends.strategies import GraphBuilder
@@ -45,8 +45,8 @@ class Builder(GraphBuilder):
 class Growth:
     """A graph under construction.
 
-    `values` are the real-valued results so far, in order; `bounds` says how large the elements of each can be, about, and `exact` which
-    were computed without rounding, so that comparing them is no matter of luck.
+    `values` are the real-valued results so far, in order; `bounds` says how large the elements of each can be, about,
+    and `exact` which were computed without rounding, so that comparing them is no matter of luck.
     """
 
     draw: st.DrawFn
@@ -103,14 +103,18 @@ class Growth:
 
     def weight(self, terms: int, *shape: int) -> str:
         """Add a weight whose sums over `terms` products keep the magnitude of the other factor."""
-        return self.operand(*shape, scale=float(terms) ** -0.5) if self.pick((True, True, False)) else self.operand(*shape)
+        return (
+            self.operand(*shape, scale=float(terms) ** -0.5) if self.pick((True, True, False)) else self.operand(*shape)
+        )
 
     def places(self, extent: int, *shape: int) -> str:
         """Add integers that index an axis; some count from its end."""
         low = -extent if self.flag() else 0
         return self.build.array(self.build.rng.integers(low, extent, shape), self.pick((DType.I64, DType.I32)))
 
-    def grow(self, op: str, *inputs: str | None, bound: float | None = None, exact: bool = False, **attributes: Any) -> str:
+    def grow(
+        self, op: str, *inputs: str | None, bound: float | None = None, exact: bool = False, **attributes: Any
+    ) -> str:
         """Add a node of one real result, which later nodes may read; `bound` is by default that of the first operand."""
         result = self.build.node(op, *inputs, **attributes)
         self.keep(result, inputs, bound, exact)

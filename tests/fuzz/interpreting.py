@@ -1,4 +1,6 @@
-"""A graph through all passes up to normal forms, which are interpreted instead of lowered: no device, no rounding, milliseconds."""
+"""A graph through all passes up to normal forms, which are interpreted instead of lowered: no device, no rounding,
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,23 @@ from typing import Any
 import numpy as np
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
-from cuts.passes.base import run_passes
-from cuts.passes.groups import Group, Workshop
-from cuts.passes.legality import Policy
-from cuts.passes.pack import pack_constants
-from cuts.passes.partition import Partitioner, Remembered, partition
+from cuts.passes.fusion.groups import Group, Workshop
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.pack import pack_constants
+from cuts.passes.fusion.partition import Partitioner, Remembered, partition
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.split_reduction import Splitting, split_groups
+from cuts.passes.fusion.views import find_views
+from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
-from cuts.passes.programs import build_programs
-from cuts.passes.split import Splitting, split_groups
-from cuts.passes.views import find_views
 
 from ..fusion.build import run_groups
 from .chance import Chance
 
 
-def interpreted(graph: Graph, registry: Registry, chance: Chance, inputs: Mapping[str, Any]) -> tuple[Sequence[Group], dict[str, Any]]:
+def interpreted(
+    graph: Graph, registry: Registry, chance: Chance, inputs: Mapping[str, Any]
+) -> tuple[Sequence[Group], dict[str, Any]]:
     """Return the groups that chance makes of a graph, and the outputs that they compute."""
     graph = run_passes(graph, graph_passes(registry))
     evaluator = Remembered(chance.evaluator(chance.evaluator(None)))
@@ -32,5 +36,8 @@ def interpreted(graph: Graph, registry: Registry, chance: Chance, inputs: Mappin
     groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
     groups, views = split_groups(groups, views, splitting)
     groups, views, graph = pack_constants(groups, views, graph)
-    arrays = {name: np.asarray(value, float) if value.dtype.kind == "f" else value for name, value in {**graph.constants, **inputs}.items()}
+    arrays = {
+        name: np.asarray(value, float) if value.dtype.kind == "f" else value
+        for name, value in {**graph.constants, **inputs}.items()
+    }
     return groups, run_groups(list(groups), views, arrays)

@@ -69,7 +69,9 @@ def square_of_rows(growth: Growth, value: str) -> None:
     perm = (*range(len(batch)), len(batch) + 1, len(batch))
     turned = growth.grow("transpose", value, perm=perm, exact=True)
     made = growth.build.node("matmul", value, turned)
-    growth.grow("mul", made, growth.build.array(1.0 / inner / growth.bounds[value], growth.dtype), bound=growth.bounds[value])
+    growth.grow(
+        "mul", made, growth.build.array(1.0 / inner / growth.bounds[value], growth.dtype), bound=growth.bounds[value]
+    )
 
 
 def attention(growth: Growth, value: str) -> None:
@@ -86,7 +88,9 @@ def attention(growth: Growth, value: str) -> None:
 
 
 def normalisation(growth: Growth, value: str) -> None:
-    """Add a normalisation over the last axes, or over channels; epsilon keeps rows of equal elements from amplifying what is rounded."""
+    """Add a normalisation over the last axes, or over channels; epsilon keeps rows of equal elements from amplifying
+    what is rounded.
+    """
     shape = growth.shape(value)
     ops = ["softmax", "layer_norm", "rms_norm", "log_softmax"] + (
         ["batch_norm", "instance_norm", "group_norm", "lrn"] if len(shape) > 2 else []
@@ -94,7 +98,10 @@ def normalisation(growth: Growth, value: str) -> None:
     op = growth.pick(ops)
     if op in ("softmax", "log_softmax"):
         growth.grow(
-            op, value, axis=growth.number(-len(shape), len(shape) - 1), bound=1.0 if op == "softmax" else growth.bounds[value] * 2 + 4
+            op,
+            value,
+            axis=growth.number(-len(shape), len(shape) - 1),
+            bound=1.0 if op == "softmax" else growth.bounds[value] * 2 + 4,
         )
     elif op in ("layer_norm", "rms_norm"):
         axis = growth.number(0, len(shape) - 1)
@@ -109,7 +116,12 @@ def normalisation(growth: Growth, value: str) -> None:
 def _channel_norm(growth: Growth, value: str, op: str) -> None:
     channels = growth.shape(value)[1]
     if op == "batch_norm":
-        operands = (growth.positive(channels), growth.constant(channels), growth.constant(channels), growth.positive(channels))
+        operands = (
+            growth.positive(channels),
+            growth.constant(channels),
+            growth.constant(channels),
+            growth.positive(channels),
+        )
         growth.grow(op, value, *operands, bound=growth.bounds[value] * 4 + 4)
         return
     more = {"num_groups": growth.pick([g for g in (1, 2, channels) if channels % g == 0])} if op == "group_norm" else {}
@@ -124,7 +136,9 @@ def reduction(growth: Growth, value: str) -> None:
     terms = prod(growth.shape(value)[a] for a in axes)
     grows = terms if op in ("reduce_sum", "reduce_l1") else 1
     exact = op in ("reduce_max", "reduce_min")
-    growth.grow(op, value, axes=axes, keepdims=growth.flag(), exact=exact, bound=growth.bounds[value] * grows + 8 * (not exact))
+    growth.grow(
+        op, value, axes=axes, keepdims=growth.flag(), exact=exact, bound=growth.bounds[value] * grows + 8 * (not exact)
+    )
 
 
 def statistics(growth: Growth, value: str) -> None:
@@ -171,4 +185,11 @@ def cumulation(growth: Growth, value: str) -> None:
     """Add a cumulative sum along an axis."""
     shape = growth.shape(value)
     axis = growth.number(0, len(shape) - 1)
-    growth.grow("cumsum", value, axis=axis, exclusive=growth.flag(), reverse=growth.flag(), bound=growth.bounds[value] * shape[axis])
+    growth.grow(
+        "cumsum",
+        value,
+        axis=axis,
+        exclusive=growth.flag(),
+        reverse=growth.flag(),
+        bound=growth.bounds[value] * shape[axis],
+    )

@@ -1,4 +1,6 @@
-"""Kinds of nodes that move or choose elements, and pointwise ones: branches, residual connections, broadcasts, conditions."""
+"""Kinds of nodes that move or choose elements, and pointwise ones: branches, residual connections, broadcasts,
+conditions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,22 @@ from hypothesis import strategies as st
 from .growth import GREATEST, LARGEST, Growth
 
 #: Functions whose results are about as large as their operand.
-GENTLE = ("relu", "sigmoid", "tanh", "abs", "neg", "hard_swish", "erf", "gelu", "leaky_relu", "softplus", "elu", "swish", "sin", "mish")
+GENTLE = (
+    "relu",
+    "sigmoid",
+    "tanh",
+    "abs",
+    "neg",
+    "hard_swish",
+    "erf",
+    "gelu",
+    "leaky_relu",
+    "softplus",
+    "elu",
+    "swish",
+    "sin",
+    "mish",
+)
 #: Functions that round nothing.
 EXACT = ("relu", "abs", "neg")
 
@@ -40,7 +57,12 @@ def residual(growth: Growth, value: str) -> None:
     both = growth.bounds[value], growth.bounds[other]
     bound = both[0] * both[1] if op == "mul" else sum(both)
     pair = (value, other) if growth.flag() else (other, value)
-    growth.grow(op if bound < GREATEST else "max", *pair, exact=op in ("max", "min"), bound=min(bound, sum(both)) if op != "mul" else bound)
+    growth.grow(
+        op if bound < GREATEST else "max",
+        *pair,
+        exact=op in ("max", "min"),
+        bound=min(bound, sum(both)) if op != "mul" else bound,
+    )
 
 
 def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -65,16 +87,24 @@ def broadcast(growth: Growth, value: str) -> None:
 def condition(growth: Growth, value: str) -> None:
     """Choose between a value and another by a comparison of operands that are known to the last bit."""
     shape = growth.shape(value)
-    left = growth.pick(sorted(v for v in growth.exact if _broadcasts(growth.shape(v), shape)) or [growth.source(*shape)])
-    test = growth.build.node(growth.pick(("greater", "less_or_equal")), left, growth.operand(*(d if growth.flag() else 1 for d in shape)))
+    left = growth.pick(
+        sorted(v for v in growth.exact if _broadcasts(growth.shape(v), shape)) or [growth.source(*shape)]
+    )
+    test = growth.build.node(
+        growth.pick(("greater", "less_or_equal")), left, growth.operand(*(d if growth.flag() else 1 for d in shape))
+    )
     other = growth.operand(*(d if growth.flag() else 1 for d in shape))
     if _broadcasts(growth.build.types[test].shape, shape):
-        growth.grow("where", test, *((value, other) if growth.flag() else (other, value)), bound=max(4.0, growth.bounds[value]))
+        growth.grow(
+            "where", test, *((value, other) if growth.flag() else (other, value)), bound=max(4.0, growth.bounds[value])
+        )
 
 
 def position(growth: Growth, value: str) -> None:
     """Find where the greatest or least element stands along an axis, as a result or to gather by."""
-    exact = [v for v in growth.values if v in growth.exact and len(growth.shape(v))] or [growth.source(*growth.shape(value))]
+    exact = [v for v in growth.values if v in growth.exact and len(growth.shape(v))] or [
+        growth.source(*growth.shape(value))
+    ]
     chosen = growth.pick(exact[::-1])
     axis = growth.number(0, len(growth.shape(chosen)) - 1)
     found = growth.build.node(growth.pick(("argmax", "argmin")), chosen, axis=axis, keepdims=True)
@@ -95,7 +125,12 @@ def reshaping(growth: Growth, value: str) -> None:
     cut = growth.number(0, len(shape))
     a = growth.pick(divisors)
     b = growth.pick([d for d in divisors if size // a % d == 0])
-    options = [(prod(shape[:cut]), prod(shape[cut:])), (a, size // a), (a, b, size // a // b), (1, a, b, size // a // b)]
+    options = [
+        (prod(shape[:cut]), prod(shape[cut:])),
+        (a, size // a),
+        (a, b, size // a // b),
+        (1, a, b, size // a // b),
+    ]
     growth.grow("reshape", value, shape=growth.pick(options), exact=True)
 
 
@@ -105,16 +140,22 @@ def concatenation(growth: Growth, value: str) -> None:
     axis = growth.number(0, len(shape) - 1)
     fitting = [v for v in growth.values if _fits(growth.shape(v), shape, axis)]
     parts = [value] + [growth.pick([*fitting[::-1], None]) for _ in range(growth.number(1, 2))]
-    parts = [v if v is not None else growth.operand(*shape[:axis], growth.number(1, 3), *shape[axis + 1 :]) for v in parts]
+    parts = [
+        v if v is not None else growth.operand(*shape[:axis], growth.number(1, 3), *shape[axis + 1 :]) for v in parts
+    ]
     parts = list(growth.draw(st.permutations(parts)))
-    for _ in range(growth.pick((1, 1, 2))):  # the same parts in another order, or only some of them, as dense networks join them
+    for _ in range(
+        growth.pick((1, 1, 2))
+    ):  # the same parts in another order, or only some of them, as dense networks join them
         if sum(prod(growth.shape(p)) for p in parts) <= LARGEST:
             growth.grow("concat", *parts, axis=axis, exact=all(p in growth.exact for p in parts))
         parts = list(growth.draw(st.permutations(parts)))[: growth.number(2, len(parts))]
 
 
 def growing(growth: Growth, value: str) -> None:
-    """Join more and more results along an axis, as dense networks do: each part is computed from what was joined before."""
+    """Join more and more results along an axis, as dense networks do: each part is computed from what was joined
+    before.
+    """
     axis = growth.number(0, len(growth.shape(value)) - 1)
     op = growth.pick(GENTLE)
     parts = [growth.grow(each, value) for each in (op, growth.pick(GENTLE))]
@@ -228,7 +269,9 @@ def movements(growth: Growth, value: str) -> None:
 def turning(growth: Growth, value: str) -> None:
     """Turn one axis round."""
     axis = growth.number(0, len(growth.shape(value)) - 1)
-    growth.grow("slice", value, starts=(-1,), ends=(-growth.shape(value)[axis] - 1,), axes=(axis,), steps=(-1,), exact=True)
+    growth.grow(
+        "slice", value, starts=(-1,), ends=(-growth.shape(value)[axis] - 1,), axes=(axis,), steps=(-1,), exact=True
+    )
 
 
 def triangle(growth: Growth, value: str) -> None:
@@ -237,7 +280,9 @@ def triangle(growth: Growth, value: str) -> None:
 
 
 def conversion(growth: Growth, value: str) -> None:
-    """Convert to another type and back; half precision loses digits in both worlds alike only where it is the last thing to happen."""
+    """Convert to another type and back; half precision loses digits in both worlds alike only where it is the last
+    thing to happen.
+    """
     exact = growth.pick([v for v in growth.values if v in growth.exact] or [growth.source(*growth.shape(value))])
     whole = growth.build.node("cast", exact, to="i32")
     growth.grow("cast", whole, to=str(growth.dtype), bound=growth.bounds[exact], exact=True)

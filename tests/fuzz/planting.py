@@ -53,11 +53,15 @@ def _function(owner: object, name: str) -> FunctionType:
 
 
 def _compiled(source: str, original: FunctionType, module: ModuleType) -> FunctionType:
-    """Compile the changed text of a function in its module's names; decorators stay where they are, around the original."""
+    """Compile the changed text of a function in its module's names; decorators stay where they are, around the
+    original.
+    """
     lines = source.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("def "))
     scope: dict[str, object] = {}
-    code = compile("from __future__ import annotations\n" + "\n".join(lines[start:]), f"<planted in {module.__name__}>", "exec")
+    code = compile(
+        "from __future__ import annotations\n" + "\n".join(lines[start:]), f"<planted in {module.__name__}>", "exec"
+    )
     exec(code, dict(vars(module)), scope)
     made = scope[original.__name__]
     assert isinstance(made, FunctionType)

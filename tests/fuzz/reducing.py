@@ -1,4 +1,6 @@
-"""Cutting a graph down: one output, and inputs in the place of computed values, as long as it still shows what is looked for."""
+"""Cutting a graph down: one output, and inputs in the place of computed values, as long as it still shows what is
+looked for.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,14 @@ def reduced(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Gr
 
 
 def _candidates(graph: Graph) -> Iterator[Graph]:
-    """Yield graphs with one output only, with what an output is computed from instead of it, and with results of a node as inputs."""
+    """Yield graphs with one output only, with what an output is computed from instead of it, and with results of a node
+    as inputs.
+    """
     if len(graph.outputs) > 1:
         yield from (_needed(evolve(graph, outputs=(output,))) for output in graph.outputs)
-        yield from (_needed(evolve(graph, outputs=tuple(v for v in graph.outputs if v != output))) for output in graph.outputs)
+        yield from (
+            _needed(evolve(graph, outputs=tuple(v for v in graph.outputs if v != output))) for output in graph.outputs
+        )
     producer = graph.producer()
     earlier = dict.fromkeys(v for output in graph.outputs for v in producer[output].operands if v in producer)
     yield from (_needed(evolve(graph, outputs=(value,))) for value in earlier)

@@ -1,4 +1,6 @@
-"""What a worker process does for the fuzzer: it checks one graph after another, with a planted bug where one is asked for."""
+"""What a worker process does for the fuzzer: it checks one graph after another, with a planted bug where one is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Fuzzer:
         self._benches: dict[str, Bench] = {}
 
     def check(self, target: str, text: str, seed: int, ways: tuple[str, ...] = WAYS) -> Report:
-        """Compute a graph in some ways. An error is part of the report; the process ends behind one that no pass raised."""
+        """Compute a graph in some ways. An error is part of the report; the process ends behind one that no pass
+        raised.
+        """
         bench = self._benches.setdefault(target, Bench(target))
         start = time.monotonic()
         try:

@@ -10,7 +10,7 @@ from cuts.bench.fuzz import SERVICE, checked
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.ir.graph import Graph
 from cuts.ir.verify_graph import verify_graph
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.verify import compare
@@ -109,7 +109,10 @@ def test_rounding_explains_what_it_may_make_and_no_more() -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_has_its_place(bug: Bug) -> None:
     original, changed = mutated(bug)
-    assert original.__code__.co_code != changed.__code__.co_code or original.__code__.co_consts != changed.__code__.co_consts
+    assert (
+        original.__code__.co_code != changed.__code__.co_code
+        or original.__code__.co_consts != changed.__code__.co_consts
+    )
 
 
 def test_a_planted_bug_is_found() -> None:

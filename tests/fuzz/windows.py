@@ -38,19 +38,28 @@ def convolution(growth: Growth, value: str) -> None:
 
 
 def separable(growth: Growth, value: str) -> None:
-    """Add a depthwise convolution and a dense one of single pixels, the pair as in mobile networks, with a turn between."""
+    """Add a depthwise convolution and a dense one of single pixels, the pair as in mobile networks, with a turn
+    between.
+    """
     _, channels, *spatial = growth.shape(value)
     kernel, dilations = _windows(growth, tuple(spatial))
     pads = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilations, strict=True)) * 2
     weight = growth.weight(prod(kernel), channels, 1, *kernel)
-    between = growth.grow("conv", value, weight, pads=pads, dilations=dilations, groups=channels, bound=growth.bounds[value] * 4)
+    between = growth.grow(
+        "conv", value, weight, pads=pads, dilations=dilations, groups=channels, bound=growth.bounds[value] * 4
+    )
     if growth.flag():
         between = growth.grow("relu", between)
     if growth.pick((False, False, True)):
         turning(growth, between)
         between = growth.values[-1]
     filters = growth.pick((1, 2, 6))
-    growth.grow("conv", between, growth.weight(channels, filters, channels, *(1 for _ in kernel)), bound=growth.bounds[value] * 8)
+    growth.grow(
+        "conv",
+        between,
+        growth.weight(channels, filters, channels, *(1 for _ in kernel)),
+        bound=growth.bounds[value] * 8,
+    )
 
 
 def transposed_convolution(growth: Growth, value: str) -> None:
@@ -63,7 +72,14 @@ def transposed_convolution(growth: Growth, value: str) -> None:
     pads = tuple(min(1, (d * (k - 1)) // 2) if growth.flag() else 0 for k, d in zip(kernel, dilations, strict=True)) * 2
     weight = growth.weight(channels // groups * prod(kernel), channels, growth.pick((1, 2, 3)), *kernel)
     growth.grow(
-        "conv_transpose", value, weight, strides=strides, pads=pads, dilations=dilations, groups=groups, bound=growth.bounds[value] * 4
+        "conv_transpose",
+        value,
+        weight,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=groups,
+        bound=growth.bounds[value] * 4,
     )
 
 
@@ -80,7 +96,15 @@ def pooling(growth: Growth, value: str) -> None:
     more = {"count_include_pad": growth.flag()} if op == "average_pool" else {}
     ceil = growth.flag()
     growth.grow(
-        op, value, kernel_shape=kernel, strides=strides, dilations=dilations, pads=pads, ceil_mode=ceil, exact=op == "max_pool", **more
+        op,
+        value,
+        kernel_shape=kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        ceil_mode=ceil,
+        exact=op == "max_pool",
+        **more,
     )
 
 
@@ -94,7 +118,14 @@ def resizing(growth: Growth, value: str) -> None:
     mode = growth.pick(("half_pixel", "asymmetric", "align_corners"))
     op = growth.pick(("resize_nearest", "resize_linear"))
     more = {"nearest_mode": growth.pick(("round_prefer_floor", "floor", "ceil"))} if op == "resize_nearest" else {}
-    growth.grow(op, value, sizes=(batch, channels, *sizes), coordinate_transformation_mode=mode, exact=op == "resize_nearest", **more)
+    growth.grow(
+        op,
+        value,
+        sizes=(batch, channels, *sizes),
+        coordinate_transformation_mode=mode,
+        exact=op == "resize_nearest",
+        **more,
+    )
     if twice:
         pooling(growth, growth.values[-1])
 
@@ -112,7 +143,9 @@ def shuffling(growth: Growth, value: str) -> None:
 
 
 def block(growth: Growth, value: str) -> None:
-    """Add a residual block: two convolutions that keep the shape, with a norm and an activation between, and the value itself added."""
+    """Add a residual block: two convolutions that keep the shape, with a norm and an activation between, and the value
+    itself added.
+    """
     _, channels, *spatial = growth.shape(value)
     kernel = tuple(growth.pick((3, 1)) for _ in spatial)
     width = growth.pick((1, 2, channels))
@@ -123,7 +156,11 @@ def block(growth: Growth, value: str) -> None:
         made = growth.grow("batch_norm", made, *statistics, bound=growth.bounds[value] * 4 + 4)
     made = growth.grow(growth.pick(("relu", "tanh", "hard_swish")), made)
     made = growth.grow(
-        "conv", made, growth.weight(width * prod(kernel), channels, width, *kernel), pads=pads, bound=growth.bounds[value] * 8
+        "conv",
+        made,
+        growth.weight(width * prod(kernel), channels, width, *kernel),
+        pads=pads,
+        bound=growth.bounds[value] * 8,
     )
     if growth.flag():
         growth.grow("add", made, value, bound=growth.bounds[made] + growth.bounds[value])
@@ -147,7 +184,11 @@ def folded(growth: Growth, value: str) -> None:
     """Join the spatial axes, or divide the last one, and add windows over what comes out."""
     batch, channels, *spatial = growth.shape(value)
     options = [(batch, channels, prod(spatial)), (batch, channels * spatial[0], prod(spatial[1:]))]
-    options += [(batch, channels, *spatial[:-1], d, spatial[-1] // d) for d in (2, 4) if spatial[-1] % d == 0 and len(spatial) < 3]
+    options += [
+        (batch, channels, *spatial[:-1], d, spatial[-1] // d)
+        for d in (2, 4)
+        if spatial[-1] % d == 0 and len(spatial) < 3
+    ]
     made = growth.grow(growth.pick(("relu", "neg", "sin")), value)
     made = growth.grow("reshape", made, shape=growth.pick(options))
     if growth.flag():

@@ -1,4 +1,6 @@
-"""A small model like BERT: embeddings of words, places and segments, encoder layers with norms behind, a pooled classifier."""
+"""A small model like BERT: embeddings of words, places and segments, encoder layers with norms behind, a pooled
+classifier.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,12 @@ def _dense(net: Network, x: str, name: str, features: int, results: int) -> str:
 def _layer(net: Network, h: str, mark: str) -> str:
     heads = []
     for name in "qkv":
-        net.op("reshape", _dense(net, h, mark + name, WIDTH, WIDTH), out=f"{mark}{name}.split", shape=(2, TOKENS, HEADS, WIDTH // HEADS))
+        net.op(
+            "reshape",
+            _dense(net, h, mark + name, WIDTH, WIDTH),
+            out=f"{mark}{name}.split",
+            shape=(2, TOKENS, HEADS, WIDTH // HEADS),
+        )
         heads.append(net.op("transpose", f"{mark}{name}.split", out=f"{mark}{name}.heads", perm=(0, 2, 1, 3)))
     net.op("attention", *heads, "mask", out=f"{mark}mixed")
     net.op("transpose", f"{mark}mixed", out=f"{mark}turned", perm=(0, 2, 1, 3))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from cuts.ir.source import Source
 from cuts.ops import Instance, Registry
-from cuts.ops.adjoint import Adjoint, adjoint
-from cuts.ops.declare import declare
+from cuts.ops.gradient.adjoint import Adjoint, adjoint
+from cuts.ops.gradient.declare import declare
 from cuts.ops.reference import evaluate
 from cuts.tests.operations import Use
 
@@ -41,7 +41,9 @@ def check(use: Use) -> None:
         if value.dtype.kind == "f":
             expected = differences(lambda v: evaluate(instance.program, v), values, operand, seeds)
             found = gradients.get(operand, 0 * expected)
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=f"{use.op}: gradient of {operand}")
+            np.testing.assert_allclose(
+                found, expected, rtol=1e-5, atol=1e-6, err_msg=f"{use.op}: gradient of {operand}"
+            )
 
 
 Values = Mapping[str, Any]
@@ -53,7 +55,9 @@ def derived(instance: Instance, values: Values, outputs: Values, seeds: Values) 
     if not found.found:
         return {}
     again = read_back(found)
-    operands = [seeds[found.given[n]] if n in found.given else values.get(n, outputs.get(n)) for n in found.program.inputs]
+    operands = [
+        seeds[found.given[n]] if n in found.given else values.get(n, outputs.get(n)) for n in found.program.inputs
+    ]
     gradients = evaluate(again.program, dict(zip(again.inputs, operands, strict=True)))
     return {operand: gradients[name] for operand, name in zip(found.found.values(), again.outputs, strict=True)}
 

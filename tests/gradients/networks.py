@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define, field
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType, dtype_of_numpy
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 
 
 @define
@@ -77,7 +77,11 @@ def resnet() -> Network:
 
 #: The blocks of the residual network: name, channels in, channels out.
 BLOCKS = (("one", 4, 4), ("two", 4, 6))
-STATISTICS = {f"{conv}.{what}": f"{conv}.new_{what}" for conv in ("stem", "one.a", "one.b", "two.a", "two.b") for what in ("mean", "var")}
+STATISTICS = {
+    f"{conv}.{what}": f"{conv}.new_{what}"
+    for conv in ("stem", "one.a", "one.b", "two.a", "two.b")
+    for what in ("mean", "var")
+}
 
 
 def _normalised(net: Network, x: str, name: str, features: int, results: int, stride: tuple[int, int] = (1, 1)) -> None:
@@ -87,7 +91,16 @@ def _normalised(net: Network, x: str, name: str, features: int, results: int, st
     scale, bias = net.weight(f"{name}.scale", results, shift=1.0), net.weight(f"{name}.bias", results)
     mean = net.constant(f"{name}.mean", np.zeros(results, np.float32))
     var = net.constant(f"{name}.var", np.ones(results, np.float32))
-    net.op("batch_norm_training", f"{name}.y", scale, bias, mean, var, out=f"{name}.norm {name}.new_mean {name}.new_var", unbiased=True)
+    net.op(
+        "batch_norm_training",
+        f"{name}.y",
+        scale,
+        bias,
+        mean,
+        var,
+        out=f"{name}.norm {name}.new_mean {name}.new_var",
+        unbiased=True,
+    )
 
 
 def classify(net: Network, x: str, features: int, classes: int) -> None:
@@ -105,7 +118,9 @@ def torch_resnet(p: Mapping[str, Any], x: Any, target: Any) -> Any:
 
     def conv(value: Any, name: str, stride: int = 1) -> Any:
         y = f.conv2d(value, p[name], padding=1, stride=stride)
-        return f.batch_norm(y, p[f"{name}.mean"], p[f"{name}.var"], p[f"{name}.scale"], p[f"{name}.bias"], training=True, momentum=0.1)
+        return f.batch_norm(
+            y, p[f"{name}.mean"], p[f"{name}.var"], p[f"{name}.scale"], p[f"{name}.bias"], training=True, momentum=0.1
+        )
 
     h = f.max_pool2d(f.relu(conv(x, "stem")), 3, 2, 1)
     for name, features, results in BLOCKS:
@@ -156,7 +171,9 @@ def transformer(tokens: int = 5, width: int = 8, heads: int = 2, vocabulary: int
 
 def layer_norm(net: Network, x: str, name: str, width: int) -> str:
     """Add a layer norm with parameters of its own."""
-    return net.op("layer_norm", x, net.weight(f"{name}.scale", width, shift=1.0), net.weight(f"{name}.bias", width), out=name)
+    return net.op(
+        "layer_norm", x, net.weight(f"{name}.scale", width, shift=1.0), net.weight(f"{name}.bias", width), out=name
+    )
 
 
 def torch_transformer(p: Mapping[str, Any], ids: Any, target: Any, heads: int = 2) -> Any:
@@ -199,5 +216,7 @@ def torch_lstm(p: Mapping[str, Any], x: Any, target: Any) -> Any:
     order = torch.cat([torch.arange(k * 5, k * 5 + 5) for k in (0, 2, 3, 1)])
     w, r, b = p["w"][0][order], p["r"][0][order], p["b"][0]
     h = c = torch.zeros(2, 5, dtype=x.dtype)
-    _, last, _ = torch._VF.lstm(x, (h[None], c[None]), [w, r, b[:20][order], b[20:][order]], True, 1, 0.0, True, False, False)
+    _, last, _ = torch._VF.lstm(
+        x, (h[None], c[None]), [w, r, b[:20][order], b[20:][order]], True, 1, 0.0, True, False, False
+    )
     return f.cross_entropy(last[0] @ p["fc"] + p["fc.bias"], target)

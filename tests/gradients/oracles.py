@@ -136,7 +136,9 @@ ORACLES: dict[str, Oracle] = {
 #: Operations without an oracle, and why; finite differences stand alone.
 WITHOUT = {
     **dict.fromkeys(("winograd_input", "winograd_filter", "winograd_output"), "a step of Winograd's algorithm"),
-    **dict.fromkeys(("fourier_input", "fourier_filter", "fourier_output"), "a step of convolution by Fourier transforms"),
+    **dict.fromkeys(
+        ("fourier_input", "fourier_filter", "fourier_output"), "a step of convolution by Fourier transforms"
+    ),
     **dict.fromkeys(("octave_conv", "rotary", "tensor_scatter", "reverse_sequence"), "PyTorch has no such operation"),
     **dict.fromkeys(("ceil", "floor", "round", "sign", "trunc"), "the derivative is zero everywhere"),
     **dict.fromkeys(("deform_conv", "roi_align"), "torchvision's, which need not fit the PyTorch that is here"),

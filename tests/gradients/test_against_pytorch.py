@@ -1,4 +1,6 @@
-"""Results and derived gradients equal PyTorch's on the same inputs, also where the two could differ: ties, padding, reductions."""
+"""Results and derived gradients equal PyTorch's on the same inputs, also where the two could differ: ties, padding,
+reductions.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ TIED = [
 def computed(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
     """Return what the declared operation computes by result, and the derived one by operand."""
     bench, mark = bench_of([use], backward=True), f"{use.op} 0."
-    given = {mark + name: value for name, value in values.items()} | {f"{mark}d{name}": seed for name, seed in seeds.items()}
+    given = {mark + name: value for name, value in values.items()} | {
+        f"{mark}d{name}": seed for name, seed in seeds.items()
+    }
     results = evaluate_graph(bench.graph, bench.spec.registry, given)
     return {name.removeprefix(mark).removeprefix("gradient.d"): value for name, value in results.items()}
 

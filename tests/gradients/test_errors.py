@@ -1,4 +1,6 @@
-"""A gradient that cannot be had says which operation stands in the way and why; requests that make no sense say what was expected."""
+"""A gradient that cannot be had says which operation stands in the way and why; requests that make no sense say what
+was expected.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,23 @@ def through(op: str, **attributes: object) -> cuts.Graph:
 
 def test_an_integer_result_names_the_operation() -> None:
     with pytest.raises(
-        cuts.CutsError, match=r"with respect to 'x': node 'n0': the result of argmax is of type i64, which has no derivative"
+        cuts.CutsError,
+        match=r"with respect to 'x': node 'n0': the result of argmax is of type i64, which has no derivative",
     ):
         cuts.grad(through("argmax", axis=1), wrt=["x"])
 
 
 def test_a_derivative_that_is_zero_everywhere_names_the_operation() -> None:
-    with pytest.raises(cuts.CutsError, match=r"node 'n0': the derivative of floor with respect to 'x' is zero everywhere"):
+    with pytest.raises(
+        cuts.CutsError, match=r"node 'n0': the derivative of floor with respect to 'x' is zero everywhere"
+    ):
         cuts.grad(through("floor"), wrt=["x"])
 
 
 def test_a_condition_has_no_gradient() -> None:
-    with pytest.raises(cuts.CutsError, match=r"node 'n0': the result of is_nan is of type bool, which has no derivative"):
+    with pytest.raises(
+        cuts.CutsError, match=r"node 'n0': the result of is_nan is of type bool, which has no derivative"
+    ):
         cuts.grad(through("is_nan"), wrt=["x"])
 
 
@@ -56,7 +63,10 @@ def test_a_value_beside_the_loss_is_named() -> None:
         ({"wrt": ["y"]}, r"graph 'g' has no value 'y'"),
         ({}, r"the loss depends on no constant that could be trained"),
         ({"wrt": ["z"], "optimiser": cuts.SGD()}, r"'z' is computed, no optimiser can change it"),
-        ({"wrt": ["x"], "updates": {"z": "loss"}}, r"updates: expected an input or constant and a value, found 'z': 'loss'"),
+        (
+            {"wrt": ["x"], "updates": {"z": "loss"}},
+            r"updates: expected an input or constant and a value, found 'z': 'loss'",
+        ),
     ],
 )
 def test_requests_that_make_no_sense(arguments: dict[str, object], message: str) -> None:

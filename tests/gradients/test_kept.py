@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import cuts
 import pytest
-from cuts.ops.inference import Instances
+from cuts.ops.language.inference import Instances
 
 from .bert import bert
 from .networks import Network, lstm_classifier, resnet, transformer
@@ -30,7 +30,9 @@ def test_a_gradient_reads_values_of_the_graph_and_gradients_only(make: Callable[
 def test_the_gradients_of_a_node_are_one_operation(make: Callable[[], Network]) -> None:
     graph = make().graph("loss")
     training = cuts.grad(graph)
-    backward = [node for node in training.graph.nodes if node.name not in {n.name for n in graph.nodes} and node.op != "sum"]
+    backward = [
+        node for node in training.graph.nodes if node.name not in {n.name for n in graph.nodes} and node.op != "sum"
+    ]
     forward = Counter(node.name.split(".")[0] for node in backward)
     assert set(forward.values()) == {1}
     assert set(forward) <= {node.name for node in graph.nodes}
@@ -40,7 +42,12 @@ def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
     net = Network("layers")
     net.input("x", 4, 8)
     for op in ("layer_norm", "tanh"):
-        net.op(op, net.nodes[-1].outputs[0] if net.nodes else "x", *([net.weight("scale", 8)] if op == "layer_norm" else []), out=op)
+        net.op(
+            op,
+            net.nodes[-1].outputs[0] if net.nodes else "x",
+            *([net.weight("scale", 8)] if op == "layer_norm" else []),
+            out=op,
+        )
     net.op("reduce_sum", "tanh", out="loss", keepdims=False)
     training = cuts.grad(net.graph("loss"), wrt=["x"])
     by_op = {node.op.split("_grad")[0]: node for node in training.graph.nodes if "_grad" in node.op}
@@ -56,10 +63,13 @@ def test_memory_of_a_value_is_free_after_its_last_gradient() -> None:
     net.input("x", 64, 64)
     value = "x"
     for number in range(8):
-        value = net.op("tanh", net.op("matmul", value, net.weight(f"w{number}", 64, 64), out=f"m{number}"), out=f"t{number}")
+        value = net.op(
+            "tanh", net.op("matmul", value, net.weight(f"w{number}", 64, 64), out=f"m{number}"), out=f"t{number}"
+        )
     net.op("reduce_sum", value, out="loss", keepdims=False)
     one = 64 * 64 * 4
     plan = cuts.grad(net.graph("loss"), wrt=["x"]).build("opencl").plan
     constants = sum(array.nbytes for array in plan.constants.values())
-    # Eight activations are kept at once, and one gradient beside them; each of the others takes the place of an activation.
+    # Eight activations are kept at once, and one gradient beside them; each of the others takes the place of an
+    # activation.
     assert plan.arena - constants <= 9 * one + 1024

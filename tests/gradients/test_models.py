@@ -1,4 +1,6 @@
-"""Whole models: every graph that the `onnx` package carries has a training graph, whose work is what backpropagation costs."""
+"""Whole models: every graph that the `onnx` package carries has a training graph, whose work is what backpropagation
+costs.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ from pathlib import Path
 
 import cuts
 import pytest
-from cuts.driver import load_model, load_spec
+from cuts.compile.loading import load_model, load_spec
 from cuts.ir.graph import Graph, Node
 from cuts.ops.costs import program_costs
-from cuts.ops.inference import Instances
+from cuts.ops.language.inference import Instances
 from cuts.tests.models import light_models
 
 SMALL = ("light_squeezenet", "light_shufflenet", "light_resnet50")
@@ -27,4 +29,6 @@ def test_backward_costs_about_twice_forward(path: Path) -> None:
     forward = flops(training.graph, graph.nodes, instances)
     whole = flops(training.graph, training.graph.nodes, instances)
     assert 2.4 < whole / forward < 3.3
-    assert set(training.gradients) == {name for name, array in graph.constants.items() if array.dtype.kind == "f" and array.ndim}
+    assert set(training.gradients) == {
+        name for name, array in graph.constants.items() if array.dtype.kind == "f" and array.ndim
+    }

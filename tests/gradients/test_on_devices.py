@@ -58,7 +58,9 @@ def test_backward_of_rows_and_windows(op: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "kind"), [("resnet", "momentum"), ("bert", "nesterov"), ("transformer", "adam"), ("lstm", "adamw")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("resnet", "momentum"), ("bert", "nesterov"), ("transformer", "adam"), ("lstm", "adamw")]
+)
 def test_three_steps_of_a_small_network_equal_pytorch(name: str, kind: str, device: str) -> None:
     make, oracle = NETWORKS[name]
     net = make()
@@ -68,6 +70,6 @@ def test_three_steps_of_a_small_network_equal_pytorch(name: str, kind: str, devi
     expected_losses, expected = torch_training(net, oracle, kind, data)
     assert losses == pytest.approx(expected_losses, rel=1e-4)
     compared = [value for value in training.carried if value in expected]
-    assert {value: np.abs(state[value] - expected[value]).max() / np.abs(expected[value]).max() for value in compared} == {
-        value: pytest.approx(0, abs=1e-4) for value in compared
-    }
+    assert {
+        value: np.abs(state[value] - expected[value]).max() / np.abs(expected[value]).max() for value in compared
+    } == {value: pytest.approx(0, abs=1e-4) for value in compared}

@@ -39,7 +39,12 @@ def test_gradients_of_convolutions_of_any_shape(data: st.DataObject) -> None:
     dilations = [draw(1, 2) for _ in range(rank)]
     pads = [draw(0, 2) for _ in range(2 * rank)]
     size = [draw(1, 6 if rank == 1 else 4) for _ in range(rank)]
-    assume(all(s + pads[j] + pads[rank + j] > d * (k - 1) for j, (s, k, d) in enumerate(zip(size, kernel, dilations, strict=True))))
+    assume(
+        all(
+            s + pads[j] + pads[rank + j] > d * (k - 1)
+            for j, (s, k, d) in enumerate(zip(size, kernel, dilations, strict=True))
+        )
+    )
     channels, filters = groups * draw(1, 2), groups * draw(1, 2)
     strides = tuple(draw(1, 3) for _ in range(rank))
     shapes = (draw(1, 2), channels, *size), (filters, channels // groups, *kernel)

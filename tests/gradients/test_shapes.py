@@ -66,7 +66,9 @@ def norm(draw: Draw) -> Use:
 def reshape(draw: Draw) -> Use:
     factors = [draw(1, 3) for _ in range(4)]
     cut, other = draw(1, 3), draw(1, 3)
-    return uses("reshape", (prod(factors[:cut]), prod(factors[cut:])), shape=(prod(factors[:other]), prod(factors[other:])))
+    return uses(
+        "reshape", (prod(factors[:cut]), prod(factors[cut:])), shape=(prod(factors[:other]), prod(factors[other:]))
+    )
 
 
 def piece(draw: Draw) -> Use:
@@ -75,7 +77,11 @@ def piece(draw: Draw) -> Use:
     high = min(size, max(high, low + 1))
     low = high - 1 if low == high else low
     return uses(
-        "slice", (size, 2), starts=(low,) if step > 0 else (high - 1,), ends=(high,) if step > 0 else (low - 1 - size,), steps=(step,)
+        "slice",
+        (size, 2),
+        starts=(low,) if step > 0 else (high - 1,),
+        ends=(high,) if step > 0 else (low - 1 - size,),
+        steps=(step,),
     )
 
 
@@ -108,16 +114,31 @@ def split(draw: Draw) -> Use:
 
 
 def octave(draw: Draw) -> Use:
-    n, (c, d, k, m), (p, q), (r, s) = draw(1, 2), [draw(1, 2) for _ in range(4)], (draw(1, 2), draw(1, 2)), (2 * draw(0, 1) + 1, 3)
-    return uses("octave_conv", (n, c, 2 * p, 2 * q), (n, d, p, q), (k, c, r, s), (k, d, r, s), (m, c, r, s), (m, d, r, s))
+    n, (c, d, k, m), (p, q), (r, s) = (
+        draw(1, 2),
+        [draw(1, 2) for _ in range(4)],
+        (draw(1, 2), draw(1, 2)),
+        (2 * draw(0, 1) + 1, 3),
+    )
+    return uses(
+        "octave_conv", (n, c, 2 * p, 2 * q), (n, d, p, q), (k, c, r, s), (k, d, r, s), (m, c, r, s), (m, d, r, s)
+    )
 
 
 def recurrence(draw: Draw) -> Use:
     op, gates = (("rnn", 1), ("lstm", 4), ("gru", 3))[draw(0, 2)]
     steps, batch, features, hidden, both = draw(1, 3), draw(1, 2), draw(1, 2), draw(1, 2), draw(0, 1)
     rows, lengths = gates * hidden, i64(batch) if draw(0, 1) else None
-    operands = (steps, batch, features), (1 + both, rows, features), (1 + both, rows, hidden), (1 + both, 2 * rows), lengths
-    return uses(op, *operands, direction="bidirectional" if both else "reverse" if draw(0, 1) else "forward", classes=steps + 1)
+    operands = (
+        (steps, batch, features),
+        (1 + both, rows, features),
+        (1 + both, rows, hidden),
+        (1 + both, 2 * rows),
+        lengths,
+    )
+    return uses(
+        op, *operands, direction="bidirectional" if both else "reverse" if draw(0, 1) else "forward", classes=steps + 1
+    )
 
 
 def fourier_output(draw: Draw) -> Use:
@@ -153,7 +174,9 @@ def resized(draw: Draw, use: Use) -> Use | None:
         return None
 
 
-@pytest.mark.parametrize("use", [use for use in (*DIFFERENTIABLE, *SCALAR) if use.op not in LINKED], ids=lambda use: use.op)
+@pytest.mark.parametrize(
+    "use", [use for use in (*DIFFERENTIABLE, *SCALAR) if use.op not in LINKED], ids=lambda use: use.op
+)
 @given(data=st.data())
 @settings(max_examples=3, suppress_health_check=[HealthCheck.filter_too_much])
 def test_gradients_at_other_sizes(use: Use, data: st.DataObject) -> None:

@@ -1,4 +1,6 @@
-"""Derived gradients are what an expert would write: textbook operation counts, no detours, declarations that print and come back."""
+"""Derived gradients are what an expert would write: textbook operation counts, no detours, declarations that print and
+come back.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ import pytest
 from cuts.ir.source import Source
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
-from cuts.ops.adjoint import Adjoint, adjoint
 from cuts.ops.costs import program_costs
-from cuts.ops.declare import declare
-from cuts.ops.gradients import Gradients
-from cuts.ops.parser import parse
-from cuts.ops.printer import print_declaration
+from cuts.ops.gradient.adjoint import Adjoint, adjoint
+from cuts.ops.gradient.declare import declare
+from cuts.ops.gradient.gradients import Gradients
+from cuts.ops.language.parser import parse
+from cuts.ops.language.printer import print_declaration
 from cuts.ops.reference import evaluate
 from cuts.tests.operations import REGISTRY, Use, f32, uses
 
@@ -43,7 +45,9 @@ def flops(found: Adjoint) -> int:
         (H, 3, {"pads": (1, 1, 1, 1), "strides": (2, 2)}, 2),
     ],
 )
-def test_convolution_backward_has_the_textbook_count(size: int, kernel: int, attributes: dict[str, tuple[int, ...]], groups: int) -> None:
+def test_convolution_backward_has_the_textbook_count(
+    size: int, kernel: int, attributes: dict[str, tuple[int, ...]], groups: int
+) -> None:
     use = uses("conv", (N, C, size, size), (K, C // groups, kernel, kernel), groups=groups, **attributes)
     _, _, p, q = use.instance.output_types[0].shape
     textbook = 2 * N * K * (C // groups) * p * q * kernel * kernel
@@ -51,8 +55,12 @@ def test_convolution_backward_has_the_textbook_count(size: int, kernel: int, att
     assert flops(gradient(use, "w")) == textbook
 
 
-@pytest.mark.parametrize(("rank", "kernel", "stride", "pad"), [(1, 3, 1, 1), (1, 3, 2, 1), (3, 3, 1, 1), (3, 3, 2, 1), (3, 2, 2, 0)])
-def test_convolution_backward_has_the_textbook_count_along_any_number_of_axes(rank: int, kernel: int, stride: int, pad: int) -> None:
+@pytest.mark.parametrize(
+    ("rank", "kernel", "stride", "pad"), [(1, 3, 1, 1), (1, 3, 2, 1), (3, 3, 1, 1), (3, 3, 2, 1), (3, 2, 2, 0)]
+)
+def test_convolution_backward_has_the_textbook_count_along_any_number_of_axes(
+    rank: int, kernel: int, stride: int, pad: int
+) -> None:
     shapes = (N, C, *(H,) * rank), (K, C, *(kernel,) * rank)
     use = uses("conv", *shapes, strides=(stride,) * rank, pads=(pad,) * 2 * rank)
     textbook = 2 * use.instance.output_types[0].size * C * kernel**rank
@@ -92,17 +100,23 @@ def test_attention_backward_is_five_matrix_products() -> None:
     heads, m, n, e, f = 2, 16, 24, 8, 12
     use = uses("attention", (1, heads, m, e), (1, heads, n, e), (1, heads, n, f))
     products = 2 * heads * m * n * (3 * e + 2 * f)  # scores again, dq, dk, and d(weights), dv
-    assert products <= flops(derive(use.instance)) <= products + 16 * heads * m * n + 8 * heads * (m * e + n * e + n * f)
+    assert (
+        products <= flops(derive(use.instance)) <= products + 16 * heads * m * n + 8 * heads * (m * e + n * e + n * f)
+    )
 
 
 def test_broadcasts_become_sums_and_sums_broadcasts() -> None:
     bias = gradient(uses("conv", (N, C, H, H), (K, C, 3, 3), (K,)), "b").program
     assert [(s.combine, len(s.reduce)) for s in bias.statements] == [("sum", 3)]
     total = gradient(uses("reduce_sum", (3, 4), axes=(1,)), "x").program
-    assert [(s.combine, flops(gradient(uses("reduce_sum", (3, 4), axes=(1,)), "x"))) for s in total.statements] == [(None, 0)]
+    assert [(s.combine, flops(gradient(uses("reduce_sum", (3, 4), axes=(1,)), "x"))) for s in total.statements] == [
+        (None, 0)
+    ]
 
 
-@pytest.mark.parametrize(("shape", "other"), [((4, 6), (3, 8)), ((2, 3, 4), (4, 6)), ((6, 5), (5, 3, 2)), ((30,), (2, 3, 5))])
+@pytest.mark.parametrize(
+    ("shape", "other"), [((4, 6), (3, 8)), ((2, 3, 4), (4, 6)), ((6, 5), (5, 3, 2)), ((30,), (2, 3, 5))]
+)
 def test_a_reshape_is_undone_without_a_sum(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
     program = gradient(uses("reshape", shape, shape=other), "x").program
     assert [(s.combine, s.body.__class__.__name__) for s in program.statements] == [(None, "Read")]
@@ -127,7 +141,11 @@ def test_a_derived_declaration_prints_and_comes_back(use: Use) -> None:
         .instantiate([derive(use.instance).program.tensors[n] for n in derive(use.instance).program.inputs])
     )
     first = declare("gradient", "a gradient", again.program)
-    second = Registry().extend(Source("g", first))["gradient"].instantiate([again.program.tensors[n] for n in again.program.inputs])
+    second = (
+        Registry()
+        .extend(Source("g", first))["gradient"]
+        .instantiate([again.program.tensors[n] for n in again.program.inputs])
+    )
     assert declare("gradient", "a gradient", second.program) == first
 
 
@@ -148,7 +166,9 @@ def test_a_stated_gradient_wins_and_equals_the_derived_one(op: str) -> None:
     derived = gradient(use, "x").program
     given = {"x": values["x"], "y": result, "d_y": seed}
     expected = evaluate(derived, {name: given[name] for name in derived.inputs})["d_x"]
-    np.testing.assert_allclose(evaluate(stated.program, {"y": result, "dy": seed})["dx"], expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        evaluate(stated.program, {"y": result, "dy": seed})["dx"], expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_operands_that_share_work_share_a_declaration() -> None:

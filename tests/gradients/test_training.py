@@ -9,12 +9,21 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
-from cuts.driver import load_model, load_spec
+from cuts.compile.loading import load_model, load_spec
 from cuts.ir.types import DType
 from cuts.ops.reference import evaluate_graph
 
 from .bert import bert, torch_bert
-from .networks import STATISTICS, Network, lstm_classifier, resnet, torch_lstm, torch_resnet, torch_transformer, transformer
+from .networks import (
+    STATISTICS,
+    Network,
+    lstm_classifier,
+    resnet,
+    torch_lstm,
+    torch_resnet,
+    torch_transformer,
+    transformer,
+)
 
 STEPS = 3
 OPTIMISERS = {
@@ -45,7 +54,9 @@ def batches(net: Network) -> list[dict[str, Any]]:
         if type_.dtype.is_float:
             return rng.standard_normal(type_.shape).astype(np.float32)
         numbers = rng.integers(0, net.below[name], type_.shape)
-        return np.maximum(numbers, np.arange(type_.shape[-1]) == 0).astype(bool) if type_.dtype is DType.BOOL else numbers
+        return (
+            np.maximum(numbers, np.arange(type_.shape[-1]) == 0).astype(bool) if type_.dtype is DType.BOOL else numbers
+        )
 
     return [{name: value(name) for name in net.inputs} for _ in range(STEPS)]
 
@@ -59,7 +70,9 @@ def train(training: cuts.Training, run: Any, data: list[dict[str, Any]]) -> tupl
     return losses, state
 
 
-def torch_training(net: Network, loss: Any, kind: str, data: list[dict[str, Any]]) -> tuple[list[float], dict[str, Any]]:
+def torch_training(
+    net: Network, loss: Any, kind: str, data: list[dict[str, Any]]
+) -> tuple[list[float], dict[str, Any]]:
     torch = pytest.importorskip("torch")
     state = {name: torch.tensor(array).double() for name, array in net.constants.items()}
     names = [name for name in state if not name.endswith((".mean", ".var")) and state[name].ndim]
@@ -85,7 +98,9 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((n, "adam") for n in NETWORKS), *(("resnet", k) for k in OPTIMISERS if k != "adam")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((n, "adam") for n in NETWORKS), *(("resnet", k) for k in OPTIMISERS if k != "adam")]
+)
 def test_three_steps_equal_pytorch(name: str, kind: str) -> None:
     make, oracle = NETWORKS[name]
     net = make()
@@ -108,14 +123,18 @@ def linear(classes: int = 3) -> Network:
     return net
 
 
-@pytest.mark.parametrize(("op", "type_"), [("cross_entropy", "i64[4]"), ("mse_loss", "f32[4, 3]"), ("bce_with_logits", "f32[4, 3]")])
+@pytest.mark.parametrize(
+    ("op", "type_"), [("cross_entropy", "i64[4]"), ("mse_loss", "f32[4, 3]"), ("bce_with_logits", "f32[4, 3]")]
+)
 def test_a_loss_is_appended_with_the_type_of_target_that_it_declares(op: str, type_: str) -> None:
     graph = cuts.with_loss(linear().graph("logits"), op)
     assert (graph.inputs, graph.outputs, str(graph.types["target"])) == (("x", "target"), ("loss", "logits"), type_)
 
 
 def test_learning_makes_the_loss_smaller_and_the_rate_is_an_input() -> None:
-    training = cuts.grad(cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.Adam(rate=0.1))
+    training = cuts.grad(
+        cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.Adam(rate=0.1)
+    )
     batch = {"x": np.random.default_rng(0).standard_normal((4, 5)), "target": np.array([0, 1, 2, 1])}
     losses, _ = train(training, training.reference, [batch] * 20)
     assert losses[-1] < losses[0] / 4
@@ -142,11 +161,15 @@ def test_a_value_with_several_readers_gets_the_sum() -> None:
 
 
 def test_a_training_graph_is_saved_with_its_declarations(tmp_path: Path) -> None:
-    training = cuts.grad(cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.SGD(momentum=0.9))
+    training = cuts.grad(
+        cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.SGD(momentum=0.9)
+    )
     training.save(tmp_path / "training.json")
     spec = load_spec([tmp_path / "training.cuts"])
     graph = load_model(str(tmp_path / "training.json"), spec)
     batch = {**training.initial, "x": np.ones((4, 5)), "target": np.array([0, 1, 2, 1])}
     expected = training.reference(batch)
     found = evaluate_graph(graph, spec.registry, {name: batch[name] for name in graph.inputs})
-    assert {name: value.tolist() for name, value in found.items()} == {name: value.tolist() for name, value in expected.items()}
+    assert {name: value.tolist() for name, value in found.items()} == {
+        name: value.tolist() for name, value in expected.items()
+    }

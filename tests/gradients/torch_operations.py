@@ -1,4 +1,6 @@
-"""Operations of the vocabulary written with PyTorch where that takes more than a line: functions of attributes and operands."""
+"""Operations of the vocabulary written with PyTorch where that takes more than a line: functions of attributes and
+operands.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ Attributes = Mapping[str, Any]
 
 
 def _pads(a: Attributes, rank: int) -> tuple[int, ...]:
-    """Return a declaration's pads (all begins, then all ends) as PyTorch's (begin and end of each axis, the last one first)."""
+    """Return a declaration's pads (all begins, then all ends) as PyTorch's (begin and end of each axis, the last one
+    first).
+    """
     pads = a.get("pads", (0,) * 2 * rank)
     return tuple(p for axis in reversed(range(rank)) for p in (pads[axis], pads[rank + axis]))
 
 
 def _window(a: Attributes, rank: int) -> dict[str, Any]:
-    return {theirs: tuple(a.get(ours, (1,) * rank)) for ours, theirs in (("strides", "stride"), ("dilations", "dilation"))}
+    return {
+        theirs: tuple(a.get(ours, (1,) * rank)) for ours, theirs in (("strides", "stride"), ("dilations", "dilation"))
+    }
 
 
 def conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
@@ -178,7 +184,9 @@ def gru(a: Attributes, x: Any, w: Any, r: Any, b: Any) -> Any:
 
 
 def rnn(a: Attributes, x: Any, w: Any, r: Any) -> Any:
-    y, h = torch._VF.rnn_tanh(x, torch.zeros(1, x.shape[1], r.shape[-1], dtype=x.dtype), [w[0], r[0]], False, 1, 0.0, True, False, False)
+    y, h = torch._VF.rnn_tanh(
+        x, torch.zeros(1, x.shape[1], r.shape[-1], dtype=x.dtype), [w[0], r[0]], False, 1, 0.0, True, False, False
+    )
     return y[:, None], h
 
 

@@ -9,16 +9,16 @@ from cuts.ir.graph import Graph
 from cuts.ir.graph_text import parse_graph, print_graph
 from cuts.ir.verify_graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.base import Pass, run_passes
-from cuts.passes.canonicalise import Canonicalise, canonical_passes
-from cuts.passes.compose_movement import ComposeMovement
-from cuts.passes.fold_affine import FoldAffine
-from cuts.passes.fold_constants import FoldConstants
-from cuts.passes.merge_common import MergeCommon
-from cuts.passes.remove_dead_code import RemoveDeadCode
-from cuts.passes.remove_identities import RemoveIdentities
+from cuts.passes.graph.base import Pass, run_passes
+from cuts.passes.graph.canonicalise import Canonicalise, canonical_passes
+from cuts.passes.graph.compose_movement import ComposeMovement
+from cuts.passes.graph.fold_affine import FoldAffine
+from cuts.passes.graph.fold_constants import FoldConstants
+from cuts.passes.graph.merge_common import MergeCommon
+from cuts.passes.graph.remove_dead_code import RemoveDeadCode
+from cuts.passes.graph.remove_identities import RemoveIdentities
 from cuts.tests.frontends.strategies import GraphBuilder, graphs
 from hypothesis import given, settings
 
@@ -192,7 +192,9 @@ def folded(build: GraphBuilder, output: str) -> Graph:
 def test_batch_norm_folds_into_convolution(groups: int, bias: bool) -> None:
     build = GraphBuilder(0)
     x = build.input((2, 4, 5, 5))
-    y = build.node("conv", x, build.constant((8, 4 // groups, 3, 3)), build.constant((8,)) if bias else None, groups=groups)
+    y = build.node(
+        "conv", x, build.constant((8, 4 // groups, 3, 3)), build.constant((8,)) if bias else None, groups=groups
+    )
     y = build.node("batch_norm", y, *(build.constant((8,)) for _ in range(4)))
     assert [node.op for node in folded(build, y).nodes] == ["conv"]
 
@@ -251,7 +253,9 @@ def test_a_pass_that_breaks_the_graph_is_named() -> None:
             return Graph(graph.name, graph.inputs, ("nothing",), graph.types, graph.nodes)
 
     graph = parse_lines("f32[4]", {"a": "exp(%x)"}, "a")
-    with pytest.raises(PassError, match="pass 'broken' broke the graph: output 'nothing' of the graph is a value that nothing defines"):
+    with pytest.raises(
+        PassError, match="pass 'broken' broke the graph: output 'nothing' of the graph is a value that nothing defines"
+    ):
         run_passes(graph, [Broken()], infer=INSTANCES.infer)
 
 

@@ -1,7 +1,9 @@
-"""Extraction on demand gives the graph that the paper's marking leaves (DeepCuts section 5.3), for every thread of random kernels.
+"""Extraction on demand gives the graph that the paper's marking leaves (DeepCuts section 5.3), for every thread of
+random kernels.
 
-The block's graph of a phase is expanded to scalars. A thread's roots are those at the points of the block's box that its shares name; what
-marking keeps for them must be what the expansion of the thread's own graph holds, and the threads together must make the whole block.
+The block's graph of a phase is expanded to scalars. A thread's roots are those at the points of the block's box that
+its shares name; what marking keeps for them must be what the expansion of the thread's own graph holds, and the threads
+together must make the whole block.
 """
 
 from __future__ import annotations
@@ -12,13 +14,26 @@ from itertools import product
 from math import prod
 
 from attrs import evolve
-from cuts.backends.targets import find_target
-from cuts.ir.dfg import Accumulate, Convert, Held, Node, Op, Root, Store, Value, Window, own_variables, post_order, substitute_node
+from cuts.backends.devices import find_target
+from cuts.ir.dfg import (
+    Accumulate,
+    Convert,
+    DfgNode,
+    Held,
+    Op,
+    Root,
+    Store,
+    Value,
+    Window,
+    own_variables,
+    post_order,
+    substitute_node,
+)
 from cuts.ir.index import Index, Var, evaluate, variables
 from cuts.ir.kernel import Kernel, Phase, phases
-from cuts.passes.extract import expand, extract, extract_phase, mark, substitute_phase
-from cuts.passes.lower import lower
-from cuts.passes.space import make_space
+from cuts.passes.lowering.extract import expand, extract, extract_phase, mark, substitute_phase
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.space import make_space
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +47,9 @@ Point = Mapping[Var, int]
 
 
 def places(phase: Phase, fixed: Point) -> Iterator[Point]:
-    """Yield the points of the block's box that a thread handles: its shares, at every point of its own loops, where they exist."""
+    """Yield the points of the block's box that a thread handles: its shares, at every point of its own loops, where
+    they exist.
+    """
     loops = [v for v in phase.unrolled if v not in fixed]
     for point in product(*(range(v.extent) for v in loops)):
         own = {**fixed, **dict(zip(loops, point, strict=True))}
@@ -51,7 +68,9 @@ def registers(phase: Phase, fixed: Point, held: Set[Var]) -> dict[tuple[Var, int
     return found
 
 
-def renumber(at: tuple[Index, ...], box: tuple[Index, ...], elements: Mapping[tuple[Var, int], int]) -> tuple[Index, ...]:
+def renumber(
+    at: tuple[Index, ...], box: tuple[Index, ...], elements: Mapping[tuple[Var, int], int]
+) -> tuple[Index, ...]:
     """Replace a thread's register numbers by the elements of the block they stand for."""
     named = [next(iter(variables(index)), None) for index in box]
     return tuple(n if v is None else Index(elements[v, n.const]) for n, v in zip(at, named, strict=True))
@@ -136,7 +155,7 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         assert additions(phase.roots, phase, fixed) == [
             prod(v.extent for v in r.over) for r in thread_phase.roots if isinstance(r, Accumulate)
         ]
-        nodes: set[Node] = set(post_order(named))
+        nodes: set[DfgNode] = set(post_order(named))
         assert nodes == mark(whole, mine)
     if kept:
         assert {r for r in whole if happens(r)} == set(kept)
@@ -202,7 +221,11 @@ def test_windows_of_several_loads_that_are_equal_are_walked_once() -> None:
     for structure in space.structures:
         for point in legal_points(space, structure, 1, 64):
             for phase in phases(extract(lower(group, point, {}, SMALL)).items):
-                windows = [n for n in post_order([r.value for r in phase.roots if isinstance(r, Accumulate)]) if isinstance(n, Window)]
+                windows = [
+                    n
+                    for n in post_order([r.value for r in phase.roots if isinstance(r, Accumulate)])
+                    if isinstance(n, Window)
+                ]
                 several += len(windows) > len({w.axes for w in windows})
                 assert len(set(phase.unrolled)) == len(phase.unrolled)
     assert several

@@ -1,6 +1,7 @@
 """The worked example of DeepCuts, section 5.1 and Figures 3 and 4: a 1x1 convolution and a ReLU, fused at both levels.
 
-The set S of the paper: N=1, C=2, K=2, 4x4 pixels; a block computes 2x2 pixels of one output channel with C_input=2, a thread a row of two.
+The set S of the paper: N=1, C=2, K=2, 4x4 pixels; a block computes 2x2 pixels of one output channel with C_input=2, a
+thread a row of two.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.dfg import Accumulate, Load, Op, Store, post_order
 from cuts.ir.expr import Call, Const, Read
 from cuts.ir.index import Index, Var, as_index, evaluate, variables
@@ -19,8 +20,8 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
-from cuts.passes.extract import expand, extract, mark, substitute_phase
-from cuts.passes.lower import lower
+from cuts.passes.lowering.extract import expand, extract, mark, substitute_phase
+from cuts.passes.lowering.lower import lower
 
 F32 = DType.F32
 TYPES = {"x": TensorType(F32, (1, 2, 4, 4)), "f": TensorType(F32, (2, 2))}
@@ -37,7 +38,9 @@ def _at(*axes: Var) -> tuple[Index, ...]:
 
 
 def _tiles(axes: tuple[Var, ...]) -> tuple[TileDim, ...]:
-    return tuple(TileDim((a,), block, thread) for a, (block, thread) in zip(axes, ((1, 1), (1, 1), (2, 1), (2, 2)), strict=True))
+    return tuple(
+        TileDim((a,), block, thread) for a, (block, thread) in zip(axes, ((1, 1), (1, 1), (2, 1), (2, 2)), strict=True)
+    )
 
 
 def _relu(value: Read) -> Call:
@@ -50,7 +53,9 @@ def register_level() -> Kernel:
     n, k, p, q = axes
     product = Call("mul", (Read("x", _at(n, CHANNEL, p, q)), Read("f", _at(k, CHANNEL))))
     output = Output("y", _at(*axes), _relu(Read("acc", _at(*axes))))
-    group = FusedGroup((Segment(axes, (Reduction("acc", (CHANNEL,), "sum", product),), (output,)),), TYPES, ("x", "f"), ("y",))
+    group = FusedGroup(
+        (Segment(axes, (Reduction("acc", (CHANNEL,), "sum", product),), (output,)),), TYPES, ("x", "f"), ("y",)
+    )
     return lower(group, Schedule((_convolution(axes),)), {}, find_target("cuda:h200"))
 
 
@@ -59,7 +64,9 @@ def shared_level() -> Kernel:
     axes, after = _axes(""), _axes("2")
     n, k, p, q = axes
     product = Call("mul", (Read("x", _at(n, CHANNEL, p, q)), Read("f", _at(k, CHANNEL))))
-    first = Segment(axes, (Reduction("acc", (CHANNEL,), "sum", product),), (Output("t", _at(*axes), Read("acc", _at(*axes))),))
+    first = Segment(
+        axes, (Reduction("acc", (CHANNEL,), "sum", product),), (Output("t", _at(*axes), Read("acc", _at(*axes))),)
+    )
     second = Segment(after, (), (Output("y", _at(*after), _relu(Read("t", _at(*after)))),))
     group = FusedGroup((first, second), TYPES, ("x", "f"), ("y",), ("t",))
     return lower(group, Schedule((_convolution(axes), SegmentSchedule(_tiles(after)))), {}, find_target("cuda:h200"))

@@ -1,4 +1,6 @@
-"""Index IR, schedules, kernels and data-flow graphs: print -> parse -> print is the identity, and the node comes back equal."""
+"""Index IR, schedules, kernels and data-flow graphs: print -> parse -> print is the identity, and the node comes back
+equal.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cuts.backends.targets import find_target
-from cuts.driver import compile_model, load_model, load_spec
+from cuts.backends.devices import find_target
+from cuts.compile.driver import compile_model
+from cuts.compile.loading import load_model, load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store, Value
 from cuts.ir.dfg import Test as InRangeTest
@@ -21,8 +24,8 @@ from cuts.ir.launch import Storage
 from cuts.ir.statement import Statement
 from cuts.ir.text import FORMS, parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
-from cuts.passes.extract import extract
-from cuts.passes.lower import lower
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -52,8 +55,13 @@ def test_graphs_come_back(address: Index, conditions: tuple[Guard, ...], fill: f
     load = Load("global", "x", address, DType.F16, conditions, fill)
     wide = Convert(load, DType.F32)
     place = IndexNode(address, DType.I32)
-    chosen = Op("select", (InRangeTest(conditions), Op("mul", (wide, wide), DType.F32), Literal(-0.5, DType.F32)), DType.F32)
-    roots = (Store("shared", "s 0", address, chosen, DType.F32, conditions), Store("global", "i", address, place, DType.I32))
+    chosen = Op(
+        "select", (InRangeTest(conditions), Op("mul", (wide, wide), DType.F32), Literal(-0.5, DType.F32)), DType.F32
+    )
+    roots = (
+        Store("shared", "s 0", address, chosen, DType.F32, conditions),
+        Store("global", "i", address, place, DType.I32),
+    )
     returns(Phase("compute", "both", roots, (P, Q), (), conditions, True))
     returns(roots[0])
 

@@ -12,7 +12,9 @@ from .strategies import affine, assignments, indices, small
 
 W = Var("w", 4)
 GROUP, ROW = Var("g", 5), Var("r", 3)
-addresses = st.one_of(indices, st.builds(lambda x, step: x * step + W, st.one_of(indices, affine), st.sampled_from((1, 2, 4, 8))))
+addresses = st.one_of(
+    indices, st.builds(lambda x, step: x * step + W, st.one_of(indices, affine), st.sampled_from((1, 2, 4, 8)))
+)
 
 
 @given(addresses)

@@ -1,4 +1,6 @@
-"""Hypothesis strategies for kernels: random fused groups made from declarations, and random legal points of their spaces."""
+"""Hypothesis strategies for kernels: random fused groups made from declarations, and random legal points of their
+spaces.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.choose import Candidate, choose
-from cuts.passes.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
-from cuts.passes.legality import Policy, shared_level
-from cuts.passes.normalise import Illegal, normalise
-from cuts.passes.partition import Evaluator
-from cuts.passes.programs import Programs, build_programs
-from cuts.passes.space import Space, Structure, make_space
+from cuts.passes.fusion.legality import Policy, shared_level
+from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.fusion.partition import Evaluator
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.schedule.choose import Candidate, choose
+from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.space import Space, Structure, make_space
 from cuts.passes.workload import Workload
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -74,7 +76,10 @@ def convolutions(draw: st.DrawFn, make: Builder, source: str, depthwise: bool = 
     groups = channels if depthwise else draw(st.sampled_from([g for g in (1, 2, 3) if channels % g == 0]))
     filters = groups * draw(st.sampled_from((1, 2, 3) if groups > 1 else (1, 3, 8, 17)))
     kernel = [draw(st.integers(1, min(3, size))) for size in (height, width)]
-    dilations = [draw(st.integers(1, 2)) if (size - 1) >= 2 * (k - 1) else 1 for size, k in zip((height, width), kernel, strict=True)]
+    dilations = [
+        draw(st.integers(1, 2)) if (size - 1) >= 2 * (k - 1) else 1
+        for size, k in zip((height, width), kernel, strict=True)
+    ]
     pads = [draw(st.integers(0, 2)) for _ in range(4)]
     weight = make.input(filters, channels // groups, *kernel)
     operands = [source, weight] + ([make.input(filters)] if draw(st.booleans()) else [])
@@ -126,7 +131,9 @@ def _windowed(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
     kernel = (min(height, draw(st.integers(1, 3))), min(width, draw(st.integers(1, 3))))
     pads = tuple(min(k - 1, draw(st.integers(0, 1))) for k in kernel * 2)
     strides = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
-    return make.node(draw(st.sampled_from(("max_pool", "average_pool"))), source, kernel_shape=kernel, strides=strides, pads=pads)
+    return make.node(
+        draw(st.sampled_from(("max_pool", "average_pool"))), source, kernel_shape=kernel, strides=strides, pads=pads
+    )
 
 
 def _matrices(draw: st.DrawFn, make: Builder, kind: str) -> str:
@@ -156,7 +163,9 @@ def whole(programs: Programs, value: str) -> FusedGroup:
 
 @st.composite
 def pairs(draw: st.DrawFn) -> FusedGroup:
-    """Draw a shared-memory-level group: two convolutions, dense or depthwise, with pointwise nodes between and behind, or two rows."""
+    """Draw a shared-memory-level group: two convolutions, dense or depthwise, with pointwise nodes between and behind,
+    or two rows.
+    """
     make = builder()
     if draw(st.integers(0, 3)):
         source = make.input(draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL), draw(SMALL))
@@ -176,7 +185,9 @@ def pairs(draw: st.DrawFn) -> FusedGroup:
 
 @st.composite
 def _rows(draw: st.DrawFn, make: Builder) -> tuple[str, int, str]:
-    """Add a product or reduction, to a scalar at times, and behind it a reduction of that whose rows are broadcast again."""
+    """Add a product or reduction, to a scalar at times, and behind it a reduction of that whose rows are broadcast
+    again.
+    """
     m, k, n = (draw(st.sampled_from((1, 2, 5, 16, 33))) for _ in range(3))
     if draw(st.booleans()):
         first = make.node("matmul", make.input(m, k), make.input(k, n))
@@ -199,7 +210,9 @@ def halves(make: Builder, first: str, half: int, last: str) -> FusedGroup | Ille
 
 @st.composite
 def points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule | None:
-    """Draw a legal point of a group's space: a structure, then one of its legal points among a random handful; None where none was met."""
+    """Draw a legal point of a group's space: a structure, then one of its legal points among a random handful; None
+    where none was met.
+    """
     space = make_space(group, target)
     structure = draw(st.sampled_from(space.structures))
     return legal_point(space, structure, draw(st.integers(0, 2**32 - 1)))
@@ -215,7 +228,10 @@ def legal_points(space: Space, structure: Structure, seed: int, count: int) -> l
     numbers = np.random.default_rng(seed).integers(0, structure.size, size=256)
     columns = columns_at(structure, numbers)
     legal = np.flatnonzero(evaluate(space, structure, columns, 0, numbers).legal)
-    chosen = ({name: int(np.broadcast_to(values, numbers.shape)[n]) for name, values in columns.items()} for n in legal[:count])
+    chosen = (
+        {name: int(np.broadcast_to(values, numbers.shape)[n]) for name, values in columns.items()}
+        for n in legal[:count]
+    )
     return [schedule_of(space.group, structure, values, space.target.warp_size) for values in chosen]
 
 
@@ -233,12 +249,16 @@ def accumulation(group: FusedGroup) -> tuple[int, int]:
 def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return random inputs of a group."""
     generator = np.random.default_rng(seed)
-    return {t: generator.standard_normal(group.tensors[t].shape).astype(group.tensors[t].dtype.numpy) for t in group.inputs}
+    return {
+        t: generator.standard_normal(group.tensors[t].shape).astype(group.tensors[t].dtype.numpy) for t in group.inputs
+    }
 
 
 @frozen
 class ByModel:
-    """A selector that takes the model's word for measurements, so that a pipeline does what it does only where times are measured."""
+    """A selector that takes the model's word for measurements, so that a pipeline does what it does only where times
+    are measured.
+    """
 
     target: Target
     complete: bool = True

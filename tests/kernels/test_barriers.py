@@ -1,4 +1,6 @@
-"""Threads meet wherever they must: no lowered kernel has a race, and each has one as soon as anything that orders its threads is gone."""
+"""Threads meet wherever they must: no lowered kernel has a race, and each has one as soon as anything that orders its
+threads is gone.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from attrs import evolve
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
-from cuts.passes.check_barriers import TURNS, check_barriers
-from cuts.passes.extract import extract
-from cuts.passes.lower import lower
-from cuts.passes.space import make_space
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.races import TURNS, check_barriers
+from cuts.passes.schedule.space import make_space
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -27,7 +29,8 @@ from .cases import builder, chains, halves, legal_points, pairs
 GPU = find_target("cuda:sm_90")
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
-#: Where the thread's element of slot 0, of slot 1, and of a ring's slots at this step and at the next one lies in buffer a.
+#: Where the thread's element of slot 0, of slot 1, and of a ring's slots at this step and at the next one lies in
+#: buffer a.
 SLOTS = {"0": "tid", "1": "64 + tid", "now": "64*(step % 2) + tid", "next": "64*((step + 1) % 2) + tid"}
 #: What the words of a short kernel mean; {} is a place in a.
 PHASES = {
@@ -73,16 +76,31 @@ def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
     [
         ("fill 0, use 0", "phase use reads a[0..63] that phase fill wrote since the last barrier"),
         ("fill 0, barrier, use 0, fill 0", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
-        ("fill 0, fill 0, barrier, use 0", "phase fill overwrites a[0..63] that phase fill wrote since the last barrier"),
+        (
+            "fill 0, fill 0, barrier, use 0",
+            "phase fill overwrites a[0..63] that phase fill wrote since the last barrier",
+        ),
         ("[, fill 0, barrier, use 0, ]", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
         ("both 0", "phase both overwrites a[0..63] that phase both read since the last barrier"),
         ("fill 0, barrier, use 1", "phase use reads a[64..127], not all of which was written before"),
         ("copy 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
-        ("copy 0, wait 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
+        (
+            "copy 0, wait 0, barrier, use 0, commit, wait 0",
+            "phase use reads a[0..63] that phase copy may still be copying",
+        ),
         ("copy 0, commit, barrier, use 0, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
-        ("copy 0, commit, commit, wait 2, barrier, use 0, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
-        ("copy 0, commit, barrier, wait 0, use 0", "phase use reads a[0..63] that phase copy wrote since the last barrier"),
-        ("copy 0, commit, barrier, fill 0, wait 0", "phase fill overwrites a[0..63] that phase copy may still be copying"),
+        (
+            "copy 0, commit, commit, wait 2, barrier, use 0, wait 0",
+            "phase use reads a[0..63] that phase copy may still be copying",
+        ),
+        (
+            "copy 0, commit, barrier, wait 0, use 0",
+            "phase use reads a[0..63] that phase copy wrote since the last barrier",
+        ),
+        (
+            "copy 0, commit, barrier, fill 0, wait 0",
+            "phase fill overwrites a[0..63] that phase copy may still be copying",
+        ),
         ("copy 0, commit", "phase copy copies a[0..63], and the kernel ends without a wait for it"),
         (
             "copy 0, commit, [, wait 0, barrier, ahead now, commit, use now, ], wait 0",
@@ -97,7 +115,9 @@ def test_a_race_is_told(text: str, reason: str) -> None:
 def test_one_thread_needs_no_barrier_but_waits() -> None:
     assert short("fill 0, use 0, fill 0", threads=1) == ()
     assert short("copy 0, commit, wait 0, use 0", threads=1) == ()
-    assert short("copy 0, commit, use 0, wait 0", threads=1) == ("phase use reads a[0..0] that phase copy may still be copying",)
+    assert short("copy 0, commit, use 0, wait 0", threads=1) == (
+        "phase use reads a[0..0] that phase copy may still be copying",
+    )
 
 
 def test_elements_beyond_a_buffer_are_told() -> None:
@@ -131,19 +151,33 @@ def test_all_threads_take_part_where_lanes_combine(scratch: int, when: str, reas
 
 @st.composite
 def kernels(draw: st.DrawFn) -> list[Kernel]:
-    """Draw a group and lower some legal points of a few structures of its space, such as stage operands more often than not."""
+    """Draw a group and lower some legal points of a few structures of its space, such as stage operands more often than
+    not.
+    """
     group = draw(st.one_of(chains(), pairs()))
     space = make_space(group, GPU)
     staging = [s for s in space.structures if any(part.stages_any for part in s.segments)]
-    chosen = draw(st.lists(st.sampled_from(draw(st.sampled_from((staging or space.structures, space.structures)))), min_size=1, max_size=3))
-    return [lower(group, p, {}, GPU) for s in dict.fromkeys(chosen) for p in legal_points(space, s, draw(st.integers(0, 2**32 - 1)), 3)]
+    chosen = draw(
+        st.lists(
+            st.sampled_from(draw(st.sampled_from((staging or space.structures, space.structures)))),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    return [
+        lower(group, p, {}, GPU)
+        for s in dict.fromkeys(chosen)
+        for p in legal_points(space, s, draw(st.integers(0, 2**32 - 1)), 3)
+    ]
 
 
 @settings(max_examples=20, deadline=None)
 @given(kernels())
 def test_loops_in_which_threads_meet_are_left_alone_by_opencl_compilers(drawn: list[Kernel]) -> None:
     for kernel in drawn:
-        loops = [item for item in kernel.items if isinstance(item, Loop) and any(isinstance(i, Barrier) for i in item.body)]
+        loops = [
+            item for item in kernel.items if isinstance(item, Loop) and any(isinstance(i, Barrier) for i in item.body)
+        ]
         made = extract(kernel)
         assert emit(made, "opencl").source.count("for (volatile int") >= len(loops)
         assert "volatile int" not in emit(made, "cuda").source
@@ -190,7 +224,9 @@ def is_found(kernel: Kernel, items: Items) -> bool:
 @settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
 def test_every_barrier_is_needed(made: list[Kernel]) -> None:
-    """But the one between segments, where threads meet once more before they read what is shared: the later segment stages operands."""
+    """But the one between segments, where threads meet once more before they read what is shared: the later segment
+    stages operands.
+    """
     for kernel in (k for k in made if k.threads > 1):
         for place, items in changed(kernel.items, Barrier, gone):
             again = len(place) == 1 and meets_before_it_reads(kernel.items[place[0] + 1 :])
@@ -200,8 +236,13 @@ def test_every_barrier_is_needed(made: list[Kernel]) -> None:
 def meets_before_it_reads(items: Sequence[Item]) -> bool:
     """Whether a barrier comes before the first phase that reads shared memory."""
     flat = [inner for item in items for inner in (item.body if isinstance(item, Loop) else (item,))]
-    reading = (isinstance(i, Phase) and any(isinstance(n, Load) and n.space == "shared" for n in post_order(i.roots)) for i in flat)
-    return next(isinstance(i, Barrier) for i, reads in zip(flat, reading, strict=True) if reads or isinstance(i, Barrier))
+    reading = (
+        isinstance(i, Phase) and any(isinstance(n, Load) and n.space == "shared" for n in post_order(i.roots))
+        for i in flat
+    )
+    return next(
+        isinstance(i, Barrier) for i, reads in zip(flat, reading, strict=True) if reads or isinstance(i, Barrier)
+    )
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)

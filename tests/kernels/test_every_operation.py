@@ -1,6 +1,8 @@
-"""Every operation of the vocabulary, and its gradient, through the whole pipeline: each device computes what the reference does.
+"""Every operation of the vocabulary, and its gradient, through the whole pipeline: each device computes what the
+reference does.
 
-Tests in `tests/gradients` hold the same gradients to finite differences; this one holds generated kernels to the reference.
+Tests in `tests/gradients` hold the same gradients to finite differences; this one holds generated kernels to the
+reference.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from cuts.backends.targets import find_target
-from cuts.driver import build_graph
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
 from cuts.ir.compiled import CompileOptions
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use

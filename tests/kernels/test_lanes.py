@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
 from cuts.ir.dfg import LaneReduce
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
-from cuts.passes.extract import extract
-from cuts.passes.lower import lower
-from cuts.passes.space import make_space
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.space import make_space
 
 from .cases import builder, halves, legal_points, whole
 
@@ -49,7 +49,9 @@ def test_threads_that_take_no_part_meet_the_others_where_lanes_combine() -> None
     kernels = 0
     for structure in space.structures:
         for point in legal_points(space, structure, 1, 64):
-            combining = [p for p in phases(lower(group, point, {}, GPU).items) if any(isinstance(r, LaneReduce) for r in p.roots)]
+            combining = [
+                p for p in phases(lower(group, point, {}, GPU).items) if any(isinstance(r, LaneReduce) for r in p.roots)
+            ]
             kernels += bool(combining) and min(s.threads for s in point.segments) < point.threads
             assert not any(p.when for p in combining)
     assert kernels

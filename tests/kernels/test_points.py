@@ -1,4 +1,6 @@
-"""Every legal point of every group computes what the group means: generated kernels run and are compared with the interpreter."""
+"""Every legal point of every group computes what the group means: generated kernels run and are compared with the
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,16 @@ from functools import cache
 
 import numpy as np
 from attrs import evolve
-from cuts.backends.device import Buffer, Device, Pointer, open_device
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.device import Buffer, Device, Pointer
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
 from cuts.ir.launch import KernelFunction
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
-from cuts.passes.extract import extract
-from cuts.passes.interpret import interpret
-from cuts.passes.lower import lower
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
 from cuts.runtime.verify import compare, tolerance
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -24,7 +26,8 @@ from ..needs import needs_cuda, needs_opencl
 from .cases import accumulation, arrays, chains, pairs, points
 
 GPU = find_target("cuda:sm_90")
-#: The GPU's space as PoCL tests draw from it: smaller work groups, because PoCL takes seconds to compile large ones with barriers.
+#: The GPU's space as PoCL tests draw from it: smaller work groups, because PoCL takes seconds to compile large ones
+#: with barriers.
 SMALL_GPU = evolve(GPU, MAX_thread=32, MAX_shared=16384)
 SPACES = {"opencl": SMALL_GPU, "cuda": GPU}
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -35,11 +38,15 @@ def _device(name: str) -> Device:
     return open_device(find_target(name))
 
 
-def _run(device: Device, function: KernelFunction, group: FusedGroup, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _run(
+    device: Device, function: KernelFunction, group: FusedGroup, inputs: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Run one kernel on poisoned outputs between guard zones, and check that no guard zone was touched."""
     buffers: dict[str, Buffer] = {}
     margin = 256
-    values = dict(inputs) | {t: np.full(group.tensors[t].shape, np.nan, group.tensors[t].dtype.numpy) for t in group.outputs}
+    values = dict(inputs) | {
+        t: np.full(group.tensors[t].shape, np.nan, group.tensors[t].dtype.numpy) for t in group.outputs
+    }
     values |= {t: np.asarray(v, dtype=np.int32) for t, v in function.tables.items()}
     for name, array in values.items():
         buffers[name] = device.allocate(array.nbytes + 2 * margin)
@@ -64,7 +71,9 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
     found = _run(device, function, group, inputs)
     expected = interpret(group, inputs)
     for name in group.outputs:
-        result = compare(name, found[name], expected[name], 4 * tolerance(group.tensors[name].dtype, *accumulation(group)))
+        result = compare(
+            name, found[name], expected[name], 4 * tolerance(group.tensors[name].dtype, *accumulation(group))
+        )
         assert result.error <= result.tolerance, f"{result}\n{schedule}\n{function.source}"
 
 

@@ -1,4 +1,6 @@
-"""Splitting a reduction in two kernels keeps what it computes, and pays where there are too few results to fill a machine."""
+"""Splitting a reduction in two kernels keeps what it computes, and pays where there are too few results to fill a
+machine.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,19 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
-from cuts.driver import load_spec, plan_of
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.compile.loading import load_spec
+from cuts.compile.plan import plan_of
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.evaluators import Modelled
-from cuts.passes.interpret import interpret
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.fusion.split_reduction import Splitting, candidates, split_reduction
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.split import Splitting, candidates, split_reduction
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +67,9 @@ def test_points_of_the_halves(device: str, data: st.DataObject) -> None:
 
 def convolution(n: int, c: int, size: int) -> FusedGroup:
     make = builder()
-    value = make.node("relu", make.node("conv", make.input(n, c, size, size), make.input(c, c, 3, 3), pads=(1, 1, 1, 1)))
+    value = make.node(
+        "relu", make.node("conv", make.input(n, c, size, size), make.input(c, c, 3, 3), pads=(1, 1, 1, 1))
+    )
     return whole(make.programs(), value)
 
 
@@ -96,8 +101,14 @@ GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 @needs_opencl
 def test_a_compiled_graph_with_a_split_reduction() -> None:
     shapes = {"a": (5, 4096), "b": (4096, 6), "c": (6,), "y": (5, 6), "z": (5, 6), "u": (5, 6)}
-    nodes = (Node("m", "matmul", ("a", "b"), ("y",)), Node("n", "add", ("y", "c"), ("z",)), Node("o", "relu", ("z",), ("u",)))
-    graph = Graph("g", ("a", "b", "c"), ("u",), {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}, nodes)
+    nodes = (
+        Node("m", "matmul", ("a", "b"), ("y",)),
+        Node("n", "add", ("y", "c"), ("z",)),
+        Node("o", "relu", ("z",), ("u",)),
+    )
+    graph = Graph(
+        "g", ("a", "b", "c"), ("u",), {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}, nodes
+    )
     registry = Registry.builtin()
     compiled = compile_graph(graph, registry, GPU_LIKE, CompileOptions(), emit, ByModel(GPU_LIKE))
     plan = plan_of(compiled, graph, load_spec(()), GPU_LIKE)

@@ -1,4 +1,6 @@
-"""Constant tables fold into scalar graphs with the textbook operation counts, and every legal point of what is left is right."""
+"""Constant tables fold into scalar graphs with the textbook operation counts, and every legal point of what is left is
+right.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.emit import emit
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Op, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.choose import choose
-from cuts.passes.extract import extract
-from cuts.passes.interpret import interpret
-from cuts.passes.lower import lower
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.choose import choose
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +60,8 @@ def counts(group: FusedGroup) -> Counter[str]:
      ("winograd_filter", 4, 54, 47), ("winograd_output", 4, 100 + 16, 30)],
 )  # fmt: skip
 def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int, products: int) -> None:
-    # The bias adds at most one per result. Lavin and Gray count 32, 28, 24 and 156, 72, 90 operations, a fused multiply-add as one.
+    # The bias adds at most one per result. Lavin and Gray count 32, 28, 24 and 156, 72, 90 operations, a fused
+    # multiply-add as one.
     found = counts(transform(op, tile, height=tile, width=tile))
     assert found["add"] + found["sub"] <= additions
     assert found["mul"] <= products
@@ -67,7 +70,9 @@ def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int,
 
 @pytest.mark.parametrize(("tile", "most"), [(4, 16), (8, 56), (16, 168)])
 def test_a_matrix_of_cosines_becomes_a_fast_fourier_transform(tile: int, most: int) -> None:
-    """Columns of a two-dimensional transform are complex ones of `tile` points: at most 5 n log2 n, here what split radix takes."""
+    """Columns of a two-dimensional transform are complex ones of `tile` points: at most 5 n log2 n, here what split
+    radix takes.
+    """
     text = """
 op complex_dft "n complex points" {
   type T: float

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from cuts.backends.emit import emit
+from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
 from cuts.ir.expr import Guard
 from cuts.ir.index import Var, as_index
 from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
-from cuts.passes.choose import choose
-from cuts.passes.extract import extract
-from cuts.passes.lower import lower
-from cuts.passes.widen import widen
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.widen import widen
+from cuts.passes.schedule.choose import choose
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +59,9 @@ def widths(group: FusedGroup) -> Counter[tuple[str, int]]:
 def test_rows_of_a_tile_are_stored_at_once(width: int, expected: dict[int, int]) -> None:
     found = widths(output_transform(width))
     assert {n: count for (kind, n), count in found.items() if kind == "store"} == expected
-    source = emit(extract(lower(output_transform(16), choose(output_transform(16), GPU)[0].schedule, {}, GPU)), "cuda").source
+    source = emit(
+        extract(lower(output_transform(16), choose(output_transform(16), GPU)[0].schedule, {}, GPU)), "cuda"
+    ).source
     assert source.count("make_float4") == 4
 
 

@@ -14,9 +14,9 @@ from cuts.ir.index import Var, evaluate
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.ops.classify import AxisClass, classify_axes, is_complex_program
 from cuts.ops.costs import flops, footprints, full_tile, program_costs
 from cuts.ops.fold import Expansion, operations
+from cuts.ops.language.classify import AxisClass, classify_axes, is_complex_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +62,10 @@ def test_counts_equal_those_of_the_enumerated_index_set(case: tuple[str, Any, An
         elements = {tuple(evaluate(i, p) for i in read.indices) for p in points}
         assert found.elements == len(elements)
         assert found.widths == tuple(max(axis) - min(axis) + 1 for axis in zip(*elements, strict=True))
-    distinct = {node: {tuple(p[v] for v in sorted(expr_variables(node), key=str)) for p in points} for node in walk(statement.body)}
+    distinct = {
+        node: {tuple(p[v] for v in sorted(expr_variables(node), key=str)) for p in points}
+        for node in walk(statement.body)
+    }
     work = sum(FUNCTIONS[node.fn].flops * len(values) for node, values in distinct.items() if isinstance(node, Call))
     assert flops(statement, tile) == work + (len(points) if statement.combine else 0)
 
@@ -70,7 +73,9 @@ def test_counts_equal_those_of_the_enumerated_index_set(case: tuple[str, Any, An
 def test_many_tiles_at_once_equal_one_by_one() -> None:
     prog = program("conv", (2, 8, 20, 20), (16, 8, 3, 3), pads=(1, 1, 1, 1))
     (statement,) = prog.statements
-    tiles = [tile_of(statement, n=1, k=k, o0=h, o1=w, c=c) for k in (1, 8) for h in (1, 4) for w in (8, 20) for c in (2, 8)]
+    tiles = [
+        tile_of(statement, n=1, k=k, o0=h, o1=w, c=c) for k in (1, 8) for h in (1, 4) for w in (8, 20) for c in (2, 8)
+    ]
     together = {v: np.array([t[v] for t in tiles]) for v in tiles[0]}
     np.testing.assert_array_equal(flops(statement, together), [flops(statement, t) for t in tiles])
     for n, found in enumerate(footprints(statement, prog.tensors, together)):
@@ -121,8 +126,8 @@ def rows() -> list[tuple[str, str, str, int, int]]:
         ("6 batch norm", "3 N K H W", "3 N K H W + 3 K", 3 * N * K * H * W + 3 * K, comp("norm")),
         ("6 pooling", "N K H W FH FW", "the same", N * K * H * W * F * F, comp("pool")),
         ("6 elementwise", "N K H W", "the same", N * K * H * W, comp("unary")),
-        # The paper prints the output size of a convolution where the input tile (H-1)S + (F-1)D + 1 belongs, and divides the
-        # weights by a transaction's width, which belongs to Table 8.
+        # The paper prints the output size of a convolution where the input tile (H-1)S + (F-1)D + 1 belongs, and
+        # divides the weights by a transaction's width, which belongs to Table 8.
         (
             "7 convolution",
             "N C ((H+FH-2PH)/SH+1)(..) + K C FW FH / TRANS",
@@ -136,7 +141,8 @@ def rows() -> list[tuple[str, str, str, int, int]]:
         ("7 pooling", "N K H W FH FW", "the same, as accesses", N * K * H * W * F * F, total("pool", "accesses")),
         ("7 elementwise unary", "N K H W", "the same", N * K * H * W, total("unary", "elements")),
         ("7 elementwise binary", "2 N K H W", "the same", 2 * N * K * H * W, total("binary", "elements")),
-        # A transaction never spans two rows: the division by TRANS is rounded up per row. `H W / (W / TRANS)` means H ceil(W / TRANS).
+        # A transaction never spans two rows: the division by TRANS is rounded up per row. `H W / (W / TRANS)` means H
+        # ceil(W / TRANS).
         (
             "8 convolution",
             "N C (..)(..) / TRANS + ceil(K C FW FH / TRANS)",
@@ -197,7 +203,8 @@ def test_rows_that_are_whole_in_memory_join() -> None:
 
 
 def test_winograd_transforms_fold_to_the_textbook_counts() -> None:
-    # Table 6 prints 2.25 operations per element: that is 36 / 16, the growth of the data in F(4x4, 3x3), not a count of operations.
+    # Table 6 prints 2.25 operations per element: that is 36 / 16, the growth of the data in F(4x4, 3x3), not a count of
+    # operations.
     counts = {op: operations(Expansion(program(op, s)).results()) for op, s in
               [("winograd_input", (1, 1, 4, 4)), ("winograd_filter", (1, 1, 3, 3)), ("winograd_output", (4, 4, 1, 1, 1, 1))]}  # fmt: skip
     assert counts["winograd_input"].total() == counts["winograd_input"]["add"] + counts["winograd_input"]["sub"] == 32
@@ -217,7 +224,9 @@ def test_folding_keeps_the_value() -> None:
             return float(w[tuple(i.const for i in e.indices)])
         return float(e.value) if isinstance(e, Const) else FUNCTIONS[e.fn].numpy(*map(value, e.args))
 
-    np.testing.assert_allclose([value(e) for e in Expansion(prog).results()], run(prog, {"w": w})["u"].reshape(-1), atol=1e-12)
+    np.testing.assert_allclose(
+        [value(e) for e in Expansion(prog).results()], run(prog, {"w": w})["u"].reshape(-1), atol=1e-12
+    )
 
 
 def test_axes_are_classified_by_the_operands_they_index() -> None:
@@ -227,8 +236,20 @@ def test_axes_are_classified_by_the_operands_they_index() -> None:
     assert classes("conv", (2, 4, 8, 8), (6, 4, 3, 3)) == {
         "n": "N", "k": "M", "o0": "N", "o1": "N", "c": "reduced", "r0": "reduced", "r1": "reduced",
     }  # fmt: skip
-    assert classes("conv", (1, 4, 8, 8), (4, 1, 3, 3), groups=4) == {"k": "batch", "o0": "N", "o1": "N", "r0": "reduced", "r1": "reduced"}
-    assert classes("conv", (1, 4, 8, 8), (6, 2, 1, 1), groups=2) == {"k_o": "batch", "k_i": "M", "o0": "N", "o1": "N", "c": "reduced"}
+    assert classes("conv", (1, 4, 8, 8), (4, 1, 3, 3), groups=4) == {
+        "k": "batch",
+        "o0": "N",
+        "o1": "N",
+        "r0": "reduced",
+        "r1": "reduced",
+    }
+    assert classes("conv", (1, 4, 8, 8), (6, 2, 1, 1), groups=2) == {
+        "k_o": "batch",
+        "k_i": "M",
+        "o0": "N",
+        "o1": "N",
+        "c": "reduced",
+    }
     assert classes("matmul", (5, 3, 4), (5, 4, 2)) == {"i0": "batch", "m0": "M", "n0": "N", "k": "reduced"}
     assert classes("relu", (3, 4)) == {"i0": "batch", "i1": "batch"}
     assert set(AxisClass) == {AxisClass.M, AxisClass.N, AxisClass.BATCH, AxisClass.REDUCED}

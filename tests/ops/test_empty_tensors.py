@@ -1,4 +1,6 @@
-"""A dim of 0: results of no elements need no kernel, reductions over nothing are their identity, and what has no meaning says so."""
+"""A dim of 0: results of no elements need no kernel, reductions over nothing are their identity, and what has no
+meaning says so.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType, dtype_of_numpy
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,13 +108,35 @@ def test_empty_parts_of_a_concatenation_vanish(widths: list[int], rows: int, rel
 @pytest.mark.parametrize(
     ("op", "operands", "attributes", "message"),
     [
-        ("argmax", (f(2, 0),), {"axis": 1}, r"op 'argmax': expected elements, found none: no element is the greatest of an empty axis"),
-        ("gather", (f(0, 3), i64(2)), {}, r"'x' is f32\[0, 3\]: an element of it is read, but it has none along axis 0"),
-        ("reduce_mean", (i64(2, 0),), {"axes": (1,)}, r"op 'reduce_mean': an integer is divided by zero; convert the operand to a float"),
-        ("reshape", (f(0, 4),), {"shape": (2, 3), "allowzero": True}, r"\[2, 3\] does not hold the 0 elements of shape \[0, 4\]"),
+        (
+            "argmax",
+            (f(2, 0),),
+            {"axis": 1},
+            r"op 'argmax': expected elements, found none: no element is the greatest of an empty axis",
+        ),
+        (
+            "gather",
+            (f(0, 3), i64(2)),
+            {},
+            r"'x' is f32\[0, 3\]: an element of it is read, but it has none along axis 0",
+        ),
+        (
+            "reduce_mean",
+            (i64(2, 0),),
+            {"axes": (1,)},
+            r"op 'reduce_mean': an integer is divided by zero; convert the operand to a float",
+        ),
+        (
+            "reshape",
+            (f(0, 4),),
+            {"shape": (2, 3), "allowzero": True},
+            r"\[2, 3\] does not hold the 0 elements of shape \[0, 4\]",
+        ),
     ],
 )
-def test_what_has_no_meaning_says_so(op: str, operands: tuple[Any, ...], attributes: dict[str, Any], message: str) -> None:
+def test_what_has_no_meaning_says_so(
+    op: str, operands: tuple[Any, ...], attributes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(cuts.CutsError, match=message):
         graph(op, *operands, **attributes)
 

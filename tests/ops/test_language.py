@@ -14,10 +14,10 @@ from cuts.ir.functions import FUNCTIONS
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.ops.builtins import BUILTINS
-from cuts.ops.parser import parse
-from cuts.ops.printer import print_file
-from cuts.ops.syntax import Repetition
+from cuts.ops.language.builtins import BUILTINS
+from cuts.ops.language.parser import parse
+from cuts.ops.language.printer import print_file
+from cuts.ops.language.syntax import Repetition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +77,9 @@ def test_every_op_has_a_summary_and_at_most_fifteen_lines() -> None:
     for op in REGISTRY.values():
         assert op.summary
         own = [item for item in op.items if item.span.source is op.span.source and item.span.start > op.span.start]
-        assert len(own) + sum(len(item.items) for item in own if isinstance(item, Repetition)) <= 15 or op.name in LONG, op.name
+        assert (
+            len(own) + sum(len(item.items) for item in own if isinstance(item, Repetition)) <= 15 or op.name in LONG
+        ), op.name
 
 
 def test_all_errors_of_a_file_are_reported_at_once() -> None:
@@ -104,7 +106,8 @@ op three "and again" { in x: f32[N] out y: f32[N] y = x }
 """
     ) == [
         "1:4 unknown family 'nothing' | families are " + ", ".join(sorted(REGISTRY._families)),
-        "3:3 unknown element type class 'flot' | expected float, int, number, any, " + ", ".join(d.value for d in DType),
+        "3:3 unknown element type class 'flot' | expected float, int, number, any, "
+        + ", ".join(d.value for d in DType),
         "5:23 unknown name 'M' | names in scope: C, N, T, x",
         "5:30 unknown attribute type 'number' | expected axes, axis, bool, dtype, float, floats, int, ints, string, strings",
         "6:26 unknown name 'zz' | names in scope: C, N, T, a, k, x",
@@ -158,33 +161,58 @@ def test_operands_that_do_not_fit_are_explained() -> None:
         "op 'conv': operand 'w': expected 4 / 1 input channels and a multiple of 1 output channels, found 3 and 6"
     )
     assert refused("conv", types((1, 4, 8, 8))) == "op 'conv': expected 2 to 3 operands (x, w, b?), found 1"
-    assert refused("conv", types((4,), (6, 3, 3))) == "op 'conv': operand 'x': expected at least 2 axes, found 1 in f32[4]"
-    assert refused("conv", types((1, 4, 8), (6, 4, 3), (5,))) == "op 'conv': operand 'b': expected K = 6, found 5 in f32[5]"
-    assert refused("relu", [TensorType(DType.BOOL, (3,))]) == "op 'relu': operand 'x': expected element type number, found bool"
-    assert refused("add", [*types((3,)), TensorType(DType.F16, (3,))]) == "op 'add': operand 'b': expected element type f32, found f16"
+    assert (
+        refused("conv", types((4,), (6, 3, 3))) == "op 'conv': operand 'x': expected at least 2 axes, found 1 in f32[4]"
+    )
+    assert (
+        refused("conv", types((1, 4, 8), (6, 4, 3), (5,)))
+        == "op 'conv': operand 'b': expected K = 6, found 5 in f32[5]"
+    )
+    assert (
+        refused("relu", [TensorType(DType.BOOL, (3,))])
+        == "op 'relu': operand 'x': expected element type number, found bool"
+    )
+    assert (
+        refused("add", [*types((3,)), TensorType(DType.F16, (3,))])
+        == "op 'add': operand 'b': expected element type f32, found f16"
+    )
     assert "op 'add' of (f32[2, 3], f32[4]): shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refused(
         "add", types((2, 3), (4,))
     )
-    assert refused("matmul", types((2, 3), (4, 5))) == "op 'matmul': operand 'b': expected inner size 3, found shape [4, 5]"
     assert (
-        refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,))) == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
+        refused("matmul", types((2, 3), (4, 5)))
+        == "op 'matmul': operand 'b': expected inner size 3, found shape [4, 5]"
+    )
+    assert (
+        refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,)))
+        == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
     )
 
 
 def test_attributes_that_do_not_fit_are_explained() -> None:
     x = types((2, 3, 4))
     assert refused("softmax", x, axis=3) == "op 'softmax': attribute 'axis': expected an axis from -3 to 2, found 3"
-    assert refused("softmax", types(()), axis=0) == "op 'softmax': attribute 'axis': expected no axis, as there is none, found 0"
+    assert (
+        refused("softmax", types(()), axis=0)
+        == "op 'softmax': attribute 'axis': expected no axis, as there is none, found 0"
+    )
     assert refused("softmax", x, axes=3) == "op 'softmax': unknown attribute 'axes'; it has axis"
     assert refused("softmax", x, axis="last") == "op 'softmax': attribute 'axis': expected an axis, found last"
-    assert refused("transpose", x, perm=(0, 0, 1)) == "op 'transpose': attribute 'perm': expected distinct axes, found [0, 0, 1]"
+    assert (
+        refused("transpose", x, perm=(0, 0, 1))
+        == "op 'transpose': attribute 'perm': expected distinct axes, found [0, 0, 1]"
+    )
     assert refused("max_pool", x) == "op 'max_pool': attribute 'kernel_shape': expected a list of integers, found none"
-    assert refused("max_pool", x, kernel_shape=(2, 2)) == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found [2, 2]"
+    assert (
+        refused("max_pool", x, kernel_shape=(2, 2))
+        == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found [2, 2]"
+    )
     assert refused("pad", x, pads=(0,) * 6, mode="odd") == (
         'op \'pad\': attribute \'mode\': expected "constant" or "edge" or "reflect" or "wrap", found odd'
     )
     assert (
-        refused("reshape", x, shape=(5, -1)) == "op 'reshape': attribute 'shape': [5, -1] does not hold the 24 elements of shape [2, 3, 4]"
+        refused("reshape", x, shape=(5, -1))
+        == "op 'reshape': attribute 'shape': [5, -1] does not hold the 24 elements of shape [2, 3, 4]"
     )
 
 
@@ -197,7 +225,9 @@ def test_what_only_shapes_can_show_points_into_the_declaration() -> None:
         "   4 |   y[n] = x[n + 1]\n     |          ^^^^^^^^"
     )
     assert "writes 2 of the 4 elements of 'y'" in refused("t", types((4,)), head + "y[2 * n] = x[n] for n < N // 2\n}")
-    assert "'y' is written several times, for every value of m" in refused("t", types((4,)), head + "y[n] = x[n] for m < 2\n}")
+    assert "'y' is written several times, for every value of m" in refused(
+        "t", types((4,)), head + "y[n] = x[n] for m < 2\n}"
+    )
     assert "the product of n and n is not affine" in refused("t", types((4,)), head + "y[n] = x[n * n]\n}")
     assert "'y' has element type f32, the value bool" in refused("t", types((4,)), head + "y = x > 0\n}")
 
@@ -228,7 +258,19 @@ def test_value_of_a_constant_operand_can_give_a_shape() -> None:
 def test_the_manual_names_every_function_and_its_example_holds() -> None:
     manual = SPEC.joinpath("README.md").read_text()
     words = set(re.findall(r"[a-z_]+", manual))
-    assert {*BUILTINS, *FUNCTIONS} - words - {"add", "sub", "mul", "div", "neg", "lt", "le", "gt", "ge", "eq", "ne"} == set()
+    assert {*BUILTINS, *FUNCTIONS} - words - {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+    } == set()
     registry = Registry().extend(Source("README.md", manual.split("```")[1]))
     assert registry["conv"].instantiate(types((1, 3, 9), (4, 3, 2))).output_types[0].shape == (1, 4, 8)
 
@@ -249,4 +291,6 @@ def test_mutated_declarations_fail_in_words_only(declaration: Any, random: Any) 
     shapes = [tuple(random.choice((1, 2, 3, 4, 6)) for _ in range(random.choice((0, 1, 2, 3, 4)))) for _ in range(9)]
     with suppress(CutsError):
         op = REGISTRY.extend(Source("mutant.cuts", text))["mutant"]
-        op.instantiate([TensorType(random.choice((DType.F32, DType.F32, DType.I64)), shapes.pop()) for _ in op.operands])
+        op.instantiate(
+            [TensorType(random.choice((DType.F32, DType.F32, DType.I64)), shapes.pop()) for _ in op.operands]
+        )

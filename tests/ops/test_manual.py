@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from cuts.ops import Registry
-from cuts.ops.differentiable import differentiability
-from cuts.ops.gradients import Gradients
+from cuts.ops.gradient.differentiable import differentiability
+from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.manual import entry, manual
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
 
@@ -63,7 +63,9 @@ def test_an_entry_says_of_gradients_what_the_uses_of_its_operation_show(op: str)
     for use in (use for use in (*DIFFERENTIABLE, *SCALAR, *FLAT) if use.op == op):
         instance = use.instance
         given = zip(instance.inputs, use.types, strict=False)
-        wanted = [formal for formal, type_ in given if formal is not None and type_ is not None and type_.dtype.is_float]
+        wanted = [
+            formal for formal, type_ in given if formal is not None and type_ is not None and type_.dtype.is_float
+        ]
         made = zip(instance.outputs, instance.output_types, strict=True)
         steps = gradients.steps(instance, wanted, [result for result, type_ in made if type_.dtype.is_float])
         asked.update(wanted)
@@ -72,5 +74,7 @@ def test_an_entry_says_of_gradients_what_the_uses_of_its_operation_show(op: str)
 
 
 def operands(names: set[str]) -> set[str]:
-    """Return the operands of a declaration behind formal names: of any number of operands, each has the number of its place."""
+    """Return the operands of a declaration behind formal names: of any number of operands, each has the number of its
+    place.
+    """
     return {name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name for name in names}

@@ -22,13 +22,17 @@ def run(op: str, *operands: np.ndarray | None, **attributes: Any) -> list[np.nda
     """Evaluate an op of the vocabulary."""
     types = [None if x is None else TensorType(dtype_of_numpy(x.dtype), x.shape) for x in operands]
     instance = REGISTRY[op].instantiate(types, attributes)
-    results = evaluate(instance.program, {n: x for n, x in zip(instance.inputs, operands, strict=False) if n is not None})
+    results = evaluate(
+        instance.program, {n: x for n, x in zip(instance.inputs, operands, strict=False) if n is not None}
+    )
     for name, type_ in zip(instance.outputs, instance.output_types, strict=True):
         assert results[name].shape == type_.shape
     return [results[name] for name in instance.outputs]
 
 
-def oracle(op: str, *operands: np.ndarray | None, outputs: int = 1, opset: int = 20, **attributes: Any) -> list[np.ndarray]:
+def oracle(
+    op: str, *operands: np.ndarray | None, outputs: int = 1, opset: int = 20, **attributes: Any
+) -> list[np.ndarray]:
     """Evaluate one ONNX node by the reference implementation of the ONNX package."""
     names = ["" if x is None else f"x{n}" for n, x in enumerate(operands)]
     results = [f"y{n}" for n in range(outputs)]
@@ -39,7 +43,9 @@ def oracle(op: str, *operands: np.ndarray | None, outputs: int = 1, opset: int =
         if n
     ]
     outs = [helper.make_tensor_value_info(n, 0, None) for n in results]
-    model = helper.make_model(helper.make_graph([node], "g", infos, outs), opset_imports=[helper.make_opsetid("", opset)])
+    model = helper.make_model(
+        helper.make_graph([node], "g", infos, outs), opset_imports=[helper.make_opsetid("", opset)]
+    )
     return reference.ReferenceEvaluator(model).run(None, {n: x for n, x in zip(names, operands, strict=True) if n})
 
 
@@ -140,12 +146,18 @@ CASES: list[tuple[str, str, list[Any], dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "onnx_op", "operands", "ours", "theirs"), CASES, ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)])
-def test_op_equals_onnx(op: str, onnx_op: str, operands: list[Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("op", "onnx_op", "operands", "ours", "theirs"), CASES, ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)]
+)
+def test_op_equals_onnx(
+    op: str, onnx_op: str, operands: list[Any], ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
     close(run(op, *operands, **ours), oracle(onnx_op, *operands, **(theirs or ours)))
 
 
-@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod", "l1", "l2", "log_sum", "log_sum_exp", "sum_square"])
+@pytest.mark.parametrize(
+    "op", ["sum", "mean", "max", "min", "prod", "l1", "l2", "log_sum", "log_sum_exp", "sum_square"]
+)
 @pytest.mark.parametrize(("axes", "keepdims"), [((0,), True), ((-1, 1), False), ((0, 1, 2), False)])
 def test_reduction_equals_onnx(op: str, axes: tuple[int, ...], keepdims: bool) -> None:
     x = f(2, 3, 5, low=0.2)
@@ -160,7 +172,13 @@ def test_matmul_follows_numpy_for_vectors_and_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [([1], [4], [1], [2]), ([-1, 3], [-7, 0], [0, 2], [-2, -1]), ([5], [9], [1], [1]), ([0, 0], [9, 2], [0, 1], [1, 1])]
+    "case",
+    [
+        ([1], [4], [1], [2]),
+        ([-1, 3], [-7, 0], [0, 2], [-2, -1]),
+        ([5], [9], [1], [1]),
+        ([0, 0], [9, 2], [0, 1], [1, 1]),
+    ],
 )
 def test_slice_equals_onnx(case: tuple[list[int], ...]) -> None:
     x = f(4, 6, 5)
@@ -187,7 +205,9 @@ def test_reshape_split_tile_expand_trilu_onehot_cumsum() -> None:
     close(run("trilu", x, k=-1, upper=False), [np.tril(x, -1)])
     close(run("one_hot", i64(0, -1, 2), depth=3, on=2.0, off=-1.0), [np.eye(3)[[0, 2, 2]] * 3 - 1])
     close(run("cumsum", x, axis=1), [np.cumsum(x, axis=1)])
-    close(run("cumsum", x, axis=0, exclusive=True, reverse=True), oracle("CumSum", x, np.array(0), exclusive=1, reverse=1))
+    close(
+        run("cumsum", x, axis=0, exclusive=True, reverse=True), oracle("CumSum", x, np.array(0), exclusive=1, reverse=1)
+    )
     close(run("clip", x, min=-0.5), [np.maximum(x, -0.5)])
     assert run("cast", x, to="i32")[0].dtype == np.int32
 
@@ -208,7 +228,10 @@ def test_group_norm_and_rms_norm() -> None:
     x, scale, bias = f(2, 6, 3, 2), f(6), f(6)
     groups = x.astype(np.float64).reshape(2, 2, -1)
     normal = (groups - groups.mean(-1, keepdims=True)) / np.sqrt(groups.var(-1, keepdims=True) + 1e-5)
-    close(run("group_norm", x, scale, bias, num_groups=2), [normal.reshape(x.shape) * scale[:, None, None] + bias[:, None, None]])
+    close(
+        run("group_norm", x, scale, bias, num_groups=2),
+        [normal.reshape(x.shape) * scale[:, None, None] + bias[:, None, None]],
+    )
     y, weight = f(3, 7).astype(np.float64), f(7)
     close(run("rms_norm", y.astype(np.float32), weight), [y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-5) * weight])
 
@@ -239,7 +262,11 @@ def test_an_algorithm_equals_the_declaration_it_stands_in_for() -> None:
     values = {"x": x, "w": w}
     for node in REGISTRY["conv"].instantiate(types, attributes).algorithms["winograd_2x2"]:
         values.update(
-            zip(node.outputs, run(node.op, *(values[v].astype(np.float32) for v in node.operands), **node.attributes), strict=True)
+            zip(
+                node.outputs,
+                run(node.op, *(values[v].astype(np.float32) for v in node.operands), **node.attributes),
+                strict=True,
+            )
         )
     close([values["y"]], run("conv", x, w, **attributes), 1e-4)
     assert not REGISTRY["conv"].instantiate(types, {"strides": (2, 2)}).algorithms

@@ -1,4 +1,6 @@
-"""Slices added up at places that integers name: exact, in a fixed order, and without asking every element for every slice."""
+"""Slices added up at places that integers name: exact, in a fixed order, and without asking every element for every
+slice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def drawn(seed: int, lead: int, rows: int, places: tuple[int, ...], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(
+    seed: int, lead: int, rows: int, places: tuple[int, ...], width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Slices, their places (some negative, many equal), and the sums that NumPy makes."""
     rng = np.random.default_rng(seed)
     dy = rng.standard_normal((lead, *places, width)).astype(np.float32)
@@ -54,9 +58,17 @@ def test_kernels_add_the_same(case: Any) -> None:
     np.testing.assert_array_equal(*found)  # in the same order, every time
 
 
-@given(st.integers(0, 99), st.lists(st.integers(1, 4), min_size=1, max_size=2), st.integers(10, 40), st.integers(4, 7), st.booleans())
+@given(
+    st.integers(0, 99),
+    st.lists(st.integers(1, 4), min_size=1, max_size=2),
+    st.integers(10, 40),
+    st.integers(4, 7),
+    st.booleans(),
+)
 @settings(max_examples=20)
-def test_slices_scattered_and_added_are_what_numpy_adds(seed: int, shape: list[int], slices: int, width: int, kernels: bool) -> None:
+def test_slices_scattered_and_added_are_what_numpy_adds(
+    seed: int, shape: list[int], slices: int, width: int, kernels: bool
+) -> None:
     rng = np.random.default_rng(seed)
     x, updates = (rng.standard_normal((*dims, width)).astype(np.float32) for dims in (shape, [slices]))
     ids = np.stack([rng.integers(-extent, extent, slices) for extent in shape], 1)

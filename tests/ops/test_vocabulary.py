@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.driver import build
+from cuts.compile.build import build
 from cuts.frontends.graph_json import infer_types
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import TensorType, dtype_of_numpy
 from cuts.ops import Registry
-from cuts.ops.inference import default_inference
+from cuts.ops.language.inference import default_inference
 from cuts.ops.reference import evaluate_graph
 from cuts.tests.needs import DEVICES, needs_opencl
 from hypothesis import given, settings
@@ -41,7 +41,11 @@ def graph_of(op: str, inputs: Arrays, results: int = 1, **attributes: Any) -> Gr
 def run(op: str, inputs: Arrays, results: int = 1, target: str = "reference", **attributes: Any) -> list[Any]:
     graph = graph_of(op, inputs, results, **attributes)
     arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
-    found = evaluate_graph(graph, Registry.builtin(), arrays) if target == "reference" else build(graph, target=target).run(arrays)
+    found = (
+        evaluate_graph(graph, Registry.builtin(), arrays)
+        if target == "reference"
+        else build(graph, target=target).run(arrays)
+    )
     return [found[name] for name in graph.outputs]
 
 
@@ -140,7 +144,9 @@ def test_the_reference_computes_what_numpy_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["attention, causal", "bags, mean of those that end early", "interaction", "rfft2", "irfft2"])
+@pytest.mark.parametrize(
+    "name", ["attention, causal", "bags, mean of those that end early", "interaction", "rfft2", "irfft2"]
+)
 def test_kernels_compute_what_numpy_does(name: str, device: str) -> None:
     op, inputs, attributes, expected = CASES[name]
     assert close(run(op, inputs, target=device, **attributes)[0], expected())
@@ -160,7 +166,9 @@ def test_dropout_keeps_the_share_it_should_and_depends_on_the_seed_alone(target:
     y, kept = run("dropout_training", {"x": x, "seed": np.uint32(7)}, 2, target, ratio=0.25)
     assert abs(kept.mean() - 0.75) < 0.03
     assert close(y, np.where(kept, 1 / 0.75, 0))
-    again, other = (run("dropout_training", {"x": x, "seed": np.uint32(s)}, 2, "reference", ratio=0.25)[1] for s in (7, 8))
+    again, other = (
+        run("dropout_training", {"x": x, "seed": np.uint32(s)}, 2, "reference", ratio=0.25)[1] for s in (7, 8)
+    )
     assert (kept == again).all()
     assert abs((again == other).mean() - 0.625) < 0.03
 
@@ -186,7 +194,9 @@ def lstm(x: Any, w: Any, r: Any, b: Any, lengths: Any, backwards: bool) -> tuple
 
 @settings(max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.data())
-def test_sequences_of_any_length_in_both_directions(steps: int, batch: int, width: int, hidden: int, directions: int, data: Any) -> None:
+def test_sequences_of_any_length_in_both_directions(
+    steps: int, batch: int, width: int, hidden: int, directions: int, data: Any
+) -> None:
     lengths = np.array(data.draw(st.lists(st.integers(0, steps), min_size=batch, max_size=batch)))
     x, w, r, b = (
         real(steps, batch, width),
@@ -218,6 +228,17 @@ def test_the_steps_of_a_recurrence_share_one_kernel() -> None:
 
 def test_wrong_shapes_of_a_state_are_explained() -> None:
     with pytest.raises(CutsError, match="operand 'h0': expected N = 2, found 3"):
-        run("lstm", {"x": real(4, 2, 8), "w": real(1, 32, 8), "r": real(1, 32, 8), "b": None, "lengths": None, "h0": real(1, 3, 8)}, 3)
+        run(
+            "lstm",
+            {
+                "x": real(4, 2, 8),
+                "w": real(1, 32, 8),
+                "r": real(1, 32, 8),
+                "b": None,
+                "lengths": None,
+                "h0": real(1, 3, 8),
+            },
+            3,
+        )
     with pytest.raises(CutsError, match=r"expected 32 rows per direction \(4 gates\), found 24"):
         run("lstm", {"x": real(4, 2, 8), "w": real(1, 24, 8), "r": real(1, 24, 8)}, 3)

@@ -66,9 +66,20 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
 
 
 @PROPERTY
-@given(w=windows(), groups=st.integers(1, 3), into=st.integers(1, 3), out=st.integers(1, 3), batch=st.integers(1, 2), bias=st.booleans())
+@given(
+    w=windows(),
+    groups=st.integers(1, 3),
+    into=st.integers(1, 3),
+    out=st.integers(1, 3),
+    batch=st.integers(1, 2),
+    bias=st.booleans(),
+)
 def test_convolution(w: Windows, groups: int, into: int, out: int, batch: int, bias: bool) -> None:
-    operands = [values(batch, groups * into, *w.sizes), values(groups * out, into, *w.kernel), *([values(groups * out)] if bias else [])]
+    operands = [
+        values(batch, groups * into, *w.sizes),
+        values(groups * out, into, *w.kernel),
+        *([values(groups * out)] if bias else []),
+    ]
     same(ours("conv", operands, groups=groups, **w.moves), theirs("Conv", operands, group=groups, **w.moves))
 
 
@@ -91,4 +102,7 @@ def test_average_pool(w: Windows, ceil_mode: bool, count_include_pad: bool) -> N
 @given(w=windows(), groups=st.integers(1, 2), into=st.integers(1, 2), out=st.integers(1, 3))
 def test_transposed_convolution(w: Windows, groups: int, into: int, out: int) -> None:
     operands = [values(1, groups * into, *w.sizes), values(groups * into, out, *w.kernel), values(groups * out)]
-    same(ours("conv_transpose", operands, groups=groups, **w.moves), theirs("ConvTranspose", operands, group=groups, **w.moves))
+    same(
+        ours("conv_transpose", operands, groups=groups, **w.moves),
+        theirs("ConvTranspose", operands, group=groups, **w.moves),
+    )

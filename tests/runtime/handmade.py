@@ -1,11 +1,13 @@
-"""A compiled graph written by hand, in OpenCL C and in CUDA, and what it computes: the runtime is tested without the passes."""
+"""A compiled graph written by hand, in OpenCL C and in CUDA, and what it computes: the runtime is tested without the
+passes.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import Argument, KernelFunction, Storage
@@ -31,7 +33,10 @@ def kernel(dialect: str, name: str, parameters: list[tuple[str, bool]], body: st
         params = ", ".join(f"{t}* __restrict__ {p}" for p, t in _typed(parameters))
         moves, head, index = "", f'extern "C" __global__ void {name}({params})', "blockIdx.x * blockDim.x + threadIdx.x"
     source = f"{head} {{ {moves} int i = {index}; {body} }}\n"
-    arguments = tuple(Argument(p, DType.I32 if p.startswith("t") else F32, written, table=p.startswith("t")) for p, written in parameters)
+    arguments = tuple(
+        Argument(p, DType.I32 if p.startswith("t") else F32, written, table=p.startswith("t"))
+        for p, written in parameters
+    )
     return KernelFunction(name, dialect, source, (ROWS, 1, 1), (COLUMNS, 1, 1), arguments, **fields)
 
 
@@ -40,11 +45,22 @@ def _typed(parameters: list[tuple[str, bool]]) -> list[tuple[str, str]]:
 
 
 def example(dialect: str = "opencl", x: str = "x", y: str = "y") -> tuple[CompiledGraph, Graph]:
-    """Return `y = concat(2 * (x + 3 * w), 2 * x)` along the columns, with a table, a shared kernel and parts of one buffer."""
+    """Return `y = concat(2 * (x + 3 * w), 2 * x)` along the columns, with a table, a shared kernel and parts of one
+    buffer.
+    """
     add = kernel(
-        dialect, "k_add", [("a", False), ("b", False), ("c", True), ("t", False)], "c[i] = a[i] + b[i] * t[1];", tables={"t": (1, 3)}
+        dialect,
+        "k_add",
+        [("a", False), ("b", False), ("c", True), ("t", False)],
+        "c[i] = a[i] + b[i] * t[1];",
+        tables={"t": (1, 3)},
     )
-    double = kernel(dialect, "k_double", [("a", False), ("c", True)], f"c[(i / {COLUMNS}) * {2 * COLUMNS} + i % {COLUMNS}] = a[i] * 2.0f;")
+    double = kernel(
+        dialect,
+        "k_double",
+        [("a", False), ("c", True)],
+        f"c[(i / {COLUMNS}) * {2 * COLUMNS} + i % {COLUMNS}] = a[i] * 2.0f;",
+    )
     types = {x: f32(ROWS, COLUMNS), "w": f32(ROWS, COLUMNS), "h": f32(ROWS, COLUMNS), "left": f32(ROWS, COLUMNS)}
     types |= {"right": f32(ROWS, COLUMNS), y: f32(ROWS, 2 * COLUMNS)}
     nodes = (
@@ -56,14 +72,20 @@ def example(dialect: str = "opencl", x: str = "x", y: str = "y") -> tuple[Compil
     graph = Graph("hand-made", (x,), (y, "left"), types, nodes, {"w": weights})
     storages = {"left": Storage(y, 0, (2 * COLUMNS, 1)), "right": Storage(y, COLUMNS, (2 * COLUMNS, 1))}
     steps = (Step(0, (x, "w", "h", "t")), Step(1, ("h", "left")), Step(1, (x, "right")))
-    groups = ({"nodes": ["add"], "level": "register", "bound": 1e-6, "parameters": {"block": 8}}, {"nodes": ["join"]}, {"nodes": ["join"]})
+    groups = (
+        {"nodes": ["add"], "level": "register", "bound": 1e-6, "parameters": {"block": 8}},
+        {"nodes": ["join"]},
+        {"nodes": ["join"]},
+    )
     return CompiledGraph(graph, (add, double), steps, storages, groups), graph
 
 
 def example_plan(dialect: str = "opencl", x: str = "x", y: str = "y") -> Plan:
     """Return the plan of the example, carrying its graph and one declaration."""
     compiled, graph = example(dialect, x, y)
-    return make_plan(compiled, find_target("opencl" if dialect == "opencl" else "cuda:sm_90"), Model(graph, {"my.cuts": "op mine"}))
+    return make_plan(
+        compiled, find_target("opencl" if dialect == "opencl" else "cuda:sm_90"), Model(graph, {"my.cuts": "op mine"})
+    )
 
 
 def expected(x: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:

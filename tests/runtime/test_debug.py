@@ -1,4 +1,6 @@
-"""Debug mode: an index from data that is out of range is an error that says which; without it nothing leaves its tensor."""
+"""Debug mode: an index from data that is out of range is an error that says which; without it nothing leaves its
+tensor.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,38 @@ def named(*operands: np.ndarray) -> dict[str, np.ndarray]:
 
 
 WRONG: dict[str, tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = {
-    "gather": ((f(5, 3), ints(0, 7, -6)), {}, r"operand 'indices' \(value 'x1'\): expected indices from -5 to 4, found 7 at \[1\]"),
-    "gather_elements": ((f(3, 2), ints([0, 1], [2, -4])), {}, r"'indices' .*: expected indices from -3 to 2, found -4 at \[1, 1\]"),
+    "gather": (
+        (f(5, 3), ints(0, 7, -6)),
+        {},
+        r"operand 'indices' \(value 'x1'\): expected indices from -5 to 4, found 7 at \[1\]",
+    ),
+    "gather_elements": (
+        (f(3, 2), ints([0, 1], [2, -4])),
+        {},
+        r"'indices' .*: expected indices from -3 to 2, found -4 at \[1, 1\]",
+    ),
     "gather_nd": ((f(3, 4), ints([0, 1], [2, 9])), {}, r"expected indices from -4 to 3, found 9 at \[1, 1\]"),
-    "scatter_elements": ((f(3, 3), ints([0, 1, 5]), f(1, 3)), {}, r"expected indices from -3 to 2, found 5 at \[0, 2\]"),
+    "scatter_elements": (
+        (f(3, 3), ints([0, 1, 5]), f(1, 3)),
+        {},
+        r"expected indices from -3 to 2, found 5 at \[0, 2\]",
+    ),
     "scatter_nd": ((f(3, 3), ints([0], [-4]), f(2, 3)), {}, r"expected indices from -3 to 2, found -4 at \[1, 0\]"),
-    "embedding_bag": ((f(4, 2), ints([0, 9], [1, 9]), f(2, 2), ints(1, 2)), {}, r"expected indices from -4 to 3, found 9 at \[1, 1\]"),
-    "max_unpool": ((f(1, 1, 1, 2), ints([[[5, 99]]])), {"sizes": (4, 4)}, r"expected indices from -16 to 15, found 99 at \[0, 0, 0, 1\]"),
-    "reverse_sequence": ((f(4, 2), ints(2, 6)), {}, r"intermediate 'from': expected indices from -4 to 3, found 5 at \[0, 1\]"),
+    "embedding_bag": (
+        (f(4, 2), ints([0, 9], [1, 9]), f(2, 2), ints(1, 2)),
+        {},
+        r"expected indices from -4 to 3, found 9 at \[1, 1\]",
+    ),
+    "max_unpool": (
+        (f(1, 1, 1, 2), ints([[[5, 99]]])),
+        {"sizes": (4, 4)},
+        r"expected indices from -16 to 15, found 99 at \[0, 0, 0, 1\]",
+    ),
+    "reverse_sequence": (
+        (f(4, 2), ints(2, 6)),
+        {},
+        r"intermediate 'from': expected indices from -4 to 3, found 5 at \[0, 1\]",
+    ),
 }
 
 
@@ -56,7 +82,9 @@ def test_without_checks_the_nearest_element_is_read_and_nothing_is_written() -> 
     plan = cuts.build(graph("gather", x, ids), target="opencl")
     np.testing.assert_array_equal(plan.run(named(x, ids))["y0"], x[[4, 0]])
     operands = (x, ints([9], [-9]), f(2, 3))
-    np.testing.assert_array_equal(cuts.build(graph("scatter_nd", *operands), target="opencl").run(named(*operands))["y0"], x)
+    np.testing.assert_array_equal(
+        cuts.build(graph("scatter_nd", *operands), target="opencl").run(named(*operands))["y0"], x
+    )
 
 
 PLAN: list[cuts.CompiledPlan] = []

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.errors import PlanError, UsageError
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
@@ -47,7 +47,9 @@ class Dlpack:
 
 @needs_opencl
 @pytest.mark.parametrize(
-    "wrap", [Dlpack, np.asfortranarray, lambda x: x[::1], lambda x: x.tolist()], ids=["dlpack", "fortran", "view", "list"]
+    "wrap",
+    [Dlpack, np.asfortranarray, lambda x: x[::1], lambda x: x.tolist()],
+    ids=["dlpack", "fortran", "view", "list"],
 )
 def test_inputs_of_every_kind(session: Session, wrap: Any) -> None:
     x = random_x()

@@ -45,7 +45,9 @@ def test_arena_holds_every_buffer_aligned(case: tuple[dict[int, int], dict[int, 
 def test_arena_is_between_the_busiest_step_and_the_sum(case: tuple[dict[int, int], dict[int, Lifetime]]) -> None:
     sizes, lifetimes = case
     _, arena = place_buffers(sizes, lifetimes)
-    busiest = max((sum(aligned(sizes[k]) for k in sizes if lifetimes[k].overlaps(Lifetime(s, s))) for s in range(13)), default=0)
+    busiest = max(
+        (sum(aligned(sizes[k]) for k in sizes if lifetimes[k].overlaps(Lifetime(s, s))) for s in range(13)), default=0
+    )
     assert busiest <= arena <= sum(map(aligned, sizes.values()))
 
 

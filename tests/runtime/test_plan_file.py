@@ -152,9 +152,18 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a tensor without a buffer": ({"buffers": {"y": Placement(0, 256)}}, "no place"),
     "a constant of another type": ({"constants": {"w": np.zeros(3)}}, "constant 'w'"),
     "an output without a type": ({"outputs": ("z",)}, "has no type"),
-    "other outputs than its model's": ({"outputs": ("y",)}, "its outputs are \\['y'\\], those of its model \\['y', 'left'\\]"),
-    "another input than its model's": ({"types": {"x": TensorType(DType.F32, (4, 2))}}, r"'x' is f32\[4, 2\], in its model f32\[4, 8\]"),
-    "a check without results": ({"checks": (IndexCheck("n", "gather", "ids", "ids", (2,), 5, "x", "y"),)}, "'x' of a check is f32"),
+    "other outputs than its model's": (
+        {"outputs": ("y",)},
+        "its outputs are \\['y'\\], those of its model \\['y', 'left'\\]",
+    ),
+    "another input than its model's": (
+        {"types": {"x": TensorType(DType.F32, (4, 2))}},
+        r"'x' is f32\[4, 2\], in its model f32\[4, 8\]",
+    ),
+    "a check without results": (
+        {"checks": (IndexCheck("n", "gather", "ids", "ids", (2,), 5, "x", "y"),)},
+        "'x' of a check is f32",
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import cuts
 import numpy as np
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
-from cuts.ops.inference import builtin_instances
+from cuts.ops.language.inference import builtin_instances
 from cuts.tests.needs import needs_opencl
 
 
@@ -23,7 +23,12 @@ def test_a_recurrence_begins_with_the_constant_it_is_given() -> None:
     results = tuple(f"y{n}" for n in range(len(found)))
     given = {"x": arrays.pop("x")}
     graph = Graph(
-        "g", ("x",), ("y0",), types | dict(zip(results, found, strict=True)), (Node("it", "lstm", operands, results, attributes),), arrays
+        "g",
+        ("x",),
+        ("y0",),
+        types | dict(zip(results, found, strict=True)),
+        (Node("it", "lstm", operands, results, attributes),),
+        arrays,
     )
     plan = cuts.build(graph, target="opencl")
     np.testing.assert_allclose(plan.run(given)["y0"], plan.reference(given)["y0"], rtol=1e-4, atol=1e-5)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.graph import Attribute, Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.normalise import Illegal, normalise
-from cuts.passes.programs import build_programs
+from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.fusion.programs import build_programs
 from cuts.search.bench import Timed
 from cuts.search.build import Built, Done, Factory, Job
 from cuts.search.data import Reference
@@ -26,13 +26,17 @@ OPENCL = find_target("opencl")
 MACHINE = {"device": "made up"}
 
 
-def group_of(op: str, shapes: Sequence[tuple[int, ...]], attributes: Mapping[str, Attribute] | None = None) -> FusedGroup:
+def group_of(
+    op: str, shapes: Sequence[tuple[int, ...]], attributes: Mapping[str, Attribute] | None = None
+) -> FusedGroup:
     """Return the normal form of one operation."""
     registry = Registry.builtin()
     types = {f"x{k}": TensorType(DType.F32, shape) for k, shape in enumerate(shapes)}
     types["y"] = registry[op].instantiate(list(types.values()), dict(attributes or {})).output_types[0]
     inputs = tuple(t for t in types if t != "y")
-    programs = build_programs(Graph("test", inputs, ("y",), types, (Node("node", op, inputs, ("y",), dict(attributes or {})),)), registry)
+    programs = build_programs(
+        Graph("test", inputs, ("y",), types, (Node("node", op, inputs, ("y",), dict(attributes or {})),)), registry
+    )
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
     assert not isinstance(group, Illegal), group.reason
     return group
@@ -74,9 +78,13 @@ class Inline:
 
 
 class FakeBench:
-    """A bench that looks times up: `cost` returns the seconds of a kernel, `verdicts` what becomes of some of them by name."""
+    """A bench that looks times up: `cost` returns the seconds of a kernel, `verdicts` what becomes of some of them by
+    name.
+    """
 
-    def __init__(self, cost: Callable[[KernelFunction], float], verdicts: Callable[[KernelFunction], Verdict] | None = None) -> None:
+    def __init__(
+        self, cost: Callable[[KernelFunction], float], verdicts: Callable[[KernelFunction], Verdict] | None = None
+    ) -> None:
         self.cost = cost
         self.verdict = verdicts or (lambda kernel: Verdict("ok"))
         self.checked: list[str] = []
@@ -110,7 +118,11 @@ def by_threads(kernel: KernelFunction) -> float:
 
 
 def tuner_of(
-    bench: FakeBench, builder: Inline | None = None, database: Database | None = None, budget: float | None = None, frozen: bool = False
+    bench: FakeBench,
+    builder: Inline | None = None,
+    database: Database | None = None,
+    budget: float | None = None,
+    frozen: bool = False,
 ) -> Tuner:
     """Return a tuner over fakes."""
     made = builder or Inline()

@@ -6,14 +6,14 @@ from math import inf
 
 from attrs import evolve
 from cuts.ir.launch import KernelFunction
-from cuts.passes.enumerate import illegal_histogram
-from cuts.passes.space import make_space
+from cuts.passes.schedule.enumerate import illegal_histogram
+from cuts.passes.schedule.space import make_space
 from cuts.search.audit import Audit, audits
 from cuts.search.bench import Timed
-from cuts.search.draw import Drawn, draw
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, schedule_text
 from cuts.search.proof import EXACT
+from cuts.search.sample_points import Drawn, draw
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
@@ -30,7 +30,9 @@ def audited(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem
 
 
 def times_of(first: float, others: float) -> FakeBench:
-    """A bench on which the kernel that is checked first, which is the choice of a search for one, takes another time than the others."""
+    """A bench on which the kernel that is checked first, which is the choice of a search for one, takes another time
+    than the others.
+    """
     bench = FakeBench(lambda kernel: first if kernel.name == bench.checked[0] else others)
     return bench
 
@@ -90,7 +92,9 @@ def test_points_are_drawn_once_and_always_the_same_ones() -> None:
         drawn = draw(problem, "bound", 40, seed=3)
         texts = drawn_texts(drawn)
         assert len(set(texts)) == len(texts) == 40 < drawn.legal <= drawn.points
-        assert texts == drawn_texts(draw(problem, "bound", 40, seed=3)) != drawn_texts(draw(problem, "bound", 40, seed=4))
+        assert (
+            texts == drawn_texts(draw(problem, "bound", 40, seed=3)) != drawn_texts(draw(problem, "bound", 40, seed=4))
+        )
         assert (drawn.exact, drawn.whole) == (problem is SMALL, False)
 
 

@@ -19,7 +19,10 @@ PROBLEM = problem_of()
 
 
 def test_trials_of_every_outcome_are_kept_with_their_reason(tmp_path: Path) -> None:
-    trials = [Trial(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n) for n, outcome in enumerate(OUTCOMES)]
+    trials = [
+        Trial(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n)
+        for n, outcome in enumerate(OUTCOMES)
+    ]
     Database(tmp_path / "t").record(PROBLEM, trials)
     assert Database(tmp_path / "t").trials(PROBLEM) == trials
 

@@ -1,4 +1,6 @@
-"""Measurement in a child process, against PoCL: checking, crashes, hangs, and the whole way from a model to a tuned plan."""
+"""Measurement in a child process, against PoCL: checking, crashes, hangs, and the whole way from a model to a tuned
+plan.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.device import Pointer, open_device
+from cuts.backends.device import Pointer
+from cuts.backends.devices import open_device
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Storage
-from cuts.passes.choose import choose
-from cuts.passes.interpret import interpret
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.schedule.choose import choose
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
@@ -220,14 +223,23 @@ def test_parts_of_a_larger_buffer_are_checked_where_they_lie(bench: DeviceBench)
 
 def test_workers_build_in_parallel_and_a_job_that_takes_too_long_costs_itself() -> None:
     workers = Workers(2, "cuts.tests.search.services:Slow")
-    for name, seconds, limit in (("a", 0.0, 60.0), ("b", 300.0, 2.0), ("c", 0.0, 60.0)):  # a busy machine starts workers slowly
+    for name, seconds, limit in (
+        ("a", 0.0, 60.0),
+        ("b", 300.0, 2.0),
+        ("c", 0.0, 60.0),
+    ):  # a busy machine starts workers slowly
         workers.submit(Job(name, "nap", (seconds,), limit=limit))
     workers.submit(Job("d", "crash", ()))
     done = {}
     while workers.load:
         done |= {d.job.owner: d for d in workers.collect(1.0)}
     workers.close()
-    assert {n: (d.value, d.hung) for n, d in done.items()} == {"a": (0.0, False), "b": (None, True), "c": (0.0, False), "d": (None, False)}
+    assert {n: (d.value, d.hung) for n, d in done.items()} == {
+        "a": (0.0, False),
+        "b": (None, True),
+        "c": (0.0, False),
+        "d": (None, False),
+    }
     assert "exit code 3" in done["d"].error
 
 
@@ -272,7 +284,11 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
     assert cuts("tune", *arguments, "--frozen").code == 2
     first, again, frozen = (
         cuts(*c)
-        for c in (("tune", *arguments, "--audit", "3"), ("tune", *arguments), ("compile", "graph.json", "-o", "p", "--json", "--frozen"))
+        for c in (
+            ("tune", *arguments, "--audit", "3"),
+            ("tune", *arguments),
+            ("compile", "graph.json", "-o", "p", "--json", "--frozen"),
+        )
     )
     assert first.json["tuning"]["timed"] > 0
     assert first.json["tuning"]["audit"][0]["timed"] > 0
@@ -291,7 +307,11 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
 
 
 @needs_opencl
-def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(
+    cuts: Cuts,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
     result = cuts("tune", "graph.json", "-o", "p", "--budget", "0.01")
     assert result.code == 6
@@ -303,10 +323,14 @@ def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(cuts: Cuts
 def test_ctrl_c_keeps_the_best_found_so_far(cuts: Cuts, tmp_path: Path) -> None:  # noqa: F811
     environment = os.environ | {"CUTS_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "cuts.compile", "tune", "graph.json", "-o", "p", "--trials", "400"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     database = tmp_path / "cache" / "tuning.sqlite3"
     start = time.monotonic()
-    while time.monotonic() < start + 60 and not (database.exists() and int(str(Database(database).info()["trials"])) > 0):
+    while time.monotonic() < start + 60 and not (
+        database.exists() and int(str(Database(database).info()["trials"])) > 0
+    ):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     assert "the plan is the best found so far" in process.communicate(timeout=60)[1]

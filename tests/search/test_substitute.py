@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from cuts.backends.targets import find_target
-from cuts.backends.vendor import Request
+from cuts.backends.devices import find_target
+from cuts.backends.library.routine import Request
 from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.graph import Graph
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.target import Target
 from cuts.ir.types import DType
-from cuts.passes.choose import choose
+from cuts.passes.schedule.choose import choose
 from cuts.search.measure import Verdict
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Choice, Settings
@@ -35,7 +35,9 @@ TIMES = {"slow": 3e-3, "fast": 2e-3, "wrong": 1e-3}
 
 
 def bench() -> FakeBench:
-    return FakeBench(lambda kernel: TIMES[kernel.name], lambda kernel: Verdict("wrong" if kernel.name == "wrong" else "ok"))
+    return FakeBench(
+        lambda kernel: TIMES[kernel.name], lambda kernel: Verdict("wrong" if kernel.name == "wrong" else "ok")
+    )
 
 
 def chosen(seconds: float | None) -> Choice:

@@ -22,7 +22,9 @@ from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
 SHORT = Settings(first=8, most=24, prove=False)
 
 
-def tuned(bench: FakeBench, settings: Settings = SHORT, builder: Inline | None = None, database: Database | None = None) -> Choice:
+def tuned(
+    bench: FakeBench, settings: Settings = SHORT, builder: Inline | None = None, database: Database | None = None
+) -> Choice:
     (choice,) = tuner_of(bench, builder, database).run([problem_of()], settings)
     return choice
 
@@ -79,7 +81,9 @@ def test_a_crash_or_a_hang_costs_one_candidate() -> None:
     choice = tuned(FakeBench(by_threads, verdict), database=database)
     trials = database.trials(problem_of())
     assert choice.seconds is not None
-    assert {o: sum(t.outcome == o for t in trials) for o in ("failed", "timeout")} == {o: lost[o] for o in ("failed", "timeout")}
+    assert {o: sum(t.outcome == o for t in trials) for o in ("failed", "timeout")} == {
+        o: lost[o] for o in ("failed", "timeout")
+    }
     assert all(t.message == "gone" for t in trials if not t.ok)
 
 
@@ -96,7 +100,9 @@ def test_a_kernel_that_hangs_when_it_is_timed_again_has_lost() -> None:
 
 def test_spilled_kernels_are_refused_and_recorded() -> None:
     database = Database(None)
-    builder = Inline(lambda kernel: Built(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None)
+    builder = Inline(
+        lambda kernel: Built(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None
+    )
     bench = FakeBench(by_threads)
     tuned(bench, builder=builder, database=database)
     spilled = [t for t in database.trials(problem_of()) if t.outcome == "spilled"]
@@ -196,7 +202,11 @@ def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
     builder, bench = Inline(), FakeBench(by_threads)
     again = tuned(bench, builder=builder, database=Database(tmp_path / "t"))
     assert (builder.built, bench.samples) == (0, 0)
-    assert (again.origin, again.seconds, again.candidate.schedule) == ("database", first.seconds, first.candidate.schedule)
+    assert (again.origin, again.seconds, again.candidate.schedule) == (
+        "database",
+        first.seconds,
+        first.candidate.schedule,
+    )
 
 
 def test_an_interrupted_search_resumes_where_it_was() -> None:
@@ -222,7 +232,9 @@ def test_frozen_fails_on_a_miss_and_says_which_kernel() -> None:
     tuned(FakeBench(by_threads), database=database)
     frozen = tuner_of(FakeBench(by_threads), database=database, frozen=True)
     assert frozen.run([problem_of()])[0].origin == "database"
-    with pytest.raises(UsageError, match=r"1 of 2 kernels are not in the tuning database; the first is \w{12}, matmul 48"):
+    with pytest.raises(
+        UsageError, match=r"1 of 2 kernels are not in the tuning database; the first is \w{12}, matmul 48"
+    ):
         frozen.run([problem_of(), problem_of(48)])
 
 
@@ -279,7 +291,9 @@ def test_results_of_another_machine_are_tried_first_and_never_an_error() -> None
     here, there = problem_of(), problem_of(machine={"device": "another"})
     (known,) = tuner_of(FakeBench(by_threads), database=database).run([there], Settings(prove=False))
     builder = Inline()
-    (choice,) = tuner_of(FakeBench(by_threads), builder, database).run([here], Settings(first=1, batch=0, most=2, prove=False))
+    (choice,) = tuner_of(FakeBench(by_threads), builder, database).run(
+        [here], Settings(first=1, batch=0, most=2, prove=False)
+    )
     assert choice.candidate.schedule == known.candidate.schedule
     assert builder.built == 2
 
@@ -288,7 +302,11 @@ def test_results_of_another_machine_are_tried_first_and_never_an_error() -> None
 def test_a_recorded_search_is_replayed_without_a_device(strategy: str) -> None:
     recorded, here = Database(None), problem_of(machine={"device": "another"})
     for name in ("rank", "random"):
-        tuned(FakeBench(by_threads), Settings(strategy=name, first=40, batch=40, most=200, patience=9, final=False), database=recorded)
+        tuned(
+            FakeBench(by_threads),
+            Settings(strategy=name, first=40, batch=40, most=200, patience=9, final=False),
+            database=recorded,
+        )
     bench = ReplayBench(recorded)
     (choice,) = tuner_of(bench).run([here], evolve(SHORT, strategy=strategy))  # type: ignore[arg-type]
     assert choice.seconds in {t.seconds for t in recorded.trials(problem_of())}

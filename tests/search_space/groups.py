@@ -47,7 +47,20 @@ def matmul(m: int, n: int, k: int) -> FusedGroup:
 
 
 def _conv_segment(
-    prefix: str, source: str, weight: str, target: str, n: int, c: int, k: int, h: int, w: int, r: int, s: int, d: int, pad: int, size: int
+    prefix: str,
+    source: str,
+    weight: str,
+    target: str,
+    n: int,
+    c: int,
+    k: int,
+    h: int,
+    w: int,
+    r: int,
+    s: int,
+    d: int,
+    pad: int,
+    size: int,
 ) -> Segment:
     axes = tuple(Var(f"{prefix}{x}", e) for x, e in zip("nkhw", (n, k, h, w), strict=True))
     cc, rr, ss = Var(f"{prefix}c", c), Var(f"{prefix}r", r), Var(f"{prefix}s", r)
@@ -59,7 +72,9 @@ def _conv_segment(
     return Segment(axes, (total,), (Output(target, write(*axes), relu(at(f"{prefix}t", *axes))),))
 
 
-def conv(n: int, c: int, k: int, size: int, r: int = 3, stride: int = 1, dilation: int = 1, pad: int | None = None) -> FusedGroup:
+def conv(
+    n: int, c: int, k: int, size: int, r: int = 3, stride: int = 1, dilation: int = 1, pad: int | None = None
+) -> FusedGroup:
     """relu of a square convolution with padding that keeps the size at stride 1."""
     pad = (r - 1) * dilation // 2 if pad is None else pad
     out = (size + 2 * pad - (r - 1) * dilation - 1) // stride + 1
@@ -96,7 +111,9 @@ def pool(n: int, c: int, size: int, r: int = 2, stride: int = 2) -> FusedGroup:
     rr, ss = Var("r", r), Var("s", r)
     total = Reduction("t", (rr, ss), "max", at("x", axes[0], axes[1], axes[2] * stride + rr, axes[3] * stride + ss))
     segment = Segment(axes, (total,), (Output("y", write(*axes), at("t", *axes)),))
-    return FusedGroup((segment,), {"x": f32(n, c, size, size), "y": f32(n, c, out, out), "t": f32(n, c, out, out)}, ("x",), ("y",))
+    return FusedGroup(
+        (segment,), {"x": f32(n, c, size, size), "y": f32(n, c, out, out), "t": f32(n, c, out, out)}, ("x",), ("y",)
+    )
 
 
 def softmax(rows: int, columns: int) -> FusedGroup:
@@ -107,7 +124,9 @@ def softmax(rows: int, columns: int) -> FusedGroup:
     total = Reduction("z", (j,), "sum", power)
     out = Output("y", write(i, j), call("div", power, at("z", i)), extra=(j,))
     kind = f32(rows, columns)
-    return FusedGroup((Segment((i,), (top, total), (out,)),), {"x": kind, "y": kind, "m": f32(rows), "z": f32(rows)}, ("x",), ("y",))
+    return FusedGroup(
+        (Segment((i,), (top, total), (out,)),), {"x": kind, "y": kind, "m": f32(rows), "z": f32(rows)}, ("x",), ("y",)
+    )
 
 
 def global_pool(n: int, c: int, size: int) -> FusedGroup:
@@ -116,14 +135,18 @@ def global_pool(n: int, c: int, size: int) -> FusedGroup:
     h, w = Var("h", size), Var("w", size)
     total = Reduction("t", (h, w), "sum", at("x", *axes, h, w))
     out = Output("y", write(*axes), call("mul", at("t", *axes), Const(1.0 / size / size, DType.F32)))
-    return FusedGroup((Segment(axes, (total,), (out,)),), {"x": f32(n, c, size, size), "y": f32(n, c), "t": f32(n, c)}, ("x",), ("y",))
+    return FusedGroup(
+        (Segment(axes, (total,), (out,)),), {"x": f32(n, c, size, size), "y": f32(n, c), "t": f32(n, c)}, ("x",), ("y",)
+    )
 
 
 def total(size: int) -> FusedGroup:
     """Sum of a vector: no parallel axis at all."""
     i = Var("i", size)
     whole = Reduction("t", (i,), "sum", at("x", i))
-    return FusedGroup((Segment((), (whole,), (Output("y", (), at("t")),)),), {"x": f32(size), "y": f32(), "t": f32()}, ("x",), ("y",))
+    return FusedGroup(
+        (Segment((), (whole,), (Output("y", (), at("t")),)),), {"x": f32(size), "y": f32(), "t": f32()}, ("x",), ("y",)
+    )
 
 
 def normalise_vector(size: int) -> FusedGroup:
@@ -140,7 +163,12 @@ def upsampled(rows: int, columns: int, channels: int, r: int = 1) -> FusedGroup:
     image = at("x", c, (j + s) // 2)
     total = Reduction("t", (c, s), "sum", call("mul", image, at("w", k, c, s)))
     segment = Segment((k, j), (total,), (Output("y", write(k, j), at("t", k, j)),))
-    kinds = {"x": f32(channels, (columns + r) // 2), "w": f32(rows, channels, r), "y": f32(rows, columns), "t": f32(rows, columns)}
+    kinds = {
+        "x": f32(channels, (columns + r) // 2),
+        "w": f32(rows, channels, r),
+        "y": f32(rows, columns),
+        "t": f32(rows, columns),
+    }
     return FusedGroup((segment,), kinds, ("x", "w"), ("y",))
 
 

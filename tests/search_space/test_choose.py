@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.errors import PassError, UsageError
-from cuts.passes.bound import bound
-from cuts.passes.check import check_schedule
-from cuts.passes.choose import assess, choose, explain, structural_key
-from cuts.passes.enumerate import batches, to_schedule
-from cuts.passes.prune import prune
-from cuts.passes.space import make_space
+from cuts.passes.model.bound import bound
+from cuts.passes.schedule.choose import assess, choose, explain, structural_key
+from cuts.passes.schedule.enumerate import batches, to_schedule
+from cuts.passes.schedule.legal_points import check_schedule
+from cuts.passes.schedule.prune import prune
+from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
 

@@ -8,15 +8,15 @@ from math import ceil
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.expr import reads
 from cuts.ir.index import Var, as_index, evaluate, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
-from cuts.passes.check import check_schedule, features_of
-from cuts.passes.footprint import Cover, distinct, elements
-from cuts.passes.split import split_reduction
-from cuts.passes.work import group_work
+from cuts.passes.fusion.split_reduction import split_reduction
+from cuts.passes.model.footprint import Cover, distinct, elements
+from cuts.passes.model.least_work import group_work
+from cuts.passes.schedule.legal_points import check_schedule, features_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +43,9 @@ def touched(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["pointwise", "matmul", "conv", "conv-stride", "conv-dilated", "conv1x1", "depthwise", "pool", "softmax"])
+@pytest.mark.parametrize(
+    "name", ["pointwise", "matmul", "conv", "conv-stride", "conv-dilated", "conv1x1", "depthwise", "pool", "softmax"]
+)
 def test_unique_bytes_equal_the_enumerated_set(name):
     group = ALL[name]
     inputs = sum(4 * len(elements_) for elements_ in touched(group).values())
@@ -168,7 +170,9 @@ def test_staged_halo_is_the_corrected_input_tile():
 
 
 def tiles_of(group: FusedGroup, lanes: int = 1) -> SegmentSchedule:
-    """A point that fits a product of matrices with any axes before rows and columns: both operands staged, or rows shared by lanes."""
+    """A point that fits a product of matrices with any axes before rows and columns: both operands staged, or rows
+    shared by lanes.
+    """
     (segment,) = group.segments
     (reduction,) = segment.reductions
     sizes = [(1, 1, 1)] * (len(segment.axes) - 2) + ([(1, 1, 1)] * 2 if lanes > 1 else [(32, 4, 4), (64, 4, 4)])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.passes.banks import conflict_factor, warp_cycles
-from cuts.passes.bound import RESOURCES, bound, occupancy, warmed
-from cuts.passes.check import features_of, geometry_of
-from cuts.passes.choose import assess
-from cuts.passes.enumerate import batches
-from cuts.passes.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
-from cuts.passes.rank import rank
-from cuts.passes.space import make_space
+from cuts.passes.model.banks import conflict_factor, warp_cycles
+from cuts.passes.model.bound import RESOURCES, bound, occupancy, warmed
+from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
+from cuts.passes.model.rank import rank
+from cuts.passes.schedule.choose import assess
+from cuts.passes.schedule.enumerate import batches
+from cuts.passes.schedule.legal_points import features_of, geometry_of
+from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv_conv, matmul, pointwise
 
@@ -32,7 +32,9 @@ def gemm_schedule(size=1024, block=(128, 128), thread=(8, 8), chunk=8, stages=3,
     return group, Schedule((SegmentSchedule(dims, (loop,), warp=warp),))
 
 
-@pytest.mark.parametrize(("blocks", "ratio"), [(1, 0.008), (131, 0.992), (132, 1.0), (133, 0.504), (263, 0.996), (264, 1.0), (265, 0.669)])
+@pytest.mark.parametrize(
+    ("blocks", "ratio"), [(1, 0.008), (131, 0.992), (132, 1.0), (133, 0.504), (263, 0.996), (264, 1.0), (265, 0.669)]
+)
 def test_wb_ratio_is_the_share_of_busy_sms(blocks, ratio):
     assert float(wb_ratio(float(blocks), 132)) == pytest.approx(ratio, abs=5e-4)
 
@@ -79,7 +81,15 @@ def test_shared_level_fusion_charges_the_successor_no_transactions_for_the_share
 
 @pytest.mark.parametrize(
     ("lanes", "cycles"),
-    [([(32, 1)], 1), ([(32, 2)], 2), ([(32, 32)], 32), ([(32, 33)], 1), ([(32, 0)], 1), ([(8, 1), (4, 0)], 1), ([(8, 0), (4, 32)], 4)],
+    [
+        ([(32, 1)], 1),
+        ([(32, 2)], 2),
+        ([(32, 32)], 32),
+        ([(32, 33)], 1),
+        ([(32, 0)], 1),
+        ([(8, 1), (4, 0)], 1),
+        ([(8, 0), (4, 32)], 4),
+    ],
 )
 def test_bank_conflicts_of_a_warp(lanes, cycles):
     along, strides = (np.asarray([values]) for values in zip(*lanes, strict=True))
@@ -131,7 +141,9 @@ def test_the_bound_of_a_known_kernel_is_below_its_measured_time():
      ((16, 1024, 1024), (8, 128), (4, 1), 32, 4, 2, 20.1e-6)],
 )  # fmt: skip
 def test_the_bound_allows_for_what_compilers_and_caches_do(sizes, block, thread, chunk, stages, min_blocks, seconds):
-    """On an H200 these ran in so many seconds: the compiler merged loads into vectors, and blocks found in L1 what others had read."""
+    """On an H200 these ran in so many seconds: the compiler merged loads into vectors, and blocks found in L1 what
+    others had read.
+    """
     group = matmul(*sizes)
     (i, j), (c,) = group.segments[0].axes, group.segments[0].reductions[0].reduce
     staging = (Staging(0, (1, 0)), Staging(1)) if stages else ()
@@ -163,7 +175,9 @@ def test_occupancy_is_limited_by_each_resource():
 def test_data_that_was_just_written_lowers_the_bound():
     group, schedule = gemm_schedule()
     candidate = assess(group, schedule, H200)
-    terms = {name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")}
+    terms = {
+        name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
+    }
     cold, part, whole = (warmed(terms, H200, nbytes) for nbytes in (0, 1 << 10, 1 << 30))
     assert cold == candidate.bound
     assert whole <= part < cold
@@ -173,13 +187,17 @@ def test_a_small_kernel_waits_for_its_first_load_once():
     group = pointwise(64)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 64, 1, 1),)),))
     candidate = assess(group, schedule, H200)
-    terms = {name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")}
+    terms = {
+        name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
+    }
     assert warmed(terms, H200, 0) == candidate.bound
 
 
 def test_small_kernels_are_ordered_too():
     space = make_space(pointwise(64, 28), H200)
-    values = np.concatenate([batch.flat(rank(batch.features, bound(batch.features, H200), H200))[batch.legal] for batch in batches(space)])
+    values = np.concatenate(
+        [batch.flat(rank(batch.features, bound(batch.features, H200), H200))[batch.legal] for batch in batches(space)]
+    )
     assert len(np.unique(values)) > len(values) / 4
 
 

@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cuts.backends.targets import find_target
-from cuts.passes.bound import bound
-from cuts.passes.check import check_schedule, features_of, shared_bytes, staged_tiles_of
-from cuts.passes.enumerate import columns_at, evaluate, to_schedule
-from cuts.passes.frames import lay_out
-from cuts.passes.space import make_space
+from cuts.backends.devices import find_target
+from cuts.passes.lowering.frames import lay_out
+from cuts.passes.model.bound import bound
+from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
+from cuts.passes.schedule.legal_points import check_schedule, features_of, shared_bytes, staged_tiles_of
+from cuts.passes.schedule.space import make_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,10 +50,25 @@ def test_vectorised_counts_equal_scalar_ones(point):
         layout = lay_out(space.group, schedule, space.target)
         assert int(np.max(batch.features.shared)) == shared_bytes(layout, staged_tiles_of(layout))
     reasons = check_schedule(space.group, schedule, space.target)
-    if not any("one element" in reason for reason in reasons):  # such a tile has no layout order that a schedule could tell
+    if not any(
+        "one element" in reason for reason in reasons
+    ):  # such a tile has no layout order that a schedule could tell
         scalar = features_of(space.group, schedule, space.target)
-        for name in ("registers", "body", "flops", "issue", "wavefronts", "bytes", "fetched", "stored", "transactions", "chain"):
-            assert float(np.max(getattr(batch.features, name))) == pytest.approx(float(np.max(getattr(scalar, name)))), name
+        for name in (
+            "registers",
+            "body",
+            "flops",
+            "issue",
+            "wavefronts",
+            "bytes",
+            "fetched",
+            "stored",
+            "transactions",
+            "chain",
+        ):
+            assert float(np.max(getattr(batch.features, name))) == pytest.approx(
+                float(np.max(getattr(scalar, name)))
+            ), name
     assert bool(batch.legal[0]) == (not reasons), (reasons, {n: bool(np.max(r)) for n, r in batch.illegal.items()})
     time = float(np.max(bound(batch.features, space.target).time))
     assert time >= space.target.launch_time

@@ -1,17 +1,19 @@
-"""Registers: the estimate against what ptxas reported for kernels of these shapes, and the limit that launch bounds set."""
+"""Registers: the estimate against what ptxas reported for kernels of these shapes, and the limit that launch bounds
+set.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.targets import find_target
+from cuts.backends.devices import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.passes.bound import bound
-from cuts.passes.check import check_schedule, features_of
-from cuts.passes.choose import choose
-from cuts.passes.rank import rank
-from cuts.passes.registers import register_limit
+from cuts.passes.model.bound import bound
+from cuts.passes.model.rank import rank
+from cuts.passes.model.registers import register_limit
+from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.legal_points import check_schedule, features_of
 
 from .groups import matmul, softmax
 
@@ -22,19 +24,28 @@ def product(size, block, thread, chunk, stages, min_blocks=0):
     """Schedule a square matrix multiplication."""
     group = matmul(size, size, size)
     i, j = group.segments[0].axes
-    loop = ReductionSchedule((ReduceDim(group.segments[0].reductions[0].reduce, chunk),), (Staging(0, (), 4), Staging(1, (), 4)), stages)
+    loop = ReductionSchedule(
+        (ReduceDim(group.segments[0].reductions[0].reduce, chunk),), (Staging(0, (), 4), Staging(1, (), 4)), stages
+    )
     dims = tuple(TileDim((a,), b, t, 4) for a, b, t in zip((i, j), block, thread, strict=True))
     return group, Schedule((SegmentSchedule(dims, (loop,), warp=(4, 8)),), min_blocks=min_blocks)
 
 
-@pytest.mark.parametrize(("threads", "blocks", "limit"), [(1024, 0, 64), (512, 1, 128), (784, 0, 72), (256, 2, 128), (64, 0, 255)])
+@pytest.mark.parametrize(
+    ("threads", "blocks", "limit"), [(1024, 0, 64), (512, 1, 128), (784, 0, 72), (256, 2, 128), (64, 0, 255)]
+)
 def test_launch_bounds_limit_registers(threads, blocks, limit):
     assert register_limit(np.int64(threads), np.int64(blocks), H200) == limit
 
 
 @pytest.mark.parametrize(
     ("block", "thread", "chunk", "stages", "min_blocks"),
-    [((128, 256), (8, 16), 8, 3, 1), ((128, 128), (8, 8), 16, 2, 2), ((64, 128), (8, 8), 8, 4, 2), ((128, 64), (4, 4), 64, 2, 0)],
+    [
+        ((128, 256), (8, 16), 8, 3, 1),
+        ((128, 128), (8, 8), 16, 2, 2),
+        ((64, 128), (8, 8), 8, 4, 2),
+        ((128, 64), (4, 4), 64, 2, 0),
+    ],
 )
 def test_points_that_spill_nothing_are_legal(block, thread, chunk, stages, min_blocks):
     assert check_schedule(*product(4096, block, thread, chunk, stages, min_blocks), H200) == []

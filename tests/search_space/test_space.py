@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.backends.targets import find_target
-from cuts.passes.enumerate import batches, columns_at, illegal_histogram, sampled, to_schedule
-from cuts.passes.space import make_space
-from cuts.passes.structure import axis_classes, class_runs, is_matrix_like
+from cuts.backends.devices import find_target
+from cuts.passes.model.structure import axis_classes, class_runs, is_matrix_like
+from cuts.passes.schedule.enumerate import batches, columns_at, illegal_histogram, sampled, to_schedule
+from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
 
@@ -36,7 +36,10 @@ def test_axes_of_extent_one_join_no_run():
 
 
 def test_convolution_has_direct_and_implicit_gemm_structures():
-    found = {(tuple(names(s.segments[0].dims)), tuple(names(s.segments[0].loops))) for s in make_space(conv(2, 3, 8, 9), H200).structures}
+    found = {
+        (tuple(names(s.segments[0].dims)), tuple(names(s.segments[0].loops)))
+        for s in make_space(conv(2, 3, 8, 9), H200).structures
+    }
     assert (("n", "k", "h", "w"), ("c", "r", "s")) in found
     assert (("n", "k", "hw"), ("crs",)) in found
 
@@ -65,7 +68,7 @@ def test_cpu_has_no_warp_maps_and_no_padding():
 
 @pytest.mark.parametrize("name", ["pointwise", "scalar", "gemv", "softmax", "pool", "global-pool"])
 def test_batches_hold_every_point_once_and_in_order(name, monkeypatch):
-    monkeypatch.setattr("cuts.passes.enumerate.BATCH", 1000)
+    monkeypatch.setattr("cuts.passes.schedule.enumerate.BATCH", 1000)
     space = make_space(ALL[name], H200, coarse=True)
     following = 0
     for batch in batches(space):

@@ -1,0 +1,21 @@
+"""Compiling and running kernels on NVIDIA GPUs, asking a device what it is, and measuring its ceilings."""
+
+from .calibrate import load_ceilings, measure_ceilings, save_ceilings
+from .ceiling_kernels import empty_kernel
+from .compile import Cubin, compile_kernel, compile_kernels, find_toolchain, toolchains
+from .device import CudaDevice
+from .query import query_target
+
+__all__ = [
+    "Cubin",
+    "CudaDevice",
+    "compile_kernel",
+    "compile_kernels",
+    "empty_kernel",
+    "find_toolchain",
+    "load_ceilings",
+    "measure_ceilings",
+    "query_target",
+    "save_ceilings",
+    "toolchains",
+]

@@ -1,0 +1,257 @@
+"""Measuring the ceilings of a CUDA device once: the rates that a lower bound of time divides by.
+
+Each ceiling has a small kernel that does nothing else. The best of several runs counts, because a ceiling is what the
+device can reach, and `calibrated` adds 3 % on top, so that a bound made of ceilings stays a bound. Results are kept per
+device in the cache folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import cattrs
+import numpy as np
+from attrs import asdict, evolve, fields, frozen
+
+from ...ir import BackendError, KernelFunction, Target
+from ..cache import cache_key, cache_root
+from ..device import Device, Launch, Pointer
+from .ceiling_kernels import (
+    FMAS,
+    THREADS,
+    barrier_kernel,
+    chase_kernel,
+    clock_kernel,
+    copy_kernel,
+    empty_kernel,
+    fma_kernel,
+    read_kernel,
+    shared_kernel,
+    touch_kernel,
+)
+
+#: Changed whenever a kernel below changes what it measures.
+FORMAT = 2
+#: How much faster than measured a device is assumed to be.
+HEADROOM = 1.03
+
+_LARGE = 1 << 30  # bytes that no cache holds
+_CHASE = (
+    1 << 28
+)  # bytes through which latency is measured: more than a cache, less than what address translation covers
+_LAUNCHES = 200
+_APART = 1 << 16
+_ROUNDS = 7
+
+
+@frozen
+class Ceilings:
+    """What one device reached: bytes, operations and clocks per second, seconds, and clocks, as each name says."""
+
+    device: str
+    copy_bandwidth: float  #: bytes/s read and written by a copy in global memory
+    read_bandwidth: float  #: bytes/s read from global memory
+    l2_bandwidth: float  #: bytes/s read from the L2 cache
+    shared_bandwidth: float  #: bytes per clock and SM read from shared memory
+    fma_rate: float  #: fp32 FLOP/s of multiply-adds
+    clock: float  #: highest clock seen, Hz
+    launch_time: float  #: seconds of an empty kernel inside a graph
+    barrier_clocks: float  #: clocks of a block-wide barrier
+    dram_latency: float  #: seconds of a dependent load from global memory
+    first_load: (
+        float  #: seconds that a kernel takes beyond an empty one to load a line that no cache holds, and to store it
+    )
+    format: int = FORMAT
+
+
+def measure_ceilings(device: Device) -> Ceilings:
+    """Run every microbenchmark; takes a few seconds, most of them for compilation."""
+    return _Calibrator(device).run()
+
+
+def calibrated(target: Target, ceilings: Ceilings | None) -> Target:
+    """Return the target with measured ceilings in the place of those of its description; latencies shrink by the
+    head-room, rates grow.
+    """
+    if ceilings is None:
+        return target
+    return evolve(
+        target,
+        PERF_peak=HEADROOM * ceilings.fma_rate,
+        BW_global=HEADROOM * max(ceilings.copy_bandwidth, ceilings.read_bandwidth),
+        l2_bandwidth=HEADROOM * ceilings.l2_bandwidth,
+        shared_bandwidth=min(target.shared_bandwidth, HEADROOM * ceilings.shared_bandwidth),
+        clock=max(target.clock, ceilings.clock),
+        launch_time=ceilings.launch_time / HEADROOM,
+        barrier_clocks=ceilings.barrier_clocks / HEADROOM,
+        dram_latency=ceilings.dram_latency / HEADROOM,
+        first_load=ceilings.first_load / HEADROOM,
+    )
+
+
+# ---- what is kept
+
+
+def save_ceilings(ceilings: Ceilings) -> Path | None:
+    """Keep ceilings for later sessions; nothing where caching is switched off."""
+    path = _path(ceilings.device)
+    if path is not None:
+        draft = path.with_suffix(".part")
+        draft.write_text(json.dumps(asdict(ceilings), indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    return path
+
+
+def load_ceilings(device: str) -> Ceilings | None:
+    """Return the kept ceilings of a device; none where it was not calibrated, or by another version."""
+    path = _path(device)
+    try:
+        found = cattrs.structure(json.loads(path.read_bytes()), Ceilings) if path is not None else None
+    except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError):
+        return None
+    return (
+        found if found is not None and found.format == FORMAT and found.device == device and _plausible(found) else None
+    )
+
+
+def _plausible(ceilings: Ceilings) -> bool:
+    values = [getattr(ceilings, f.name) for f in fields(Ceilings) if f.type in (float, "float")]
+    return all(isinstance(v, float) and 0.0 < v < float("inf") for v in values)
+
+
+def _path(device: str) -> Path | None:
+    root = cache_root()
+    return None if root is None else root / f"ceilings-{cache_key([device])[:16]}.json"
+
+
+# ---- how they are measured
+
+
+class _Calibrator:
+    """Builds and times the kernels on one device."""
+
+    def __init__(self, device: Device) -> None:
+        if device.target.dialect != "cuda":
+            raise BackendError(f"{device.name} cannot be calibrated", hint="ceilings are measured on CUDA devices")
+        self.device = device
+        self.target = device.target
+        self.out = Pointer(device.allocate(1 << 16))
+
+    def run(self) -> Ceilings:
+        """Measure everything; large buffers live only as long as what needs them."""
+        clock = self._clock()
+        copy, read = self._global()
+        launch = self._launch()
+        return Ceilings(
+            device=self.device.name,
+            copy_bandwidth=copy,
+            read_bandwidth=read,
+            l2_bandwidth=max(self._l2(share) for share in (16, 8, 4)),
+            shared_bandwidth=self._shared() / (self.target.NUM_SM * clock),
+            fma_rate=max(self._fma(trips) for trips in (64, 1024)),
+            clock=clock,
+            launch_time=launch,
+            barrier_clocks=min(self._barrier(threads) for threads in (64, 128, 256)) * clock,
+            dram_latency=self._latency(),
+            first_load=max(0.0, self._first_load() - launch),
+        )
+
+    def _best(self, kernel: KernelFunction, *pointers: Pointer, cold: bool = False) -> float:
+        """Return the least seconds of a kernel."""
+        (loaded,) = self.device.build([kernel])
+        return self.device.time(self.device.bind(loaded, kernel, pointers), warmup=3, repeats=_ROUNDS, cold=cold).best
+
+    def _global(self) -> tuple[float, float]:
+        source, destination = Pointer(self.device.allocate(_LARGE)), Pointer(self.device.allocate(_LARGE))
+        memcpy = self.device.time(lambda: self.device.copy(destination, source, _LARGE), warmup=2, repeats=_ROUNDS).best
+        blocks = 16 * self.target.NUM_SM
+        copy = min(memcpy, self._best(copy_kernel(_LARGE, blocks), destination, source))
+        return 2 * _LARGE / copy, _LARGE / self._best(read_kernel("read_global", _LARGE, 1, blocks), self.out, source)
+
+    def _l2(self, share: int) -> float:
+        """Return the bandwidth of reading a part of what the cache holds again and again, past the L1 caches."""
+        nbytes = (self.target.l2_bytes // share) // 4096 * 4096
+        passes, blocks = 32, 8 * self.target.NUM_SM
+        buffer = Pointer(self.device.allocate(nbytes))
+        return passes * nbytes / self._best(read_kernel("read_l2", nbytes, passes, blocks), self.out, buffer)
+
+    def _shared(self) -> float:
+        trips, blocks = 4096, 2 * self.target.NUM_SM
+        return blocks * 1024 * 16.0 * trips / self._best(shared_kernel(trips, blocks), self.out)
+
+    def _fma(self, trips: int) -> float:
+        blocks = 8 * self.target.NUM_SM
+        return blocks * THREADS * 2.0 * FMAS * trips / self._best(fma_kernel(trips, blocks), self.out)
+
+    def _launch(self) -> float:
+        kernel = empty_kernel()
+        (loaded,) = self.device.build([kernel])
+        launch = self.device.bind(loaded, kernel, [self.out])
+        return (
+            self.device.time(self.device.capture(_repeated(launch, _LAUNCHES)), warmup=3, repeats=_ROUNDS).best
+            / _LAUNCHES
+        )
+
+    def _first_load(self) -> float:
+        """Return the seconds of a kernel inside a graph that loads and stores one line, a different one each."""
+        kernel = touch_kernel()
+        (loaded,) = self.device.build([kernel])
+        source = self.device.allocate(_LAUNCHES * _APART)
+        launches = [self.device.bind(loaded, kernel, [self.out, Pointer(source, k * _APART)]) for k in range(_LAUNCHES)]
+
+        def run() -> None:
+            for launch in launches:
+                launch()
+
+        return self.device.time(self.device.capture(run), warmup=3, repeats=_ROUNDS, cold=True).best / _LAUNCHES
+
+    def _barrier(self, threads: int) -> float:
+        """Return the seconds of one barrier: the difference of two kernels that differ in how many they meet."""
+        few, many = 1024, 9216
+        return (
+            self._best(barrier_kernel(many, threads), self.out) - self._best(barrier_kernel(few, threads), self.out)
+        ) / (many - few)
+
+    def _latency(self) -> float:
+        few, many = 512, 4608
+        buffer = Pointer(self.device.allocate(_CHASE))
+        times = [self._best(chase_kernel(steps, _CHASE), self.out, buffer, cold=True) for steps in (few, many)]
+        return (times[1] - times[0]) / (many - few)
+
+    def _clock(self) -> float:
+        """Return the highest clock that a kernel saw: its clocks over its nanoseconds."""
+        kernel = clock_kernel()
+        (loaded,) = self.device.build([kernel])
+        launch = self.device.bind(loaded, kernel, [self.out])
+        highest = 0.0
+        for _ in range(_ROUNDS):
+            launch()
+            counts = np.zeros(2, np.int64)
+            self.device.download(counts, self.out)
+            highest = max(highest, counts[0] / max(1, counts[1]) * 1e9)
+        return float(highest)
+
+
+def _repeated(launch: Launch, count: int) -> Launch:
+    def run() -> None:
+        for _ in range(count):
+            launch()
+
+    return run
+
+
+#: Every kernel once, for those who only want to compile them.
+KERNELS: tuple[Callable[[], KernelFunction], ...] = (
+    lambda: copy_kernel(_LARGE, 132),
+    lambda: read_kernel("read_global", _LARGE, 1, 132),
+    lambda: shared_kernel(64, 132),
+    lambda: fma_kernel(16, 132),
+    empty_kernel,
+    touch_kernel,
+    lambda: barrier_kernel(1024, 128),
+    lambda: chase_kernel(64, _CHASE),
+    clock_kernel,
+)

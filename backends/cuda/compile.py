@@ -1,0 +1,212 @@
+"""Compiling CUDA kernels to cubins, on any machine that has NVRTC or nvcc; no GPU is needed and no include path is
+given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, frozen
+
+from ...ir import BackendError, KernelFunction, UsageError
+from ..cache import Store, cache_key
+from ..device import numbered
+from ..library import DIALECT
+
+_TIMEOUT = 120.0
+#: Macros of math.h, which nvcc includes on its own and NVRTC does not.
+_NVRTC_MACROS = (b"-DINFINITY=__int_as_float(0x7f800000)", b"-DNAN=__int_as_float(0x7fffffff)")
+_HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
+
+
+@frozen
+class Cubin:
+    """A compiled kernel and what ptxas said of it: registers per thread, bytes of static shared memory and of spills."""
+
+    code: bytes
+    registers: int = 0
+    shared_bytes: int = 0
+    spill_bytes: int = 0
+    stack_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def report(self) -> dict[str, object]:
+        """The figures without the code."""
+        figures = asdict(self)
+        del figures["code"]
+        return figures
+
+
+@frozen
+class Toolchain:
+    """A compiler: its name and version (part of every cache key), and the call that compiles (source, arch, timeout) to
+    (code, log).
+    """
+
+    name: str
+    version: str
+    compile: Callable[[str, str, float], tuple[bytes, str]]
+
+
+class _Rejected(Exception):
+    """A compiler refused the source; the message is its log."""
+
+
+@cache
+def toolchains() -> tuple[Toolchain, ...]:
+    """Find the compilers of this machine, the preferred one first."""
+    found = [tool for tool in (_find_nvrtc(), _find_nvcc()) if tool is not None]
+    return tuple(found)
+
+
+def find_toolchain() -> Toolchain:
+    """Return the compiler to use; `CUTS_CUDA_COMPILER=nvrtc|nvcc` insists on one."""
+    wanted = os.environ.get("CUTS_CUDA_COMPILER", "")
+    if wanted not in ("", "nvrtc", "nvcc"):
+        raise UsageError(f"CUTS_CUDA_COMPILER is '{wanted}'", hint="expected nvrtc or nvcc")
+    for tool in toolchains():
+        if wanted in ("", tool.name):
+            return tool
+    raise BackendError(f"no CUDA compiler: {wanted or 'neither NVRTC nor nvcc'} was found", hint=_HINT)
+
+
+def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT) -> Cubin:
+    """Compile one kernel to a cubin for `arch`, through the cache.
+
+    nvcc is stopped after `timeout` seconds; NVRTC runs in this process and cannot be.
+    """
+    tool = find_toolchain()
+    store = Store.open("cubin")
+    key = cache_key(["cubin 2", tool.name, tool.version, arch, kernel.source])
+    if (entry := store.get(key)) is not None:
+        return _unpack(entry)
+    try:
+        code, log = tool.compile(kernel.source, arch, timeout)
+    except _Rejected as error:
+        text = f"kernel {kernel.name} does not compile for {arch} with {tool.name} {tool.version}\n{error}\n{numbered(kernel.source)}"
+        raise BackendError(text) from None
+    cubin = _read_log(code, log)
+    store.put(key, _pack(cubin))
+    return cubin
+
+
+def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float = _TIMEOUT) -> tuple[Cubin, ...]:
+    """Compile kernels in parallel; equal sources are compiled once, and library steps have no code of ours."""
+    unique = {kernel.source: kernel for kernel in kernels if kernel.dialect != DIALECT}
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        cubins = dict(
+            zip(unique, pool.map(lambda kernel: compile_kernel(kernel, arch, timeout), unique.values()), strict=True)
+        )
+    return tuple(cubins.get(kernel.source, Cubin(b"")) for kernel in kernels)
+
+
+def _pack(cubin: Cubin) -> bytes:
+    return json.dumps(cubin.report).encode() + b"\n" + cubin.code
+
+
+def _unpack(entry: bytes) -> Cubin:
+    report, _, code = entry.partition(b"\n")
+    figures = json.loads(report)
+    return Cubin(code, **{**figures, "warnings": tuple(figures["warnings"])})
+
+
+def _read_log(code: bytes, log: str) -> Cubin:
+    def most(pattern: str) -> int:
+        return max((int(number) for number in re.findall(pattern, log)), default=0)
+
+    lines = (line.strip() for line in log.splitlines() if "warning" in line.lower())
+    warnings = [line for line in lines if not line.startswith("Remark")]
+    return Cubin(
+        code,
+        registers=most(r"Used (\d+) registers"),
+        shared_bytes=most(r"(\d+) bytes smem"),
+        spill_bytes=most(r"(\d+) bytes spill stores") + most(r"(\d+) bytes spill loads"),
+        stack_bytes=most(r"(\d+) bytes stack frame"),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _find_nvcc() -> Toolchain | None:
+    folders = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    path = shutil.which("nvcc") or next(
+        (hit for folder in folders if (hit := shutil.which("nvcc", path=f"{folder}/bin"))), None
+    )
+    if path is None:
+        return None
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r"V(\d[\d.]*)", text)
+    return Toolchain(
+        "nvcc",
+        match.group(1) if match else "unknown",
+        lambda source, arch, timeout: _run_nvcc(path, source, arch, timeout),
+    )
+
+
+def _run_nvcc(path: str, source: str, arch: str, timeout: float) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory(prefix="cuts-") as folder:
+        (Path(folder) / "kernel.cu").write_text(source, encoding="utf-8")
+        command = [path, "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+        # A session of its own, because nvcc starts further programs that must end with it.
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        try:
+            log, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise _Rejected(f"nvcc was stopped after {timeout:g} seconds") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        if process.returncode:
+            raise _Rejected(log.strip())
+        return (Path(folder) / "kernel.cubin").read_bytes(), log
+
+
+def _find_nvrtc() -> Toolchain | None:
+    try:
+        nvrtc = import_module("cuda.bindings.nvrtc")
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception:  # the bindings raise errors of their own where the library is missing
+        return None
+    if int(status) != 0:
+        return None
+    return Toolchain("nvrtc", f"{major}.{minor}", lambda source, arch, timeout: _run_nvrtc(nvrtc, source, arch))
+
+
+def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> tuple[bytes, str]:
+    def checked(result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            raise _Rejected(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
+        return result[1] if len(result) > 1 else None
+
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    try:
+        options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--no-source-include", *_NVRTC_MACROS]
+        failed = int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0
+        log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        text = bytes(log).rstrip(b"\0").decode(errors="replace")
+        if failed:
+            raise _Rejected(text.strip())
+        code = bytearray(checked(nvrtc.nvrtcGetCUBINSize(program)))
+        checked(nvrtc.nvrtcGetCUBIN(program, code))
+        return bytes(code), text
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)

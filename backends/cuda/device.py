@@ -1,0 +1,203 @@
+"""Running generated kernels on an NVIDIA GPU through PyCUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import BackendError, GraphError, KernelFunction, Target
+from ..device import Array, Buffer, Device, Launch, Pointer, Timing
+from ..library import DIALECT, Routine
+from .compile import compile_kernels
+from .query import current_device, driver
+
+_DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
+
+
+@frozen
+class Foreign:
+    """Device memory that another library owns; `owner` keeps it alive."""
+
+    address: int
+    owner: object
+
+    def __int__(self) -> int:
+        return self.address
+
+
+class _Bound:
+    """A launch with its arguments: the addresses are computed once, and the memory behind them stays alive."""
+
+    def __init__(self, function: Any, kernel: KernelFunction, pointers: tuple[Pointer, ...], stream: Any) -> None:
+        self._launch = function.prepared_async_call
+        self._geometry = (kernel.grid, kernel.block, stream)
+        self._addresses = tuple(_address(pointer) for pointer in pointers)
+        self._shared = kernel.dynamic_shared
+        self._pointers = pointers
+
+    def __call__(self) -> None:
+        self._launch(*self._geometry, *self._addresses, shared_size=self._shared)
+
+
+class CudaDevice(Device):
+    """The current CUDA device with one stream of ours.
+
+    The stream is a blocking one: PyCUDA's synchronous copies run on the default stream and are thereby ordered with our
+    kernels.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._driver = driver()
+        self._device = current_device()
+        self.target = target
+        self.name = self._device.name()
+        major, minor = self._device.compute_capability()
+        self._check_architecture(target.arch, major, minor)
+        self._stream = self._driver.Stream()
+        self.stream_handle = int(self._stream.handle)
+        self._flush: Any = None
+
+    def _check_architecture(self, arch: str, major: int, minor: int) -> None:
+        digits = arch.removeprefix("sm_").rstrip("af")
+        if int(digits[:-1]) != major or int(digits[-1]) > minor:
+            raise BackendError(
+                f"the plan is for {arch}, this machine's {self.name} is sm_{major}{minor}", hint="use --target cuda"
+            )
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Allocate device memory, filled with zeros."""
+        try:
+            memory = self._driver.mem_alloc(max(nbytes, 1))
+            self._driver.memset_d8(int(memory), 0, max(nbytes, 1))
+            return Buffer(memory, nbytes)
+        except self._driver.Error as error:
+            raise BackendError(f"cannot allocate {nbytes:,} bytes on {self.name}: {error}") from error
+
+    def upload(self, destination: Pointer, source: Array) -> None:
+        """Copy from the host, blocking."""
+        if source.nbytes:
+            self._driver.memcpy_htod(_address(destination), source)
+
+    def download(self, destination: Array, source: Pointer) -> None:
+        """Copy to the host, blocking."""
+        if destination.nbytes:
+            self._checked(lambda: self._driver.memcpy_dtoh(destination, _address(source)))
+
+    def copy(self, destination: Pointer, source: Pointer, nbytes: int) -> None:
+        """Copy within the device on our stream."""
+        if nbytes:
+            self._driver.memcpy_dtod_async(_address(destination), _address(source), nbytes, self._stream)
+
+    def adopt(self, value: object) -> tuple[Pointer, Any] | None:
+        """Return the place and the interface of an array with `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba,
+        PyCUDA).
+        """
+        interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None:
+            return None
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        strides = interface.get("strides")
+        dense = tuple(int(s) * dtype.itemsize for s in np.cumprod((1, *shape[:0:-1]))[::-1]) if shape else ()
+        if (
+            strides is not None
+            and 0 not in shape
+            and any(a != b for a, b, n in zip(strides, dense, shape, strict=True) if n > 1)
+        ):
+            raise GraphError(
+                f"a device array of shape {shape} has strides {tuple(strides)}", hint="expected a dense array: copy it"
+            )
+        if interface.get("stream") is not None:  # whoever fills the array may still be at it
+            self._driver.Context.synchronize()
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return Pointer(Buffer(Foreign(int(interface["data"][0]), value), nbytes)), interface
+
+    def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
+        """Load cubins, compiling those that are not given."""
+        codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
+        missing = [index for index, code in enumerate(codes) if code is None]
+        for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
+            codes[index] = cubin.code
+        return tuple(self._load(kernel, code or b"") for kernel, code in zip(kernels, codes, strict=True))
+
+    def _load(self, kernel: KernelFunction, code: bytes) -> Any:
+        if kernel.dialect == DIALECT:
+            return Routine(kernel)
+        try:
+            function = self._driver.module_from_buffer(code).get_function(kernel.name)
+            if kernel.shared_bytes + kernel.dynamic_shared > _DEFAULT_SHARED:
+                limit = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+                function.set_attribute(limit, kernel.dynamic_shared)
+            function.prepare("P" * len(kernel.arguments))
+        except self._driver.Error as error:
+            raise BackendError(f"kernel {kernel.name} does not load on {self.name}: {error}") from error
+        return function
+
+    def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
+        """Compute the addresses once; the launch goes to our stream."""
+        if isinstance(loaded, Routine):
+            return loaded.bind(self, kernel, pointers)
+        if 0 in kernel.grid:
+            return _nothing
+        return _Bound(loaded, kernel, tuple(pointers), self._stream)
+
+    def capture(self, run: Launch) -> Launch:
+        """Record what `run` launches as a CUDA graph and return its replay, which costs one call; `run` itself without
+        cuda-bindings.
+        """
+        from .graph import capture_graph
+
+        return capture_graph(run, self._stream.handle) or run
+
+    def synchronize(self) -> None:
+        """Wait for our stream."""
+        self._checked(self._stream.synchronize)
+
+    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
+        """Time with events around each run; `cold` writes twice the L2 cache's size before each."""
+        begin, end = self._driver.Event(), self._driver.Event()
+        for _ in range(warmup):
+            run()
+        samples = []
+        for _ in range(repeats):
+            if cold:
+                self._empty_cache()
+            begin.record(self._stream)
+            run()
+            end.record(self._stream)
+            self._checked(end.synchronize)
+            samples.append(begin.time_till(end) * 1e-3)
+        return Timing(tuple(samples))
+
+    def _empty_cache(self) -> None:
+        words = 2 * self.target.l2_bytes // 4
+        if self._flush is None:
+            self._flush = self._driver.mem_alloc(words * 4)
+        self._driver.memset_d32_async(int(self._flush), 0, words, self._stream)
+
+    def _checked(self, action: Any) -> None:
+        try:
+            action()
+        except self._driver.Error as error:
+            raise BackendError(
+                f"a kernel failed on {self.name}: {error}", hint="the CUDA context is lost; start a new process"
+            ) from error
+
+    def describe(self) -> dict[str, object]:
+        """Return what `cuts device` shows."""
+        free, total = self._driver.mem_get_info()
+        return super().describe() | {
+            "memory_bytes": total,
+            "memory_free": free,
+            "driver": self._driver.get_driver_version(),
+        }
+
+
+def _nothing() -> None:
+    """Launch a grid without blocks."""
+
+
+def _address(pointer: Pointer) -> int:
+    return int(pointer.buffer.handle) + pointer.offset

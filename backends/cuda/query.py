@@ -1,0 +1,84 @@
+"""Asking a CUDA device what it is, through PyCUDA, in the primary context that PyTorch and NVIDIA's bindings share."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from attrs import evolve
+
+from ...ir import BackendError, Target, UsageError
+from ..targets import described_target
+from .calibrate import calibrated, load_ceilings
+
+#: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
+_LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128}
+
+
+@cache
+def driver() -> Any:
+    """Import PyCUDA with the primary context made current, once."""
+    try:
+        module = import_module("pycuda.driver")
+        module.init()
+        if module.Device.count() == 0:
+            raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        import_module("pycuda.autoprimaryctx")  # importing it makes the context current
+    except ImportError as error:
+        raise BackendError(
+            f"running on CUDA needs PyCUDA and a driver: {error}", hint="pip install 'cuts[cuda]'"
+        ) from error
+    except BackendError:
+        raise
+    except Exception as error:  # the driver's own errors
+        raise BackendError(f"the CUDA driver refused to start: {error}", hint="check nvidia-smi") from error
+    return module
+
+
+def current_device() -> Any:
+    """Return the PyCUDA device of the current context."""
+    return driver().Context.get_device()
+
+
+@cache
+def query_target() -> Target:
+    """Describe the current device: what it reports, the ceilings measured on it, and the description of its
+    architecture for the rest.
+    """
+    device, attribute = current_device(), driver().device_attribute
+    major, minor = device.compute_capability()
+    arch = f"sm_{major}{minor}"
+    try:
+        base = described_target(f"cuda:{arch}")
+    except UsageError:
+        base = evolve(described_target("cuda:h200" if major >= 9 else "cuda:v100"), arch=arch, async_copy=major >= 8)
+
+    def ask(name: str, fallback: int) -> int:
+        value = getattr(attribute, name, None)
+        return int(device.get_attribute(value)) if value is not None else fallback
+
+    clock = ask("CLOCK_RATE", int(base.clock / 1e3)) * 1e3
+    sms = ask("MULTIPROCESSOR_COUNT", base.NUM_SM)
+    lanes = _LANES.get(f"{major}.{minor}", _LANES.get(str(major), 128))
+    # Two transfers per memory clock; where the driver no longer reports it, the described bandwidth stands.
+    bandwidth = 2 * ask("MEMORY_CLOCK_RATE", 0) * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH", 0) / 8
+    warp = ask("WARP_SIZE", base.warp_size)
+    described = evolve(
+        base,
+        name=device.name(),
+        arch=arch,
+        NUM_SM=sms,
+        clock=clock,
+        PERF_peak=sms * lanes * 2 * clock,
+        BW_global=max(bandwidth, base.BW_global) if sms == base.NUM_SM else bandwidth or base.BW_global,
+        MAX_shared=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", ask("MAX_SHARED_MEMORY_PER_BLOCK", base.MAX_shared)),
+        MAX_thread=ask("MAX_THREADS_PER_BLOCK", base.MAX_thread),
+        shared_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", base.shared_per_sm),
+        registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR", base.registers_per_sm),
+        warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR", base.warps_per_sm * warp) // warp,
+        warp_size=warp,
+        l2_bytes=ask("L2_CACHE_SIZE", base.l2_bytes),
+        l2_bandwidth=64 * sms * clock,
+    )
+    return calibrated(described, load_ceilings(described.name))

@@ -1,0 +1,206 @@
+"""cuDNN through its frontend: convolutions in strict fp32, the fastest of all its plans.
+
+Plans are built one by one: building all of them at once fails as a whole where a single one cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ...ir import BackendError, row_major
+from ..device import Buffer, Device, Launch, Pointer
+from .contraction import Block, Convolution, find_convolution
+from .routine import Library, Request
+
+#: A plan that wants more than this besides the operands is left out.
+MOST_WORKSPACE = 4 << 30
+#: A plan this much slower than the best in its first run is not timed again.
+_HOPELESS = 1.5
+
+
+class PlanLaunch:
+    """Launches a plan on fixed tensors; keeps its workspace and the memory of the tensors."""
+
+    def __init__(
+        self,
+        graph: Any,
+        index: int,
+        handle: Any,
+        tensors: Mapping[str, Any],
+        places: Mapping[str, Pointer],
+        workspace: Buffer,
+    ) -> None:
+        self._graph, self._index, self._handle = graph, index, handle
+        self._tensors, self._places, self._workspace = tensors, dict(places), workspace
+        self._addresses = {
+            tensor: int(places[name].buffer.handle) + places[name].offset for name, tensor in tensors.items()
+        }
+        self._scratch = int(workspace.handle) if workspace.nbytes else 0
+
+    def __call__(self) -> None:
+        self._graph.execute_plan_at_index(self._addresses, self._scratch, self._index, self._handle)
+
+    def on(self, places: Mapping[str, Pointer]) -> PlanLaunch:
+        """Return the launch of the same plan on other tensors."""
+        return PlanLaunch(self._graph, self._index, self._handle, self._tensors, places, self._workspace)
+
+
+@frozen
+class Plan:
+    """A built plan, its name, what launches it on the tensors it was timed with, and its seconds."""
+
+    name: str
+    launch: PlanLaunch
+    seconds: float
+
+
+class CuDNN(Library):
+    """cuDNN with compute type float, without plans that use tensor cores or round inputs: every product and sum in
+    fp32.
+    """
+
+    name = "cudnn"
+
+    def __init__(self, frontend: Any) -> None:
+        self._cudnn = frontend
+        self._handles: dict[int, Any] = {}
+
+    @property
+    def version(self) -> str:
+        """The version of cuDNN."""
+        return str(self._cudnn.backend_version())
+
+    def supports(self, request: Request) -> bool:
+        """Whether the group is a convolution of at most three spatial dims, without slack between its rows."""
+        found = find_convolution(request.group, request.storages)
+        return found is not None and len(found.strides) <= 3
+
+    def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
+        """Return the launch of the fastest plan."""
+        found = find_convolution(request.group, request.storages)
+        if found is not None and found.filter.tensor in request.constants:
+            found, places = with_plain_filter(device, found, places)
+        plans = self.plans(device, found, places) if found else []
+        if not plans:
+            raise BackendError("cuDNN has no strict fp32 plan for this group")
+        return min(plans, key=lambda plan: plan.seconds).launch
+
+    def plans(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> list[Plan]:
+        """Build and time every plan that cuDNN offers, in its own order."""
+        graph, tensors, handle = self._graph(device, with_planes(convolution))
+        found: list[Plan] = []
+        workspace = Buffer(None, 0)
+        for index in range(graph.get_execution_plan_count()):
+            try:
+                graph.build_plan_at_index(index)
+                needed = int(graph.get_workspace_size_plan_at_index(index))
+                if needed > MOST_WORKSPACE:
+                    continue
+                if needed > workspace.nbytes:
+                    workspace = device.allocate(needed)
+                launch = PlanLaunch(graph, index, handle, tensors, places, workspace)
+                seconds = device.time(launch, warmup=1, repeats=1, cold=True).median
+                if seconds <= _HOPELESS * min((plan.seconds for plan in found), default=seconds):
+                    seconds = device.time(launch, warmup=1, repeats=7, cold=True).median
+                found.append(Plan(str(graph.get_plan_name_at_index(index)), launch, seconds))
+            except BackendError:
+                raise  # a failed launch has lost the context
+            except Exception:  # the frontend's own errors: this plan is excluded, or not for this problem
+                continue
+        return found
+
+    def _graph(self, device: Device, convolution: Convolution) -> tuple[Any, dict[str, Any], Any]:
+        """Return a graph of one convolution with its plans listed, and its tensors by our names."""
+        kind = self._cudnn.data_type.FLOAT
+        handle = self._handle(device)
+        graph = self._cudnn.pygraph(
+            io_data_type=kind, intermediate_data_type=kind, compute_data_type=kind, handle=handle
+        )
+        image, weights = (self._tensor(graph, block) for block in (convolution.image, convolution.filter))
+        result = graph.conv_fprop(
+            image=image,
+            weight=weights,
+            pre_padding=list(convolution.begin),
+            post_padding=list(convolution.end),
+            stride=list(convolution.strides),
+            dilation=list(convolution.dilations),
+            compute_data_type=kind,
+        )
+        result.set_output(True).set_data_type(kind)
+        result.set_dim(list(convolution.result.sizes)).set_stride(list(convolution.result.steps))
+        modes = self._cudnn.heur_mode
+        notes = self._cudnn.numerical_note
+        try:
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
+            graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
+            graph.check_support()
+        except Exception as error:
+            raise BackendError(f"cuDNN refuses a convolution: {error}") from error
+        names = (convolution.image.tensor, convolution.filter.tensor, convolution.result.tensor)
+        return graph, dict(zip(names, (image, weights, result), strict=True)), handle
+
+    def _tensor(self, graph: Any, block: Block) -> Any:
+        kind = self._cudnn.data_type.FLOAT
+        return graph.tensor(name=block.tensor, dim=list(block.sizes), stride=list(block.steps), data_type=kind)
+
+    def _handle(self, device: Device) -> Any:
+        stream = device.stream_handle
+        if stream not in self._handles:
+            handle = self._cudnn.create_handle()
+            self._cudnn.set_stream(handle=handle, stream=stream)
+            self._handles[stream] = handle
+        return self._handles[stream]
+
+
+def with_plain_filter(
+    device: Device, convolution: Convolution, places: Mapping[str, Pointer]
+) -> tuple[Convolution, Mapping[str, Pointer]]:
+    """Return the convolution on a copy of its filter in the usual order of dims: cuDNN has no plans for most others."""
+    block = convolution.filter
+    plain = row_major(block.sizes)
+    if block.steps == plain:
+        return convolution, places
+    stored = np.empty(1 + sum((n - 1) * s for n, s in zip(block.sizes, block.steps, strict=True)), np.float32)
+    device.download(stored, places[block.tensor])
+    array = np.ascontiguousarray(np.lib.stride_tricks.as_strided(stored, block.sizes, [4 * s for s in block.steps]))
+    copy = Pointer(device.allocate(array.nbytes))
+    device.upload(copy, array)
+    return evolve(convolution, filter=Block(block.tensor, block.sizes, plain)), {**places, block.tensor: copy}
+
+
+def with_planes(convolution: Convolution) -> Convolution:
+    """Return a convolution of one spatial dim as one of two: cuDNN knows none of one."""
+    if len(convolution.strides) != 1:
+        return convolution
+
+    def wide(block: Block) -> Block:
+        return Block(block.tensor, (*block.sizes, 1), (*block.steps, 1))
+
+    def padded(values: Sequence[int], last: int) -> tuple[int, ...]:
+        return (*values, last)
+
+    return Convolution(
+        wide(convolution.image), wide(convolution.filter), wide(convolution.result),
+        padded(convolution.strides, 1), padded(convolution.dilations, 1), padded(convolution.begin, 0), padded(convolution.end, 0),
+    )  # fmt: skip
+
+
+def open_library() -> CuDNN:
+    """Return cuDNN, or say what is missing."""
+    try:
+        frontend = import_module("cudnn")
+        frontend.backend_version()
+        return CuDNN(frontend)
+    except (
+        Exception
+    ) as error:  # besides ImportError, the frontend raises errors of its own where the library is missing
+        raise BackendError(
+            f"cuDNN cannot be used: {error}", hint="pip install nvidia-cudnn-frontend and nvidia-cudnn-cu13"
+        ) from error

@@ -1,0 +1,126 @@
+"""Routines of vendors' libraries in the place of generated kernels.
+
+A library step is a `KernelFunction` like any other: its dialect is "library", its source names the library and holds
+the group that the routine computes, in text form. So plans store it, sessions bind and launch it and CUDA graphs record
+it like a generated kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+
+from attrs import field, frozen
+
+from ...ir import Argument, BackendError, CutsError, FusedGroup, KernelFunction, Storage, parse_ir, print_ir
+from ..cache import cache_key
+from ..device import Device, Launch, Pointer
+
+#: The dialect of library steps.
+DIALECT = "library"
+#: Libraries by name: the module of this package that wraps each. Their Python packages are optional.
+MODULES: Mapping[str, str] = {"cublas": ".cublas", "cudnn": ".cudnn"}
+
+
+@frozen
+class Request:
+    """What a library is asked for: a group, and where its tensors live unless they are dense.
+
+    The contents of `constants` never change, so a copy in a layout that the library prefers may be made of them.
+    """
+
+    group: FusedGroup
+    storages: Mapping[str, Storage] = field(factory=dict)
+    constants: Collection[str] = ()
+
+
+class Library(ABC):
+    """Computes some groups as they are, in the precision of their types."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The library's version, as reports show it."""
+
+    @abstractmethod
+    def supports(self, request: Request) -> bool:
+        """Whether the library computes exactly what the group does, where its tensors live."""
+
+    @abstractmethod
+    def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
+        """Return what launches the fastest of the library's own algorithms on tensors at the given places; constants
+        are there already.
+        """
+
+    def kernel(self, request: Request) -> KernelFunction:
+        """Return the step that computes a supported group."""
+        group = request.group
+        tensors = (*group.inputs, *group.outputs)
+        kept = {t: print_ir(request.storages[t]) for t in tensors if t in request.storages}
+        record = {
+            "library": self.name,
+            "group": print_ir(group),
+            "storages": kept,
+            "constants": sorted(request.constants),
+        }
+        source = json.dumps(record, indent=1)
+        arguments = tuple(Argument(t, group.tensors[t].dtype, t in group.outputs) for t in tensors)
+        name = f"{self.name}_{cache_key([source])[:12]}"
+        info = {"library": f"{self.name} {self.version}"}
+        return KernelFunction(name, DIALECT, source, (1, 1, 1), (1, 1, 1), arguments, info=info)
+
+
+class Routine:
+    """A library step, read back from its text and ready to be bound."""
+
+    def __init__(self, kernel: KernelFunction) -> None:
+        try:
+            record = json.loads(kernel.source)
+            library, group = str(record["library"]), parse_ir(str(record["group"]), kernel.name)
+            constants = frozenset(map(str, record["constants"]))
+            storages = {str(t): parse_ir(str(text), kernel.name) for t, text in record["storages"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError, CutsError) as error:
+            raise BackendError(
+                f"library step {kernel.name} cannot be read: {error}", hint="compile the model again"
+            ) from error
+        if not isinstance(group, FusedGroup):
+            raise BackendError(f"library step {kernel.name} holds no group", hint="compile the model again")
+        self.library = require_library(library)
+        self.request = Request(group, {t: s for t, s in storages.items() if isinstance(s, Storage)}, constants)
+
+    def bind(self, device: Device, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
+        """Return what launches the routine on the given tensors."""
+        places = {argument.tensor: pointer for argument, pointer in zip(kernel.arguments, pointers, strict=True)}
+        return self.library.prepare(device, self.request, places)
+
+
+@cache
+def libraries() -> tuple[Library, ...]:
+    """Return the libraries whose packages are installed and usable here."""
+    found = []
+    for name in MODULES:
+        try:
+            found.append(require_library(name))
+        except BackendError:
+            continue
+    return tuple(found)
+
+
+@cache
+def require_library(name: str) -> Library:
+    """Return a library by its name, or say what is missing."""
+    if name not in MODULES:
+        raise BackendError(f"unknown library '{name}'", hint=f"libraries are: {', '.join(MODULES)}")
+    module = import_module(MODULES[name], __package__)
+    library: Library = module.open_library()
+    return library
+
+
+def library_kernels(request: Request) -> list[KernelFunction]:
+    """Return the steps of all libraries that compute a group, to be checked and timed beside generated kernels."""
+    return [library.kernel(request) for library in libraries() if library.supports(request)]

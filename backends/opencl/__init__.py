@@ -1,0 +1,5 @@
+"""Running kernels through OpenCL."""
+
+from .device import OpenCLDevice, choose_device
+
+__all__ = ["OpenCLDevice", "choose_device"]

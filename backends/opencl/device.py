@@ -1,0 +1,274 @@
+"""Running generated kernels through OpenCL.
+
+OpenCL pointers carry no offset, so every pointer parameter `p` of a kernel is followed by an `int` that says at which
+element of `p` the tensor begins. Dynamic shared memory, where a kernel wants some, is one more `__local` pointer at the
+end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import BackendError, KernelFunction, Target
+from ..cache import cache_root, private_folder
+from ..device import Array, Buffer, Device, Launch, Pointer, Timing, numbered
+
+_OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
+_POCL = "Portable Computing Language"
+
+
+def _import() -> Any:
+    """Import PyOpenCL, with PoCL's cache inside ours."""
+    root = cache_root()
+    if root is not None:
+        # PoCL keeps what it compiled, keyed by source and launch geometry; we only choose a folder that is ours alone.
+        os.environ.setdefault("POCL_CACHE_DIR", str(private_folder(root / "pocl")))
+    else:
+        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise BackendError("target 'opencl' needs PyOpenCL", hint="pip install 'cuts[opencl]'") from error
+    return pyopencl
+
+
+@frozen
+class Choice:
+    """The OpenCL platform and device that were chosen, and how they introduce themselves."""
+
+    platform: Any
+    device: Any
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.platform.name} ({self.platform.version.strip()}): {self.device.name.strip()}"
+
+
+def _version(platform: Any) -> tuple[int, ...]:
+    match = re.search(r"PoCL (\d+)\.(\d+)", platform.version)
+    return tuple(map(int, match.groups())) if match else (0, 0)
+
+
+def choose_device() -> Choice:
+    """Choose a platform by rule, never by its place in the list.
+
+    `CUTS_OPENCL_PLATFORM` (part of a name or version) decides; without it the newest PoCL, otherwise the first platform
+    by name.
+    """
+    cl = _import()
+    try:
+        platforms = [p for p in cl.get_platforms() if p.get_devices()]
+    except cl.Error:
+        platforms = []
+    if not platforms:
+        raise BackendError(
+            "no OpenCL platform is installed", hint="pip install 'cuts[opencl]' brings PoCL, which runs on the CPU"
+        )
+    wanted = os.environ.get("CUTS_OPENCL_PLATFORM", "").lower()
+    matching = [p for p in platforms if wanted in f"{p.name} {p.version}".lower()]
+    if not matching:
+        names = "; ".join(f"{p.name} ({p.version.strip()})" for p in platforms)
+        raise BackendError(
+            f"CUTS_OPENCL_PLATFORM: no platform has '{wanted}' in its name or version", hint=f"platforms are: {names}"
+        )
+    order = sorted(matching, key=lambda p: (p.name != _POCL, tuple(-n for n in _version(p)), p.name, p.version))
+    device = sorted(order[0].get_devices(), key=lambda d: d.name)[0]
+    return Choice(order[0], device)
+
+
+@frozen(eq=False)
+class _Bound:
+    """A launch with its arguments; it keeps the memory alive that a kernel object only points to."""
+
+    enqueue: Callable[[], object]
+    pointers: tuple[Pointer, ...]
+
+    def __call__(self) -> None:
+        self.enqueue()
+
+
+class OpenCLDevice(Device):
+    """One OpenCL device with an in-order queue."""
+
+    def __init__(self, target: Target, choice: Choice | None = None) -> None:
+        self._cl = _import()
+        self.choice = choice or choose_device()
+        self.target = target
+        self.name = self.choice.text
+        self._context = self._cl.Context([self.choice.device])
+        self._queue = self._cl.CommandQueue(self._context)
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Allocate device memory, filled with zeros."""
+        limit = int(self.choice.device.max_mem_alloc_size)
+        if nbytes > limit:
+            raise BackendError(
+                f"the plan needs one allocation of {nbytes:,} bytes, {self.name} allows {limit:,}",
+                hint="use smaller shapes",
+            )
+        try:
+            memory = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1))
+            self._cl.enqueue_fill_buffer(self._queue, memory, np.uint8(0), 0, max(nbytes, 1))
+            return Buffer(memory, nbytes)
+        except self._cl.Error as error:
+            raise BackendError(f"cannot allocate {nbytes:,} bytes on {self.name}: {error}") from error
+
+    def upload(self, destination: Pointer, source: Array) -> None:
+        """Copy from the host, blocking."""
+        if source.nbytes:
+            self._cl.enqueue_copy(
+                self._queue, destination.buffer.handle, source, dst_offset=destination.offset, is_blocking=True
+            )
+
+    def download(self, destination: Array, source: Pointer) -> None:
+        """Copy to the host, blocking."""
+        if destination.nbytes:
+            self._cl.enqueue_copy(
+                self._queue, destination, source.buffer.handle, src_offset=source.offset, is_blocking=True
+            )
+
+    def copy(self, destination: Pointer, source: Pointer, nbytes: int) -> None:
+        """Copy within the device."""
+        if nbytes:
+            places = {"src_offset": source.offset, "dst_offset": destination.offset, "byte_count": nbytes}
+            self._cl.enqueue_copy(self._queue, destination.buffer.handle, source.buffer.handle, **places)
+
+    def adopt(self, value: object) -> tuple[Pointer, Any] | None:
+        """OpenCL shares no arrays with other libraries here: they come through host memory."""
+        return None
+
+    def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
+        """Compile kernels, many in one program: starting clang costs more than a kernel does."""
+        for kernel in kernels:
+            self._check_limits(kernel)
+        unique = list({kernel.source: kernel for kernel in kernels}.values())
+        programs: dict[str, Any] = {}
+        for members in _programs(unique):
+            programs.update(zip((kernel.source for kernel in members), self._compile(members), strict=True))
+        return tuple(programs[kernel.source] for kernel in kernels)
+
+    def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
+        source = kernels[0].source + "\n".join(k.source[len(_prologue(k.source)) :] for k in kernels[1:])
+        try:
+            return [self._program(source)] * len(kernels)
+        except self._cl.RuntimeError as error:
+            if len(kernels) > 1:  # alone, each either builds or says what is wrong with it
+                return [self._compile([kernel])[0] for kernel in kernels]
+            log = str(error).split("(options:")[0].strip()
+            raise BackendError(
+                f"kernel {kernels[0].name} does not compile for {self.name}\n{log}\n{numbered(source)}"
+            ) from error
+
+    def _program(self, source: str) -> Any:
+        program = self._cl.Program(self._context, source)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # compiler chatter; and the next line is what keeps PyOpenCL from its own cache of pickles
+            program.get_info(self._cl.program_info.NUM_DEVICES)
+            return program.build(_OPTIONS)
+
+    def _check_limits(self, kernel: KernelFunction) -> None:
+        device = self.choice.device
+        threads, shared = int(np.prod(kernel.block)), kernel.shared_bytes + kernel.dynamic_shared
+        if threads > device.max_work_group_size:
+            raise BackendError(
+                f"kernel {kernel.name} has {threads} threads per block, {self.name} allows {device.max_work_group_size}"
+            )
+        if shared > device.local_mem_size:
+            raise BackendError(
+                f"kernel {kernel.name} needs {shared} bytes of shared memory, {self.name} has {device.local_mem_size}"
+            )
+
+    def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
+        """Set the arguments of a kernel object of its own, so that launching it is one call."""
+        if 0 in kernel.grid:
+            return _nothing
+        function = self._cl.Kernel(loaded, kernel.name)
+        arguments: list[Any] = []
+        for argument, pointer in zip(kernel.arguments, pointers, strict=True):
+            arguments += [pointer.buffer.handle, np.int32(_base(pointer, argument.dtype.size, kernel))]
+        if kernel.dynamic_shared:
+            arguments.append(self._cl.LocalMemory(kernel.dynamic_shared))
+        try:
+            function.set_args(*arguments)
+        except (self._cl.Error, TypeError) as error:
+            raise BackendError(
+                f"kernel {kernel.name}: its parameters are not the {len(arguments)} that were bound: {error}"
+            ) from error
+        size = tuple(blocks * threads for blocks, threads in zip(kernel.grid, kernel.block, strict=True))
+        return _Bound(
+            lambda: self._cl.enqueue_nd_range_kernel(self._queue, function, size, kernel.block), tuple(pointers)
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the queue."""
+        self._queue.finish()
+
+    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
+        """Time with the host's clock; a CPU has no cache to empty that `cold` could mean here but its last level, which
+        we stream over.
+        """
+        flush = np.zeros(2 * self.target.l2_bytes if cold else 0, np.uint8)
+        for _ in range(warmup):
+            run()
+        self.synchronize()
+        samples = []
+        for _ in range(repeats):
+            flush += 1
+            start = time.perf_counter()
+            run()
+            self.synchronize()
+            samples.append(time.perf_counter() - start)
+        return Timing(tuple(samples))
+
+    def describe(self) -> dict[str, object]:
+        """Return what `cuts device` shows."""
+        device = self.choice.device
+        return super().describe() | {
+            "compute_units": int(device.max_compute_units),
+            "max_threads": int(device.max_work_group_size),
+            "shared_bytes": int(device.local_mem_size),
+            "memory_bytes": int(device.global_mem_size),
+            "max_allocation": int(device.max_mem_alloc_size),
+        }
+
+
+def _nothing() -> None:
+    """Launch a grid without blocks."""
+
+
+def _base(pointer: Pointer, size: int, kernel: KernelFunction) -> int:
+    assert pointer.offset % size == 0, "tensors are aligned to their elements"
+    base = pointer.offset // size
+    if base >= 2**31:
+        raise BackendError(
+            f"kernel {kernel.name}: a tensor begins at element {base:,}, beyond what a 32-bit index reaches"
+        )
+    return base
+
+
+def _prologue(source: str) -> str:
+    """Return what stands before the first kernel: pragmas, helper functions, tables."""
+    match = re.search(r"^.*\b(?:__kernel\b|kernel\s+void\b)", source, re.MULTILINE)
+    return source[: match.start()] if match else ""
+
+
+def _programs(kernels: Sequence[KernelFunction]) -> list[list[KernelFunction]]:
+    """Split kernels into programs: within one, the text before the first kernel is the same and names differ."""
+    programs: dict[tuple[str, int], list[KernelFunction]] = {}
+    seen: dict[tuple[str, str], int] = {}
+    for kernel in kernels:
+        prologue = _prologue(kernel.source)
+        copy = seen[(prologue, kernel.name)] = seen.get((prologue, kernel.name), -1) + 1
+        programs.setdefault((prologue, copy), []).append(kernel)
+    return list(programs.values())

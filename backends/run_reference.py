@@ -1,0 +1,61 @@
+"""The reference backend: NumPy in float64, straight from the declarations, and how much rounding a result may have
+collected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from attrs import frozen
+
+from ..ir import Graph, Node, TensorType
+from ..ops import amplification, evaluate_graph
+from ..ops.language import Instances, Registry
+from .device import Array
+
+
+def run_reference(graph: Graph, registry: Registry, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return every output of a graph, computed in float64 and rounded to its declared type."""
+    values = evaluate_graph(graph, registry, inputs)
+    return {name: np.asarray(values[name]).astype(graph.types[name].dtype.numpy) for name in graph.outputs}
+
+
+@frozen
+class Accumulation:
+    """Terms added up and operations passed on the longest way to a value."""
+
+    length: int = 0
+    depth: int = 0
+
+
+def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] = ()) -> dict[str, Accumulation]:
+    """Return the accumulation behind every value of a graph; reduction lengths add up along a path.
+
+    Where one of the named `algorithms` may have computed a node, its terms count as often as explains what it rounds
+    more.
+    """
+    known = Instances(registry)
+    result = {value: Accumulation() for value in (*graph.inputs, *graph.constants)}
+    for node in graph.nodes:
+        sources = [result.get(value, Accumulation()) for value in node.operands]
+        instance = known.of_node(node, graph)
+        own = sum(
+            math.prod(axis.extent for axis in statement.reduce)
+            for statement in instance.program.statements
+            if statement.reduce
+        )
+        factor = max(
+            (amplification(node, _types(node, graph), a, known) for a in instance.algorithms if a in algorithms),
+            default=1.0,
+        )
+        own = math.ceil(own * factor**2)
+        length = max((source.length for source in sources), default=0) + own
+        depth = max((source.depth for source in sources), default=0) + 1
+        result |= dict.fromkeys(node.outputs, Accumulation(length, depth))
+    return result
+
+
+def _types(node: Node, graph: Graph) -> list[TensorType | None]:
+    return [None if v is None else graph.types[v] for v in node.inputs]

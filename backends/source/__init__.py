@@ -1,0 +1,5 @@
+"""Kernels as source text: one printer, and a table of what differs between dialects."""
+
+from .emit import emit
+
+__all__ = ["emit"]

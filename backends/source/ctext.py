@@ -1,0 +1,109 @@
+"""C text of indices, literals, loads and scalar functions, in either dialect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...ir import FUNCTIONS, Clamp, DType, FloorDiv, Guard, Index, Indirect, Literal, Mod, Var
+from .dialects import Dialect
+
+
+def index_text(index: Index, pointers: Mapping[str, str], *, raw: bool = False) -> str:
+    """Return an index as a C expression of type int; `pointers` names the buffers of indirect reads.
+
+    An integer of a tensor that is no index of its axis counts as the nearest one, so that no address leaves its tensor;
+    where it is compared (`raw`) it stays what it is, and equals nothing.
+    """
+    parts: list[str] = []
+    for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
+        text = _atom_text(atom, pointers, raw)
+        body = text if abs(factor) == 1 else f"{text} * {abs(factor)}"
+        sign = "-" if factor < 0 else ("+ " if parts else "")
+        parts.append(f"{sign}{' ' if sign == '-' and parts else ''}{body}")
+    if index.const or not parts:
+        sign = "" if not parts else ("+ " if index.const > 0 else "- ")
+        parts.append(f"{sign}{abs(index.const) if parts else index.const}")
+    return " ".join(parts)
+
+
+def _atom_text(atom: object, pointers: Mapping[str, str], raw: bool) -> str:
+    if isinstance(atom, Var):
+        return atom.name
+    if isinstance(atom, FloorDiv):
+        quotient = f"({_unsigned(atom.num, atom.den, pointers, raw)} / {atom.den})"
+        shift = _shift(atom.num, atom.den)
+        return f"({quotient} - {shift})" if shift else quotient
+    if isinstance(atom, Mod):
+        return f"({_unsigned(atom.num, atom.den, pointers, raw)} % {atom.den})"
+    if isinstance(atom, Clamp):
+        return f"cuts_clamp({index_text(atom.arg, pointers, raw=raw)}, {atom.low}, {atom.high})"
+    assert isinstance(atom, Indirect)
+    (flat,) = atom.indices
+    element = f"(int){pointers[atom.tensor]}[{index_text(flat, pointers)}]"
+    return f"{'cuts_wrap' if raw else 'cuts_index'}({element}, {atom.extent})" if atom.wraps else f"({element})"
+
+
+def _shift(index: Index, divisor: int) -> int:
+    """Multiples of the divisor to add so that a numerator is never negative: C divides towards zero."""
+    low, _ = index.bounds()
+    return 0 if low >= 0 else -(low // divisor)
+
+
+def _unsigned(index: Index, divisor: int, pointers: Mapping[str, str], raw: bool) -> str:
+    return f"({index_text(index + _shift(index, divisor) * divisor, pointers, raw=raw)})"
+
+
+def guard_text(guards: Sequence[Guard], pointers: Mapping[str, str]) -> str:
+    """Return a conjunction of range conditions, leaving out bounds that the variables' ranges prove."""
+    parts: list[str] = []
+    for guard in guards:
+        low, high = guard.index.bounds()
+        text = index_text(guard.index, pointers, raw=True)
+        if low < guard.low:
+            parts.append(f"{text} >= {guard.low}")
+        if high >= guard.high:
+            parts.append(f"{text} < {guard.high}")
+    return " && ".join(parts) or "1"
+
+
+def literal_text(node: Literal, dialect: Dialect) -> str:
+    """Return a constant that reads back as exactly the same value."""
+    return number_text(node.value, node.dtype, dialect)
+
+
+def number_text(value: float | int | bool, dtype: DType, dialect: Dialect) -> str:
+    """Return a number of an element type as C text."""
+    if dtype is DType.BOOL:
+        return "1" if value else "0"
+    if dtype.is_int:
+        return _integer_text(int(value), dtype, dialect)
+    number = float(value)
+    if math.isnan(number):
+        return "(0.0f / 0.0f)"
+    if math.isinf(number):
+        return "cuts_inf()" if number > 0 else "(-cuts_inf())"
+    if dtype is DType.F64:
+        return repr(number)
+    text = f"{number:.9g}"
+    return f"{text if '.' in text or 'e' in text else text + '.0'}f"
+
+
+def _integer_text(value: int, dtype: DType, dialect: Dialect) -> str:
+    info = {1: 8, 2: 16, 4: 32, 8: 64}[dtype.size]
+    if dtype.value[0] == "i":
+        value = max(-(2 ** (info - 1)), min(value, 2 ** (info - 1) - 1))
+        if value == -(2 ** (info - 1)) and info >= 32:
+            return f"({value + 1}{'L' if info == 64 else ''} - 1)"
+    else:
+        value = max(0, min(value, 2**info - 1))
+    suffix = {"i64": "L", "u64": "UL", "u32": "U"}.get(dtype.value, "")
+    del dialect
+    return f"({value}{suffix})" if value < 0 else f"{value}{suffix}"
+
+
+def call_text(fn: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> str:
+    """Return a scalar function applied to texts; `dtype` is the operands' type."""
+    function = FUNCTIONS[fn]
+    template = function.c_int if function.c_int and not dtype.is_float else function.c
+    return dialect.math(template, dtype).format(*args)

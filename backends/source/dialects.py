@@ -1,0 +1,177 @@
+"""What differs between CUDA C++ and OpenCL C, as two short tables over one C-like printer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from ...ir import DType
+
+
+@frozen
+class Dialect:
+    """One source language.
+
+    `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
+    between the two for types that need it ({p} pointer, {i} element, {v} value). `meeting_counter` is the type of a
+    loop's counter where threads wait for each other in the loop. Other fields are text templates; `math_suffix` is
+    appended to the math functions of f32.
+    """
+
+    name: str
+    prologue: str
+    helpers: Mapping[str, str]
+    kernel: str
+    pointer: str
+    shared: str
+    shared_pool: str
+    shared_part: str
+    static_shared: int
+    barrier: str
+    meeting_counter: str
+    block_index: str
+    thread_index: str
+    base: str
+    constant: str
+    unroll: str
+    unroll_by: str
+    restrict_: str
+    math_suffix: str
+    types: Mapping[str, str]
+    storage: Mapping[str, str]
+    load: Mapping[str, str]
+    store: Mapping[str, str]
+    vector: str
+    vector_load: str
+    vector_store: str
+    copy: str
+    commit: str
+    wait: str
+    shuffle: str
+
+    def helpers_of(self, body: str) -> str:
+        """Return the definitions of the helpers that a kernel's text calls."""
+        return "".join(f"{text}\n" for name, text in self.helpers.items() if f"{name}(" in body)
+
+    def type(self, dtype: DType) -> str:
+        """Register type of an element type."""
+        return self.types[dtype.value]
+
+    def memory_type(self, dtype: DType) -> str:
+        """Type of an element in memory."""
+        return self.storage.get(dtype.value, self.types[dtype.value])
+
+    def math(self, text: str, dtype: DType) -> str:
+        """Name math functions for the operands' type."""
+        if self.math_suffix and dtype in (DType.F32, DType.F16):
+            return _MATH.sub(lambda m: f"{m.group(1)}{self.math_suffix}(", text)
+        return text
+
+
+_NAMES = "exp log sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc rint pow fmod fmin fmax fabs"
+_MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
+
+_TYPES = {
+    "f64": "double", "f32": "float", "f16": "float", "i64": "long", "i32": "int", "i16": "short", "i8": "signed char",
+    "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short", "u8": "unsigned char", "bool": "bool",
+}  # fmt: skip
+
+
+def _index_helpers(device: str) -> dict[str, str]:
+    return {
+        "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
+        "cuts_index": f"{device} int cuts_index(int i, int n) {{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }}",
+        "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
+    }
+
+
+def _async_copy(width: int, cache: str) -> str:
+    address = f'"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? {width} : 0)'
+    return (
+        f"{_DEVICE} void cuts_copy{width}(void* d, const void* s, bool ok) {{\n"
+        f'  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {width}, %2;" ::{address} : "memory");\n}}'
+    )
+
+
+_DEVICE = "static __device__ __forceinline__"
+_CUDA_HELPERS = _index_helpers(_DEVICE) | {
+    "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
+    "cuts_half": f'{_DEVICE} float cuts_half(unsigned short h) {{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }}',
+    "cuts_to_half": f"{_DEVICE} unsigned short cuts_to_half(float f) {{"
+    + ' unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }',
+    "cuts_copy4": _async_copy(4, "ca"),
+    "cuts_copy8": _async_copy(8, "ca"),
+    "cuts_copy16": _async_copy(16, "cg"),
+}
+
+CUDA = Dialect(
+    name="cuda",
+    prologue="",
+    helpers=_CUDA_HELPERS,
+    kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
+    pointer="{const}{type}* __restrict__ {name}",
+    shared="__shared__ __align__(16) {type} {name}[{count}];",
+    shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
+    shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    static_shared=48 * 1024,
+    barrier="__syncthreads();",
+    meeting_counter="int",
+    block_index="(int)blockIdx.x",
+    thread_index="(int)threadIdx.x",
+    base="",
+    constant="static const {type} {name}[{count}] = {{{values}}};",
+    unroll="#pragma unroll",
+    unroll_by="#pragma unroll {count}",
+    restrict_="__restrict__",
+    math_suffix="f",
+    types=_TYPES | {"i64": "long long", "u64": "unsigned long long"},
+    storage={"f16": "unsigned short", "bool": "unsigned char"},
+    load={"f16": "cuts_half({p}[{i}])", "bool": "({p}[{i}] != 0)"},
+    store={"f16": "{p}[{i}] = cuts_to_half({v});", "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    vector="{type}{width}",
+    vector_load="*reinterpret_cast<const {vector}*>(&{p}[{i}])",
+    vector_store="*reinterpret_cast<{vector}*>(&{p}[{i}]) = make_{vector}({values});",
+    copy="cuts_copy{bytes}(&{d}[{di}], &{s}[{si}], {ok});",
+    commit='asm volatile("cp.async.commit_group;");',
+    wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
+    shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+)
+
+OPENCL = Dialect(
+    name="opencl",
+    prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
+    helpers=_index_helpers("static inline") | {"cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }"},
+    kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
+    pointer="__global {const}{type}* restrict {name}, const int {name}_base",
+    shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
+    shared_pool="",
+    shared_part="",
+    static_shared=0,
+    barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+    # PoCL changes a loop before it looks for barriers in it, and then gets those wrong; a loop with a volatile counter
+    # it leaves as it is.
+    meeting_counter="volatile int",
+    block_index="(int)get_group_id(0)",
+    thread_index="(int)get_local_id(0)",
+    base="{name} += {name}_base;",
+    constant="__constant {type} {name}[{count}] = {{{values}}};",
+    unroll="",
+    unroll_by="",
+    restrict_="restrict",
+    math_suffix="",
+    types=_TYPES | {"i8": "char", "bool": "int"},
+    storage={"f16": "half", "bool": "unsigned char"},
+    load={"f16": "vload_half({i}, {p})", "bool": "({p}[{i}] != 0)"},
+    store={"f16": "vstore_half({v}, {i}, {p});", "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    vector="{type}{width}",
+    vector_load="*(const {space} {vector}*)(&{p}[{i}])",
+    vector_store="*({space} {vector}*)(&{p}[{i}]) = ({vector})({values});",
+    copy="",
+    commit="",
+    wait="",
+    shuffle="",
+)
+
+DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

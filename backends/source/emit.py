@@ -1,0 +1,163 @@
+"""Emission: a kernel of one thread becomes source of a dialect and a launchable function (DeepCuts section 6.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from ...ir import (
+    Argument,
+    Barrier,
+    Commit,
+    DType,
+    Initialise,
+    Item,
+    Kernel,
+    KernelFunction,
+    LaneReduce,
+    Loop,
+    Phase,
+    SharedBuffer,
+    Wait,
+    phases,
+)
+from .ctext import index_text, number_text
+from .dialects import DIALECTS, Dialect
+from .phase import print_phase
+from .scope import Names, Writer
+
+
+def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = None) -> KernelFunction:
+    """Return the function of an extracted kernel; its name is a digest of its text, so equal kernels are equal."""
+    dialect = DIALECTS[dialect_name]
+    arguments = _arguments(kernel)
+    body = _body(kernel, dialect, arguments)
+    head = _head(kernel, dialect, arguments)
+    digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
+    name = f"cuts_{digest}"
+    source = f"{dialect.prologue}{dialect.helpers_of(body)}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
+    return KernelFunction(
+        name=name,
+        dialect=dialect.name,
+        source=source,
+        grid=(kernel.blocks, 1, 1),
+        block=(kernel.threads, 1, 1),
+        arguments=arguments,
+        shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
+        dynamic_shared=_dynamic(kernel, dialect),
+        tables=dict(kernel.tables),
+        info=dict(info or {}),
+    )
+
+
+_NAME = "CUTS_KERNEL_NAME"
+
+
+def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
+    """Parameters in order: what is written, what is read, tables."""
+    written = [Argument(t, kernel.dtypes[t], True) for t in kernel.writes]
+    read = [Argument(t, kernel.dtypes[t], False) for t in kernel.reads if t not in kernel.writes]
+    return (*written, *read, *(Argument(t, DType.I32, False, table=True) for t in kernel.tables))
+
+
+def _head(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
+    params = [
+        dialect.pointer.format(const="" if a.written else "const ", type=dialect.memory_type(a.dtype), name=f"p{n}")
+        for n, a in enumerate(arguments)
+    ]
+    min_blocks = f", {kernel.min_blocks}" if kernel.min_blocks else ""
+    return dialect.kernel.format(threads=kernel.threads, min_blocks=min_blocks, name=_NAME, params=", ".join(params))
+
+
+def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
+    constants = {t: f"k{n}" for n, t in enumerate(kernel.constants)}
+    names = Names(kernel, dialect, {a.tensor: f"p{n}" for n, a in enumerate(arguments)} | constants)
+    out = Writer(dialect)
+    out.depth = 1
+    if dialect.base:
+        for number in range(len(arguments)):
+            out.line(dialect.base.format(name=f"p{number}"))
+    for tensor, values in kernel.constants.items():
+        dtype = kernel.dtypes[tensor]
+        text = ", ".join(number_text(v if dtype.is_float else int(v), dtype, dialect) for v in values)
+        out.line(
+            dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
+        )
+    start = len(out.lines)
+    _declare_held(kernel, names, out)
+    for item in kernel.items:
+        _item(item, names, out)
+    text = "\n".join(out.lines)
+    # What no phase uses (lane scratch where warps shuffle) is not declared.
+    shared = _shared([b for b in kernel.shared if b.name in text], dialect, _dynamic(kernel, dialect))
+    defined = _definitions(kernel, dialect, names, text)
+    return "\n".join([*out.lines[:start], *(f"  {line}" for line in (*shared, *defined)), *out.lines[start:]])
+
+
+def _definitions(kernel: Kernel, dialect: Dialect, names: Names, text: str) -> list[str]:
+    """Define the coordinates that the text uses, and those that their definitions use."""
+    values = {"blk": dialect.block_index, "tid": dialect.thread_index}
+    values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
+    lines: list[str] = []
+    for name, value in reversed(values.items()):
+        if re.search(rf"\b{name}\b", text):
+            lines.insert(0, f"const int {name} = {value};")
+            text += f" {value}"
+    return lines
+
+
+def _dynamic(kernel: Kernel, dialect: Dialect) -> int:
+    """Return the shared bytes to ask for at launch: all of them where they exceed what a declaration may have, else
+    none.
+    """
+    return kernel.shared_bytes if dialect.shared_pool and kernel.shared_bytes > dialect.static_shared else 0
+
+
+def _shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: int) -> list[str]:
+    """Declare shared buffers, each by itself or as parts of one pool that the launch sizes."""
+    if not dynamic:
+        return [dialect.shared.format(type=dialect.type(b.dtype), name=b.name, count=b.elements) for b in buffers]
+    lines = [dialect.shared_pool]
+    offset = 0
+    for buffer in buffers:
+        lines.append(dialect.shared_part.format(type=dialect.type(buffer.dtype), name=buffer.name, offset=offset))
+        offset += buffer.nbytes
+    return lines
+
+
+def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
+    """Declare the registers of every reduction."""
+    for phase in phases(kernel.items):
+        for root in phase.roots:
+            if isinstance(root, Initialise) and root.name not in names.registers:
+                register = f"a{len(names.registers)}"
+                names.registers[root.name] = register
+                names.shapes[root.name] = root.shape
+                out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
+
+
+def _meets(items: Sequence[Item]) -> bool:
+    """Whether threads wait for each other in some items."""
+    for item in items:
+        combines = isinstance(item, Phase) and any(isinstance(root, LaneReduce) for root in item.roots)
+        if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and _meets(item.body)):
+            return True
+    return False
+
+
+def _item(item: Item, names: Names, out: Writer) -> None:
+    if isinstance(item, Loop):
+        with out.loop(item.var, unroll=1, meets=_meets(item.body)):
+            for inner in item.body:
+                _item(inner, names, out)
+    elif isinstance(item, Phase):
+        print_phase(item, names, out)
+    elif isinstance(item, Barrier):
+        out.line(names.dialect.barrier)
+    elif isinstance(item, Commit):
+        if names.dialect.commit:
+            out.line(names.dialect.commit)
+    elif isinstance(item, Wait) and names.dialect.wait:
+        out.line(names.dialect.wait.format(pending=item.pending))

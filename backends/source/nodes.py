@@ -1,0 +1,266 @@
+"""Printing the nodes of a phase: values as expressions, loads and stores one by one or several neighbours at once,
+accumulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import define, field
+
+from ...ir import (
+    COMBINE_FUNCTION,
+    COMBINERS,
+    FUNCTIONS,
+    Accumulate,
+    Convert,
+    DfgNode,
+    DType,
+    Guard,
+    Held,
+    Index,
+    IndexLike,
+    IndexNode,
+    Initialise,
+    LaneReduce,
+    Literal,
+    Load,
+    Op,
+    Phase,
+    Store,
+    Test,
+    Value,
+    Var,
+    WideStore,
+    Window,
+    as_index,
+    linearise,
+    own_variables,
+    row_major,
+    substitute_node,
+    vector_address,
+    vector_guards,
+)
+from .ctext import call_text, guard_text, index_text, literal_text, number_text
+from .scope import Names, Writer
+
+
+@define
+class NodePrinter:
+    """Prints nodes of one phase, each within the loops that whoever asks has opened.
+
+    `users` are the nodes that read a node, `texts` the names of values that have one, `declared` the boxes of those
+    that are arrays.
+    """
+
+    phase: Phase
+    names: Names
+    out: Writer
+    users: Mapping[DfgNode, Sequence[DfgNode]]
+    declared: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)
+    texts: dict[DfgNode, str] = field(factory=dict)
+
+    def declare(self, node: Value, rest: tuple[Var, ...]) -> None:
+        """Declare a value as an array over a box, or as a scalar."""
+        self.declared[node] = rest
+        name = self.names.fresh()
+        self.texts[node] = name
+        # Arrays are flat: PoCL miscompiles vector stores from private arrays of several dimensions.
+        size = f"[{prod(v.extent for v in rest)}]" if rest else ""
+        self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
+
+    def vector_var(self, node: DfgNode, rest: Sequence[Var]) -> Var | None:
+        """Return the variable along which a load or store moves neighbours at once, None where it moves single
+        elements.
+        """
+        if not isinstance(node, (Load, Store)) or node.dtype not in (DType.F32, DType.I32):
+            return None
+        return next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
+
+    def _walks_vector(self, node: Load | Store, var: Var) -> bool:
+        if (
+            var.extent not in (2, 4)
+            or self.names.alignment(node.space, node.buffer) % var.extent
+            or var not in own_variables(node)
+        ):
+            return False
+        if vector_address(node.address, var) is None or vector_guards(node.guards, var) is None:
+            return False
+        asynchronous = self.phase.asynchronous and bool(self.names.dialect.copy)
+        return not asynchronous or self._async_vector(node, var)
+
+    def _async_vector(self, node: Load | Store, var: Var) -> bool:
+        """An asynchronous copy moves a vector only where both of its ends do."""
+        if isinstance(node, Load):
+            return False
+        load = node.value
+        return (
+            isinstance(load, Load)
+            and vector_address(load.address, var) is not None
+            and vector_guards(load.guards, var) is not None
+        )
+
+    def vector(self, node: DfgNode, var: Var) -> None:
+        """Print a load or a store of neighbours along a variable at once."""
+        dialect, pointers = self.names.dialect, self.names.pointers
+        assert isinstance(node, (Load, Store))
+        start, guards = vector_address(node.address, var), vector_guards(node.guards, var)
+        assert start is not None and guards is not None
+        if isinstance(node, Store) and self._is_copy(node):
+            self._copy(node, var)
+            return
+        if isinstance(node, Store):
+            self._vector_store(node, start, guards, [self._lane_text(node.value, var, n) for n in range(var.extent)])
+            return
+        where = self._vector_place(node, start, var.extent)
+        vector, condition = where["vector"], f"if ({guard_text(guards, pointers)}) " if guards else ""
+        name = self.names.fresh()
+        fill = number_text(node.fill, node.dtype, dialect)
+        if guards:
+            self.out.line(f"{vector} {name}; {'; '.join(f'{name}.{c} = {fill}' for c in 'xyzw'[: var.extent])};")
+            self.out.line(f"{condition}{name} = {dialect.vector_load.format(**where)};")
+        else:
+            self.out.line(f"{vector} {name} = {dialect.vector_load.format(**where)};")
+        for n in range(var.extent):
+            self.out.line(f"{self._lane_text(node, var, n)} = {name}.{'xyzw'[n]};")
+
+    def _vector_store(
+        self, node: Store | WideStore, start: Index, guards: Sequence[Guard], values: Sequence[str]
+    ) -> None:
+        condition = f"if ({guard_text(guards, self.names.pointers)}) " if guards else ""
+        place = self._vector_place(node, start, len(values))
+        self.out.line(condition + self.names.dialect.vector_store.format(**place, values=", ".join(values)))
+
+    def _vector_place(self, node: Load | Store | WideStore, start: Index, width: int) -> dict[str, str]:
+        """Return what the templates of vector accesses ask for."""
+        vector = self.names.dialect.vector.format(type=self.names.dialect.memory_type(node.dtype), width=width)
+        space = "__global" if node.space == "global" else "__local"
+        return {
+            "p": self.names.buffer(node.space, node.buffer),
+            "i": index_text(start, self.names.pointers),
+            "vector": vector,
+            "space": space,
+        }
+
+    def _lane_text(self, node: Value, var: Var, number: int) -> str:
+        if isinstance(node, (Held, IndexNode, Test)):
+            return self._expression(substitute_node(node, {var: number}, {}))
+        return self._element(node, {var: number})
+
+    def _is_copy(self, node: Store) -> bool:
+        return self.phase.asynchronous and bool(self.names.dialect.copy) and isinstance(node.value, Load)
+
+    def _copy(self, node: Store, var: Var | None) -> None:
+        """Print an asynchronous copy from global to shared memory; a failed guard copies zeros."""
+        load = node.value
+        assert isinstance(load, Load)
+        to, start, outer, inner = node.address, load.address, node.guards, load.guards
+        if var is not None:
+            to, start = vector_address(to, var) or to, vector_address(start, var) or start
+            outer, inner = vector_guards(outer, var) or (), vector_guards(inner, var) or ()
+        pointers = self.names.pointers
+        text = self.names.dialect.copy.format(
+            bytes=4 * (var.extent if var else 1),
+            d=self.names.buffer(node.space, node.buffer),
+            di=index_text(to, pointers),
+            s=self.names.buffer(load.space, load.buffer),
+            si=index_text(start, pointers),
+            ok=guard_text([g for g in inner if g not in outer], pointers),
+        )
+        self.out.line((f"if ({guard_text(outer, pointers)}) " if outer else "") + text)
+
+    def statement(self, node: DfgNode) -> None:
+        """Print a node as a statement, unless the only one that uses it holds its text."""
+        if isinstance(node, Store):
+            self._store(node)
+        elif isinstance(node, WideStore):
+            self._vector_store(node, node.address, node.guards, [self._text(v) for v in node.values])
+        elif isinstance(node, Accumulate):
+            self._accumulate(node)
+        elif isinstance(node, Initialise):
+            identity = number_text(_identity(node.combine, node.dtype), node.dtype, self.names.dialect)
+            self.names.initialise(self.out, node, identity)
+        elif isinstance(node, LaneReduce):
+            self.names.lane_reduce(self.out, node)
+        elif node in self.declared:
+            self.out.line(f"{self._element(node, {})} = {self._expression(node)};")
+        elif not (isinstance(node, (Op, Convert)) and len(self.users.get(node, [])) == 1):
+            name = self.names.fresh()
+            self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self._expression(node)};")
+            self.texts[node] = name
+
+    def feeds_copy(self, node: Load) -> bool:
+        """Whether a load is the source of asynchronous copies and of nothing else."""
+        return all(isinstance(u, Store) and self._is_copy(u) for u in self.users.get(node, [])) and bool(
+            self.users.get(node)
+        )
+
+    def _store(self, node: Store) -> None:
+        if self._is_copy(node):
+            self._copy(node, None)
+            return
+        dialect, pointers = self.names.dialect, self.names.pointers
+        template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
+        text = template.format(
+            p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers), v=self._text(node.value)
+        )
+        self.out.line((f"if ({guard_text(node.guards, pointers)}) " if node.guards else "") + text)
+
+    def _accumulate(self, node: Accumulate) -> None:
+        held = self.names.held(node.name, node.at)
+        if node.combine == "sum":
+            self.out.line(f"{held} += {self._text(node.value)};")
+            return
+        combined = call_text(
+            COMBINE_FUNCTION[node.combine], (held, self._text(node.value)), node.dtype, self.names.dialect
+        )
+        self.out.line(f"{held} = {combined};")
+
+    def _text(self, node: Value) -> str:
+        if isinstance(node, Window) and node.load in self.declared:
+            return self._element(node.load, dict(zip(node.axes, node.at, strict=True)))
+        return self._element(node, {}) if node in self.texts else self._expression(node)
+
+    def _element(self, node: Value, at: Mapping[Var, IndexLike]) -> str:
+        """Return a value by its name: an element of its array where it was declared as one; `at` replaces variables of
+        its box.
+        """
+        name, rest = self.texts.get(node, ""), self.declared.get(node, ())
+        if not name:
+            return self._expression(node)
+        if not rest:
+            return name
+        flat = linearise([as_index(at.get(v, v)) for v in rest], row_major(tuple(v.extent for v in rest)))
+        return f"{name}[{index_text(flat, self.names.pointers)}]"
+
+    def _expression(self, node: Value) -> str:
+        dialect, pointers = self.names.dialect, self.names.pointers
+        if isinstance(node, Literal):
+            return literal_text(node, dialect)
+        if isinstance(node, IndexNode):
+            return f"({dialect.type(node.dtype)})({index_text(node.index, pointers, raw=True)})"
+        if isinstance(node, Test):
+            return f"({guard_text(node.guards, pointers)})"
+        if isinstance(node, Held):
+            return self.names.held(node.name, node.at)
+        if isinstance(node, Op):
+            kind = node.args[-1 if node.fn == "select" else 0].dtype
+            text = call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
+            wraps = FUNCTIONS[node.fn].exceeds and node.dtype.is_int and node.dtype.size < 4
+            return f"(({dialect.type(node.dtype)}){text})" if wraps else text
+        if isinstance(node, Convert):
+            text = self._text(node.arg)
+            return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"
+        assert isinstance(node, Load), "a window is named by its loads, which are always declared"
+        template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
+        text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
+        if not node.guards:
+            return text
+        return f"({guard_text(node.guards, pointers)} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+
+
+def _identity(combine: str, dtype: DType) -> float | int:
+    if dtype.is_float:
+        return COMBINERS[combine]
+    return {"sum": 0, "prod": 1, "max": -(2**63), "min": 2**63 - 1}[combine]

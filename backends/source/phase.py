@@ -1,0 +1,193 @@
+"""Printing a phase: a folded data-flow graph becomes nests of unrolled loops over register arrays and scalars (section
+6.1).
+
+Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope in which its
+loads, products and accumulations stand together. What one nest makes and another uses is a register array, everything
+else a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from attrs import define, field
+
+from ...ir import (
+    Accumulate,
+    DfgNode,
+    Held,
+    IndexNode,
+    Initialise,
+    LaneReduce,
+    Literal,
+    Load,
+    Phase,
+    Store,
+    Test,
+    Value,
+    Var,
+    WideStore,
+    Window,
+    operand_nodes,
+    own_variables,
+    post_order,
+)
+from .ctext import guard_text
+from .nodes import NodePrinter
+from .scope import Names, Writer
+
+#: Largest body of accumulations, and of loads and stores, that a scope is unrolled to.
+_UNROLLED_OPERATIONS = 2048
+_UNROLLED_MOVES = 160
+_UNROLLED_FETCHES = 32
+
+
+@define
+class _Unit:
+    """Nodes that are printed in one nest. `key` says which nodes may join it."""
+
+    key: tuple[object, ...]
+    nodes: list[DfgNode] = field(factory=list)
+
+
+@define
+class PhasePrinter:
+    """Prints one phase into a writer."""
+
+    phase: Phase
+    names: Names
+    out: Writer
+    boxes: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)
+    users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
+    printer: NodePrinter = field(init=False)
+    scopes: frozenset[Var] = frozenset()
+
+    @printer.default
+    def _printer(self) -> NodePrinter:
+        return NodePrinter(self.phase, self.names, self.out, self.users)
+
+    def print(self) -> None:
+        """Print the phase, under its condition if it has one."""
+        order = post_order(self.phase.roots)
+        for node in order:
+            self.boxes[node] = self._box(node)
+            for operand in operand_nodes(node):
+                self.users.setdefault(operand, []).append(node)
+        # A reduced variable that loads walk as a vector opens no scope: its loads stand before all of its uses.
+        vectors = {self.printer.vector_var(n, self.boxes[n]) for n in order if isinstance(n, Load) and self.boxes[n]}
+        self.scopes = frozenset(
+            v for r in self.phase.roots if isinstance(r, Accumulate) for v in r.over if v not in vectors
+        )
+        if self.phase.kind == "fetch":
+            self.scopes = frozenset(self.phase.unrolled[:1])
+        nodes = [n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self.printer.feeds_copy(n))]
+        condition = guard_text(self.phase.when, self.names.pointers)
+        with self.out.block(f"if ({condition})" if self.phase.when else ""):
+            self._block(nodes, ())
+
+    def _box(self, node: DfgNode) -> tuple[Var, ...]:
+        own = set(own_variables(node))
+        if isinstance(node, Accumulate):
+            own |= set(node.over)
+        for operand in operand_nodes(node):
+            own |= set(self.boxes[operand])
+        if isinstance(node, Window):
+            own -= set(node.axes)
+        return tuple(v for v in self.phase.unrolled if v in own)
+
+    def _block(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> None:
+        """Print nodes under the loops already opened: form units, declare what crosses them, print each."""
+        units = self._units(nodes, opened)
+        home = {node: unit for unit in units for node in unit.nodes}
+        for unit in units:
+            self._declare(unit, home, opened)
+            rest = self._rest(unit.nodes[0], opened)
+            if unit.key[0] == "scope":
+                with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0])):
+                    self._block(unit.nodes, (*opened, rest[0]))
+            elif unit.key[0] == "vector":
+                var = self.printer.vector_var(unit.nodes[0], rest)
+                assert var is not None
+                with self.out.loops([v for v in rest if v != var]):
+                    self.printer.vector(unit.nodes[0], var)
+            else:
+                with self.out.loops(rest):
+                    for node in unit.nodes:
+                        self.printer.statement(node)
+
+    def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
+        """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""
+        sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
+        operations = sum(size for n, size in sizes.items() if isinstance(n, Accumulate))
+        moves = sum(
+            size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store, WideStore))
+        )
+        limit = _UNROLLED_FETCHES if self.phase.kind == "fetch" else _UNROLLED_MOVES
+        times = min(
+            var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves)
+        )
+        return max(1, times)
+
+    def _width(self, node: DfgNode, opened: tuple[Var, ...]) -> int:
+        rest = self._rest(node, opened)
+        var = self.printer.vector_var(node, rest)
+        return var.extent if var else 1
+
+    def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(v for v in self.boxes[node] if v not in opened)
+
+    def _key(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[object, ...]:
+        rest = self._rest(node, opened)
+        if isinstance(node, (Initialise, LaneReduce)):
+            return ("fence", node)
+        if rest and rest[0] in self.scopes:
+            only = len(rest) == 1 and self.printer.vector_var(node, rest)
+            return ("vector", node) if only else ("scope", rest[0])
+        if self.printer.vector_var(node, rest):
+            return ("vector", node)
+        return ("nest", rest)
+
+    def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:
+        """Group nodes greedily: a node joins the last unit of its key unless a later unit makes one of its operands."""
+        units: list[_Unit] = []
+        place: dict[DfgNode, int] = {}
+        fence = 0
+        for node in nodes:
+            key = self._key(node, opened)
+            earliest = max([fence, *(place[o] for o in _sources(node) if o in place)], default=0)
+            chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
+            if chosen is None:
+                units.append(_Unit(key))
+                chosen = len(units) - 1
+            units[chosen].nodes.append(node)
+            place[node] = chosen
+            if key[0] == "fence":
+                fence = len(units)
+        return units
+
+    def _declare(self, unit: _Unit, home: dict[DfgNode, _Unit], opened: tuple[Var, ...]) -> None:
+        """Declare the values of a unit that another one uses, as arrays over the box that is not yet open."""
+        for node in unit.nodes:
+            if (
+                isinstance(node, (Store, WideStore, Accumulate, Initialise, LaneReduce))
+                or node in self.printer.declared
+            ):
+                continue
+            if all(home.get(u) is unit for u in self.users.get(node, [])) and unit.key[0] != "vector":
+                continue
+            self.printer.declare(node, self._rest(node, opened))
+
+
+def _inline_always(node: DfgNode) -> bool:
+    return isinstance(node, (Literal, Held, Test, IndexNode, Window))
+
+
+def _sources(node: DfgNode) -> list[Value]:
+    """Return the operands that are printed themselves: a window stands for its loads."""
+    return [o.load if isinstance(o, Window) else o for o in operand_nodes(node)]
+
+
+def print_phase(phase: Phase, names: Names, out: Writer) -> None:
+    """Print a phase of one thread."""
+    PhasePrinter(phase, names, out).print()

@@ -1,0 +1,150 @@
+"""The writer of C text and the names a kernel's parts have in it. All names are generated; none comes from user text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+
+from attrs import define, field
+
+from ...ir import COMBINE_FUNCTION, Index, Initialise, Kernel, LaneReduce, Var, linearise, row_major
+from .ctext import call_text, index_text
+from .dialects import Dialect
+
+
+@define
+class Writer:
+    """Collects indented lines."""
+
+    dialect: Dialect
+    lines: list[str] = field(factory=list)
+    depth: int = 0
+
+    def line(self, text: str) -> None:
+        """Append a line at the current depth."""
+        self.lines.append("  " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Open a braced block."""
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def loop(self, var: Var, unroll: int = 0, meets: bool = False) -> Iterator[None]:
+        """Open a counted loop, to be unrolled `unroll` times (0: whole) where the dialect can ask for it; `meets`:
+        threads wait in it.
+        """
+        if self.dialect.unroll:
+            whole = unroll in (0, var.extent)
+            self.line(self.dialect.unroll if whole else self.dialect.unroll_by.format(count=unroll))
+        kind = self.dialect.meeting_counter if meets else "int"
+        counter = var.name if kind == "int" else f"{var.name}_count"
+        with self.block(f"for ({kind} {counter} = 0; {counter} < {var.extent}; ++{counter})"):
+            if counter != var.name:
+                self.line(f"const int {var.name} = {counter};")
+            yield
+
+    @contextmanager
+    def loops(self, variables: Sequence[Var]) -> Iterator[None]:
+        """Open nested unrolled loops, a plain block for none."""
+        if not variables:
+            yield
+            return
+        with self.loop(variables[0]), self.loops(variables[1:]):
+            yield
+
+
+@define
+class Names:
+    """Names of buffers, held registers and temporaries of one kernel."""
+
+    kernel: Kernel
+    dialect: Dialect
+    pointers: Mapping[str, str]
+    registers: dict[str, str] = field(factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(factory=dict)
+    count: int = 0
+
+    def fresh(self) -> str:
+        """Return a new name for a temporary."""
+        self.count += 1
+        return f"x{self.count}"
+
+    def buffer(self, space: str, buffer: str) -> str:
+        """Return the pointer that names a buffer."""
+        return buffer if space == "shared" else self.pointers[buffer]
+
+    def alignment(self, space: str, buffer: str) -> int:
+        """Return how many elements a buffer's first element is aligned to."""
+        return 4 if space == "shared" else self.kernel.aligned.get(buffer, 1)
+
+    def held(self, name: str, at: tuple[Index, ...]) -> str:
+        """Return the register that holds a reduction's value."""
+        return f"{self.registers[name]}[{index_text(linearise(at, row_major(self.shapes[name])), self.pointers)}]"
+
+    def initialise(self, out: Writer, node: Initialise, identity: str) -> None:
+        """Print the initialisation of all registers of a reduction."""
+        with out.loop(Var("e", prod(node.shape))):
+            out.line(f"{self.registers[node.name]}[e] = {identity};")
+
+    def lane_reduce(self, out: Writer, node: LaneReduce) -> None:
+        """Print the combination across lanes, by shuffles within a warp where there are any, else as a tree in shared
+        memory.
+        """
+        shuffle = self.dialect.shuffle and self.kernel.threads % 32 == 0 and node.dtype.size in (4, 8)
+
+        register = f"{self.registers[node.name]}[e]"
+        with out.loop(Var("e", prod(node.shape))):
+            if not shuffle:
+                self._tree(out, node, register, node.lanes)
+                return
+            distance = min(node.lanes, 32) // 2
+            while distance:
+                # All lanes of the warp must take part, so a shuffle is no operand of what may be evaluated under a
+                # condition.
+                other = self.fresh()
+                out.line(
+                    f"const {self.dialect.type(node.dtype)} {other} = {self.dialect.shuffle.format(value=register, distance=distance)};"
+                )
+                out.line(f"{register} = {self._combine(node, register, other)};")
+                distance //= 2
+            if node.lanes > 32:
+                self._across_warps(out, node, register)
+
+    def _combine(self, node: LaneReduce, left: str, right: str) -> str:
+        return call_text(COMBINE_FUNCTION[node.combine], (left, right), node.dtype, self.dialect)
+
+    def _across_warps(self, out: Writer, node: LaneReduce, register: str) -> None:
+        """Combine one value per warp through shared memory; every thread combines them in the same order."""
+        warps = node.lanes // 32
+        scratch = self._scratch(node)
+        out.line(f"if (tid % 32 == 0) {scratch}[tid / 32] = {register};")
+        out.line(self.dialect.barrier)
+        out.line(f"{register} = {scratch}[tid / {node.lanes} * {warps}];")
+        for warp in range(1, warps):
+            other = f"{scratch}[tid / {node.lanes} * {warps} + {warp}]"
+            out.line(f"{register} = {self._combine(node, register, other)};")
+        out.line(self.dialect.barrier)
+
+    def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
+        scratch = self._scratch(node)
+        out.line(f"{scratch}[tid] = {register};")
+        out.line(self.dialect.barrier)
+        step = lanes // 2
+        while step:
+            combined = self._combine(node, f"{scratch}[tid]", f"{scratch}[tid + {step}]")
+            out.line(f"if (tid % {lanes} < {step}) {scratch}[tid] = {combined};")
+            out.line(self.dialect.barrier)
+            step //= 2
+        out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")
+        out.line(self.dialect.barrier)
+
+    def _scratch(self, node: LaneReduce) -> str:
+        kind = self.dialect.type(node.dtype)
+        pointer = f"({'__local ' if self.dialect.name == 'opencl' else ''}{kind}*)lanes"
+        return f"({pointer})"

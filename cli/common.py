@@ -1,0 +1,124 @@
+"""What several commands share: reading and writing arrays and files, comparing with an oracle."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from ..backends import Array
+from ..compile import CompiledPlan, StagedPlan
+from ..ir import NumericsError, UsageError, quote
+from ..runtime import Comparison, first_wrong_step, require_right, run_onnxruntime
+from . import console
+
+AnyPlan: TypeAlias = CompiledPlan | StagedPlan
+
+
+def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
+    """Return the inputs: those of a file, the rest random with a seed that is printed."""
+    given = _read_arrays(arguments.input, plan) if arguments.input else {}
+    missing = [name for name in plan.inputs if name not in given]
+    if missing:
+        console.note(f"random inputs (seed {arguments.seed}): {', '.join(map(console.brief, missing))}")
+    return {name: array for name, array in plan.random_inputs(arguments.seed).items() if name in missing} | given
+
+
+def _read_arrays(path: str, plan: AnyPlan) -> dict[str, Array]:
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            if len(plan.inputs) != 1:
+                raise UsageError(
+                    f"{path} holds one array without a name, the plan has {len(plan.inputs)} inputs",
+                    hint="use an .npz file",
+                )
+            return {next(iter(plan.inputs)): content}
+        return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise UsageError(f"cannot read arrays from {path}: {error}") from error
+    except Exception as error:  # zipfile.BadZipFile and what the decompressors raise
+        raise UsageError(f"cannot read arrays from {path}: {type(error).__name__}: {error}") from error
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an .npz file, whole or not at all."""
+    final = Path(path)
+    draft = final.with_name(f".{final.name}.part")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(draft, final)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, with the folders it lies in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -> tuple[tuple[Comparison, ...], str]:
+    """Compare the outputs with ONNX Runtime on the model given, else with the float64 reference; return results and the
+    oracle's name.
+    """
+    if onnx is not None:
+        return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
+    return plan.verify(inputs), "the float64 reference" + (", part by part" if isinstance(plan, StagedPlan) else "")
+
+
+def require_right_plan(
+    plan: AnyPlan, inputs: Mapping[str, Array], results: tuple[Comparison, ...], oracle: str
+) -> None:
+    """Raise where a result is wrong, naming the first kernel that went wrong if that can be told."""
+    if all(result.ok for result in results):
+        return
+    culprit = first_wrong(plan, inputs)
+    try:
+        require_right(results, f"plan {quote(plan.name)} against {oracle}")
+    except NumericsError as error:
+        raise NumericsError(
+            error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong by itself"
+        ) from None
+
+
+def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
+    """Describe the first kernel whose result is wrong, an empty text where there is none."""
+    for part, given in plan.part_inputs(inputs):
+        found = first_wrong_step(part.session, given, part.reference_values(given), part.tolerances())
+        if found:
+            return found
+    return ""
+
+
+def plan_values(plan: AnyPlan) -> dict[str, object]:
+    """Return what `--json` says of a plan."""
+    if isinstance(plan, StagedPlan):
+        parts = [plan_values(part) for part in plan.parts]
+        return {"name": plan.name, "target": plan.target.name, "uncompiled": plan.foreign, "parts": parts}
+    return {
+        "name": plan.name,
+        "target": plan.target.name,
+        "groups": [dict(group) for group in plan.plan.groups],
+        "steps": len(plan.plan.steps),
+        "kernels": len(plan.kernels),
+        "arena_bytes": plan.plan.arena,
+        "resources": [cubin.report for cubin in plan.cubins],
+    }
+
+
+def note_uncompiled(plan: AnyPlan) -> None:
+    """Say on standard error which operations run uncompiled, and nothing where all are compiled."""
+    if isinstance(plan, StagedPlan):
+        plan.notice = lambda text: console.note(f"cuts: warning: {text}")
+        plan.warn()

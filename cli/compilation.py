@@ -1,0 +1,216 @@
+"""What `cuts compile` and `cuts tune` do: a model in, a plan written, and what was done said."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..backends import Array, Timing, find_target
+from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
+from ..ir import CompileOptions, Graph, Target, UsageError
+from ..runtime import Comparison, has_onnxruntime, html_page, html_section
+from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
+from . import console
+from .common import AnyPlan, compare_plan, plan_values, read_inputs, require_right_plan, write_text
+from .models import compile_parts, load_graph
+
+_BUDGET, _INTERRUPTED = 6, 130
+
+
+def run_tuned(arguments: Namespace) -> int:
+    """Time candidates of every kernel on the target's device and write the plan of the fastest."""
+    target = find_target(arguments.target)
+    if target.dialect == "reference":
+        raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
+    settings = Settings(
+        strategy=getattr(arguments, "strategy", "rank"),
+        most=getattr(arguments, "trials", None) or Settings().most,
+        seed=arguments.seed,
+        libraries=getattr(arguments, "libraries", False),
+    )
+    with tuning_session(
+        target,
+        budget=arguments.budget,
+        frozen=arguments.frozen,
+        settings=settings,
+        workers=getattr(arguments, "workers", None),
+        evaluate=arguments.mode == "mixed",
+        audit=getattr(arguments, "audit", None) or 0,
+        replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
+        quiet=False,
+        notice=console.note,
+    ) as selector:
+        return run_compile(arguments, selector)
+
+
+def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
+    """Compile a model, check and time it where asked, write the plan, and say what was done."""
+    start = time.perf_counter()
+    spec = load_spec(arguments.spec)
+    target = find_target(arguments.target)
+    graph = load_graph(arguments, spec)
+    loaded = time.perf_counter()
+    folder = arguments.output or _default_output(arguments.model)
+    plan = _compiled(arguments, graph, spec, target, selector)
+    if plan is None or arguments.stop_after:
+        return 0
+    seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
+    inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
+    results, oracle = _compile_checks(arguments, plan, inputs)
+    times = _times(arguments, plan, inputs)
+    plan.save(folder)
+    _note_compiler(plan)
+    _dump_kernels(arguments.dump, plan)
+    if arguments.report:
+        _write_report(arguments.report, plan, results, times)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector)
+    if selector is not None and selector.tuner.resources.interrupted:
+        console.note("cuts: interrupted; the plan is the best found so far")
+        return _INTERRUPTED
+    if not plan.complete:
+        console.note(f"cuts: the budget of {arguments.budget:g} s ended the search; the plan is the best found so far")
+        return _BUDGET
+    return 0
+
+
+def _times(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> list[tuple[Timing, ...]]:
+    """Time each group of each part on real numbers; zeros would flatter it."""
+    if not arguments.time or plan.target.dialect == "reference":
+        return [() for _ in plan.parts]
+    plan.run(inputs)
+    return [part.session.time_steps() for part in plan.parts]
+
+
+def _default_output(model: str) -> str:
+    return "model.plan" if model == "-" else f"{Path(model).stem}.plan"
+
+
+def _compiled(
+    arguments: Namespace, graph: Graph | None, spec: Spec, target: Target, selector: MeasuredSelector | None
+) -> AnyPlan | None:
+    """Run the passes; None when they were told to stop before there is a plan. Without a graph the model is compiled in
+    parts.
+    """
+    options = _options(arguments)
+    if graph is not None:
+        return _compiled_graph(graph, spec, target, options, selector)
+
+    def compile_part(part: Graph) -> CompiledPlan:
+        found = _compiled_graph(part, spec, target, options, selector)
+        return found or build_graph(part, spec, find_target("reference"), CompileOptions())
+
+    return compile_parts(arguments, spec, target, compile_part)
+
+
+def _options(arguments: Namespace) -> CompileOptions:
+    dump = Path(arguments.dump) if arguments.dump else None
+    number = 0
+
+    def show(name: str, text: str) -> None:
+        nonlocal number
+        if dump is not None:
+            write_text(dump / f"{number:02}-{name}.txt", text)
+            number += 1
+        if name == arguments.stop_after:
+            print(text)
+        elif name in arguments.print_after or "all" in arguments.print_after:
+            console.note(f"; after {name}\n{text}")
+
+    return CompileOptions(
+        arguments.mode,
+        arguments.budget,
+        tuple(arguments.print_after),
+        arguments.stop_after,
+        dump,
+        show,
+        arguments.debug,
+    )
+
+
+def _compiled_graph(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector | None
+) -> CompiledPlan | None:
+    if options.stop_after:
+        compile_model(graph, spec, target, options, selector)
+        return None
+    return build_graph(graph, spec, target, options, selector)
+
+
+def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
+    if dump is None:
+        return
+    for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
+        suffix = "cu" if kernel.dialect == "cuda" else "cl"
+        write_text(Path(dump) / "kernels" / f"{number:04}-{kernel.name}.{suffix}", kernel.source)
+
+
+def _compile_checks(
+    arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]
+) -> tuple[tuple[Comparison, ...], str]:
+    if not arguments.verify:
+        return (), ""
+    whole = isinstance(plan, CompiledPlan) and arguments.model.lower().endswith(".onnx") and has_onnxruntime()
+    results, oracle = compare_plan(plan, inputs, arguments.model if whole else None)
+    require_right_plan(plan, inputs, results, oracle)
+    return results, oracle
+
+
+def _note_compiler(plan: AnyPlan) -> None:
+    """Say what the compiler warned of, and which kernels spill registers."""
+    made = [pair for part in plan.parts for pair in zip(part.kernels, part.cubins, strict=False)]
+    for warning in dict.fromkeys(line for part in plan.parts for cubin in part.cubins for line in cubin.warnings):
+        console.note(f"compiler: {warning}")
+    spilling = [(kernel.name, cubin.spill_bytes) for kernel, cubin in made if cubin.spill_bytes]
+    if spilling:
+        listed = ", ".join(f"{name} ({nbytes} B)" for name, nbytes in spilling)
+        console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
+
+
+def _write_report(
+    path: str, plan: AnyPlan, results: tuple[Comparison, ...], times: Sequence[tuple[Timing, ...]]
+) -> None:
+    sections = []
+    for part, timings in zip(plan.parts, times, strict=True):
+        own = tuple(result for result in results if result.tensor in part.plan.outputs)
+        sections.append(
+            html_section(part.plan, own, timings, {number: cubin.report for number, cubin in enumerate(part.cubins)})
+        )
+    write_text(Path(path), html_page(f"{plan.name} for {plan.target.name}", sections))
+
+
+def _show_compiled(
+    arguments: Namespace,
+    plan: AnyPlan,
+    folder: str,
+    seconds: Mapping[str, float],
+    results: tuple[Comparison, ...],
+    oracle: str,
+    times: Sequence[tuple[Timing, ...]],
+    selector: MeasuredSelector | None,
+) -> None:
+    if arguments.json:
+        value: dict[str, object] = {"plan": folder, "seconds": seconds, "complete": plan.complete} | plan_values(plan)
+        if selector is not None:
+            value["tuning"] = summary_values(selector)
+        if results:
+            value["verify"] = console.comparison_values(results, oracle)
+        if any(times):
+            value["times"] = [t.median for timings in times for t in timings]
+        console.print_json(value)
+        return
+    screen = console.out()
+    for part, timings in zip(plan.parts, times, strict=True):
+        screen.print(console.group_table(part.plan, part.cubins, timings))
+        screen.print(console.totals(part.plan), markup=False)
+    if results:
+        screen.print(console.comparison_table(results, oracle))
+    for line in summary_lines(selector) if selector is not None else ():
+        screen.print(line, markup=False)
+    took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())
+    screen.print(f"plan {folder} written ({took})", markup=False)
+    if plan.target.dialect == "cuda" and not any(part.cubins for part in plan.parts):
+        console.note(
+            "sources only: no CUDA compiler was found (nvcc or NVRTC); the plan compiles its kernels when it is run"
+        )

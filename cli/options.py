@@ -1,0 +1,135 @@
+"""Options that several commands take, and the forms of their values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return an input's name and shape, as `--shape` gives them; what is none is a usage error."""
+    name, equals, extents = text.rpartition("=")
+    try:
+        shape = tuple(int(part) for part in extents.replace(",", "x").split("x")) if extents else ()
+    except ValueError:
+        shape = (-1,)
+    if not equals or not name or any(extent < 0 for extent in shape):
+        raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, found '{text}'")
+    return name, shape
+
+
+def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    """Return what reads a number above 0."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = -1
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number above 0, found '{text}'")
+        return value
+
+    return parse
+
+
+def count(text: str) -> int:
+    """Read a whole number from 0."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a whole number, found '{text}'")
+    return int(text)
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Add how inputs are drawn or read."""
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="seed of random inputs (default 0)")
+    parser.add_argument("--input", metavar="X.npz", help="arrays by input name; missing ones are random")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of JSON instead of tables."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def add_spec(parser: argparse.ArgumentParser) -> None:
+    """Add files that declare further operations."""
+    parser.add_argument(
+        "--spec",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="declare further operations (repeatable; a folder means its .cuts files)",
+    )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add what steers how a model is compiled, wherever one may be given."""
+    parser.add_argument(
+        "--target",
+        default="opencl",
+        metavar="TARGET",
+        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)",
+    )
+    parser.add_argument(
+        "--mode",
+        default="mixed",
+        choices=("no-fusion", "fusion", "mixed"),
+        help="which groups may be fused (default mixed)",
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=shape,
+        metavar="NAME=1x3x224x224",
+        help="fix an input's shape (repeatable)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="fail where an operation is outside the vocabulary, instead of running it uncompiled",
+    )
+    parser.add_argument(
+        "--debug", action="store_true", help="let the plan check every index that comes from data, while it runs"
+    )
+    add_spec(parser)
+
+
+def add_compile_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `compile` and `tune` share."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="graph.json, an .onnx file, a .pt2 file of torch.export, or - for graph.json on standard input",
+    )
+    parser.add_argument("-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)")
+    add_model_options(parser)
+    parser.add_argument(
+        "--budget",
+        type=positive(float),
+        metavar="SECONDS",
+        help="stop searching after this time and keep the best so far (exit code 6)",
+    )
+    parser.add_argument(
+        "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="run the plan and compare it with an oracle before it is written"
+    )
+    parser.add_argument("--time", action="store_true", help="time every group on the device")
+    parser.add_argument(
+        "--print-after",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help="print the program after a pass, or after 'all'",
+    )
+    parser.add_argument(
+        "--stop-after", metavar="PASS", help="stop after a pass and print the program; no plan is written"
+    )
+    parser.add_argument(
+        "--dump", metavar="DIR", help="write the program after each pass, and every kernel, to a folder"
+    )
+    parser.add_argument("--report", metavar="FILE.html", help="write a self-contained HTML report")
+    add_seed(parser)
+    add_json(parser)

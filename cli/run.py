@@ -1,0 +1,90 @@
+"""`cuts run`: the outputs of a plan, and its times."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..backends import Array, Timing
+from ..compile import StagedPlan
+from . import console
+from .common import AnyPlan, write_arrays
+from .models import open_plan
+from .options import add_json, add_model_options, add_seed, count
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add what `cuts run` takes."""
+    parser.add_argument(
+        "plan",
+        metavar="PLAN",
+        help="a plan's folder, which contains code, so run only plans you trust; or a model, compiled first",
+    )
+    parser.add_argument("--output", metavar="Y.npz", help="write the outputs")
+    parser.add_argument(
+        "--warmup", type=count, default=2, metavar="N", help="runs before those that are timed (default 2)"
+    )
+    parser.add_argument(
+        "--iters", type=count, default=0, metavar="N", help="timed runs; prints percentiles (default none)"
+    )
+    add_model_options(parser)
+    add_seed(parser)
+    add_json(parser)
+
+
+def command(arguments: Namespace) -> int:
+    """Run a plan once for its outputs, then as often as asked for its times."""
+    plan, inputs = open_plan(arguments)
+    outputs = plan.run(inputs)
+    if arguments.output:
+        write_arrays(arguments.output, outputs)
+    measured = _measure(plan, inputs, arguments.warmup, arguments.iters) if arguments.iters else {}
+    if arguments.json:
+        figures = {name: {"dtype": str(a.dtype), "shape": a.shape, **_figures(a)} for name, a in outputs.items()}
+        times = {name: console.percentiles(timing) for name, timing in measured.items()}
+        console.print_json(
+            {
+                "plan": arguments.plan,
+                "target": plan.target.name,
+                "seed": arguments.seed,
+                "outputs": figures,
+                "seconds": times,
+            }
+        )
+        return 0
+    screen = console.out()
+    rows = [[name, f"{a.dtype}{list(a.shape)}", *_figures(a).values()] for name, a in outputs.items()]
+    screen.print(console.table("outputs", ["output", "type", "min", "mean", "max"], rows))
+    if measured:
+        columns = ["what", "min", "median", "p90", "p95", "p99"]
+        rows = [
+            [name, *map(console.seconds, console.percentiles(timing).values())] for name, timing in measured.items()
+        ]
+        screen.print(console.table(f"{arguments.iters} runs on {plan.target.name}", columns, rows))
+    return 0
+
+
+def _figures(array: Array) -> dict[str, float]:
+    values = array.astype(np.float64)
+    return {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())} if array.size else {}
+
+
+def _measure(plan: AnyPlan, inputs: Mapping[str, Array], warmup: int, iters: int) -> dict[str, Timing]:
+    """Time whole runs, split into copies, compute and the wall clock where one plan does all."""
+    if plan.target.dialect == "reference" or isinstance(plan, StagedPlan):
+        samples = []
+        for number in range(warmup + iters):
+            start = time.perf_counter()
+            plan.run(inputs)
+            samples += [time.perf_counter() - start] if number >= warmup else []
+        return {"wall": Timing(tuple(samples))}
+    for _ in range(warmup):
+        plan.run(inputs)
+    splits = [plan.session.run_split(inputs)[1] for _ in range(iters)]
+    return {
+        name.replace("_", " "): Timing(tuple(getattr(s, name) for s in splits))
+        for name in ("wall", "copy_in", "compute", "copy_out")
+    }

@@ -1,0 +1,39 @@
+"""`cuts tune`: by times of candidates, measured on the target's device."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .compilation import run_tuned
+from .options import add_compile_options, positive
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add what `cuts tune` takes."""
+    add_compile_options(parser)
+    parser.add_argument(
+        "--strategy", default="rank", choices=("rank", "random", "genetic"), help="how to search (default rank)"
+    )
+    parser.add_argument(
+        "--trials", type=positive(int), metavar="N", help="candidates to try of each kernel at most (default 40)"
+    )
+    parser.add_argument(
+        "--audit",
+        type=positive(int),
+        metavar="N",
+        help="time N random points of every kernel too: did pruning lose the winner?",
+    )
+    parser.add_argument(
+        "--libraries", action="store_true", help="let cuBLAS and cuDNN take the place of kernels that they beat"
+    )
+    parser.add_argument(
+        "--replay", metavar="FILE", help="search in the results of a tuning database instead of on a device"
+    )
+    parser.add_argument(
+        "--workers", type=positive(int), metavar="N", help="processes that build candidates (default one per core)"
+    )
+
+
+def command(arguments: Namespace) -> int:
+    """Time candidates of every kernel and write the plan of the fastest."""
+    return run_tuned(arguments)

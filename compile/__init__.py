@@ -1,0 +1,27 @@
+"""The way from a model to a plan that runs: what `cuts.build`, the command line and other compilers call."""
+
+from .build import build, build_staged, load
+from .driver import build_graph, compile_model
+from .loading import ModelLike, Shapes, Spec, load_model, load_spec
+from .plan import CompiledPlan
+from .plan_cache import clear_plans, plans_info
+from .staged import Compile, StagedPlan, staged_plan
+
+__all__ = [
+    "Compile",
+    "CompiledPlan",
+    "ModelLike",
+    "Shapes",
+    "Spec",
+    "StagedPlan",
+    "build",
+    "build_graph",
+    "build_staged",
+    "clear_plans",
+    "compile_model",
+    "load",
+    "load_model",
+    "load_spec",
+    "plans_info",
+    "staged_plan",
+]

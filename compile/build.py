@@ -1,0 +1,95 @@
+"""The library's calls: a model in, a plan out; and a plan's folder opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..backends import find_target
+from ..ir import CompileOptions, Mode, Target, UsageError
+from ..runtime import is_staged, load_plan
+from .driver import build_graph
+from .loading import ModelLike, Shapes, load_model, load_spec
+from .plan import CompiledPlan
+from .staged import StagedPlan, open_staged, staged_plan
+
+if TYPE_CHECKING:
+    from ..frontends.onnx import Function
+
+MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
+
+
+def build(
+    model: ModelLike,
+    target: str | Target = "opencl",
+    *,
+    shapes: Shapes | None = None,
+    spec: Sequence[str | os.PathLike[str]] = (),
+    mode: Mode = "mixed",
+    budget: float | None = None,
+    tune: bool = False,
+    frozen: bool = False,
+    debug: bool = False,
+    options: CompileOptions | None = None,
+) -> CompiledPlan:
+    """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further
+    operations.
+
+    With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
+    names the tensor, the position, the value and what was expected. Without it such an index counts as the nearest one,
+    and nothing is written for it.
+
+    With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
+    that the tuning database has are used, and a missing one is an error.
+    """
+    if mode not in MODES:
+        raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
+    vocabulary = load_spec(spec)
+    machine = find_target(target) if isinstance(target, str) else target
+    graph = load_model(model, vocabulary, shapes)
+    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug)
+    if not (tune or frozen) or machine.dialect == "reference":
+        return build_graph(graph, vocabulary, machine, chosen)
+    from ..search import tuning_session
+
+    with tuning_session(machine, budget=budget, frozen=frozen) as selector:
+        return build_graph(graph, vocabulary, machine, chosen, selector)
+
+
+def build_staged(
+    model: str | os.PathLike[str] | Any,
+    target: str | Target = "opencl",
+    functions: Mapping[str, Function] | None = None,
+    *,
+    shapes: Shapes | None = None,
+    spec: Sequence[str | os.PathLike[str]] = (),
+    options: CompileOptions | None = None,
+) -> StagedPlan:
+    """Compile an ONNX model (a file or a protocol buffer) around the operations that the vocabulary lacks.
+
+    Those run through ONNX's reference evaluator, or through `functions[op](*arrays, **attributes)`. Parts are compiled
+    when they first run.
+    """
+    vocabulary = load_spec(spec)
+    machine = find_target(target) if isinstance(target, str) else target
+    chosen = options or CompileOptions()
+    plan = staged_plan(
+        model, vocabulary, machine, lambda graph: build_graph(graph, vocabulary, machine, chosen), functions, shapes
+    )
+    plan.warn()
+    return plan
+
+
+def load(
+    folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
+) -> CompiledPlan | StagedPlan:
+    """Open a plan's folder. A plan is code: load only what you would also run.
+
+    `functions` are those that `cuts.build_staged` was given, where it was.
+    """
+    if not is_staged(folder):
+        return CompiledPlan(load_plan(folder))
+    return open_staged(
+        folder, lambda graph, spec, target: build_graph(graph, spec, target, CompileOptions()), functions
+    )

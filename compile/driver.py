@@ -1,0 +1,47 @@
+"""From a graph to a plan: the one place where passes, printers and the search meet."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from ..ir import CompiledGraph, CompileOptions, Graph, Target, UsageError
+from ..passes import Selector
+from ..search import MeasuredSelector, with_libraries
+from .loading import Spec
+from .plan import CompiledPlan, plan_of
+from .plan_cache import PlanCache
+
+
+def compile_model(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
+) -> CompiledGraph:
+    """Run the passes on a graph: the one place where passes and printers meet. A `selector` lets measured times decide."""
+    if target.dialect == "reference":
+        if options.stop_after or options.print_after:
+            raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
+        return CompiledGraph(graph, (), ())
+    from ..backends.source import emit
+    from ..passes import compile_graph
+    from ..passes.graph import Checked, check_indices
+
+    checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
+    compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector)
+    return evolve(compiled, checks=checked.checks)
+
+
+def build_graph(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
+) -> CompiledPlan:
+    """Compile a graph to a plan. Where a `selector` measures, the plan of an earlier search to the end is found again."""
+    if not isinstance(selector, MeasuredSelector):
+        return plan_of(compile_model(graph, spec, target, options, selector), graph, spec, target)
+    cache = PlanCache.of(graph, spec, target, options, selector)
+    found = cache.find() if cache else None
+    if found is not None:
+        selector.cached = True
+        return found
+    compiled = compile_model(graph, spec, target, options, selector)
+    made = plan_of(with_libraries(compiled, selector), graph, spec, target)
+    if cache and made.complete:
+        cache.keep(made)
+    return made

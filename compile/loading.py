@@ -1,0 +1,147 @@
+"""What a compilation starts from: the vocabulary, and a model in any of the forms that are read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from attrs import evolve, field, frozen
+
+from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
+from ..ops import Registry
+from ..ops.language import Instances
+
+
+@runtime_checkable
+class Message(Protocol):
+    """A protocol buffer's message: of ONNX, a `ModelProto`."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+ModelLike: TypeAlias = Graph | str | os.PathLike[str] | bytes | Message
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+
+
+@frozen
+class Spec:
+    """The vocabulary of one compilation: the built-in one and the user's declarations, whose texts travel with the
+    plan.
+    """
+
+    registry: Registry
+    texts: Mapping[str, str] = field(factory=dict)
+    instances: Instances = field(init=False, eq=False, repr=False)
+
+    @instances.default
+    def _instances(self) -> Instances:
+        return Instances(self.registry)
+
+    @property
+    def own(self) -> frozenset[str]:
+        """The operations that the user declares."""
+        return frozenset(self.registry) - frozenset(Registry.builtin())
+
+
+def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
+    """Read the user's `.cuts` files (or folders of them) on top of the built-in vocabulary."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        files += sorted(path.glob("*.cuts")) if path.is_dir() else [path]
+    texts: dict[str, str] = {}
+    for file in files:
+        try:
+            texts[str(file)] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read spec file {file}: {error}") from error
+    return spec_of_texts(texts)
+
+
+def spec_of_texts(texts: Mapping[str, str]) -> Spec:
+    """Return the vocabulary that declarations in text form make with the built-in one."""
+    registry = Registry.builtin()
+    return Spec(
+        registry.extend(*(Source(name, text) for name, text in texts.items())) if texts else registry, dict(texts)
+    )
+
+
+def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Graph:
+    """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), or the path
+    of a file.
+
+    A file is graph.json (`-` reads it from standard input), an ONNX model, or a `.pt2` of torch.export.
+    """
+    infer = spec.instances.infer
+    if isinstance(model, Graph):
+        return _with_shapes(model, spec, shapes or {})
+    if not isinstance(model, (str, os.PathLike)):
+        return _load_onnx(_checked(model), spec, shapes or {})
+    path = os.fspath(model)
+    if path.lower().endswith(".onnx"):
+        return _load_onnx(path, spec, shapes or {})
+    if path.lower().endswith(".pt2"):
+        return _load_torch(path, spec, shapes or {})
+    from ..frontends import graph_from_json, load_graph
+
+    graph = graph_from_json(sys.stdin.read(), os.getcwd(), infer) if path == "-" else load_graph(path, infer)
+    return _with_shapes(graph, spec, shapes or {})
+
+
+def _checked(model: object) -> Any:
+    """Return a model in memory; refuse what is none, which a caller without a type checker may pass."""
+    if isinstance(model, (bytes, Message)):
+        return model
+    raise UsageError(
+        f"a model is a path, a graph, or an ONNX model (ModelProto or bytes), not {type(model).__module__}.{type(model).__name__}",
+        hint="cuts.frontends.torch.load reads PyTorch's modules (load_torch) and exported programs (graph_of_export)",
+    )
+
+
+def _load_onnx(model: Any, spec: Spec, shapes: Shapes) -> Graph:
+    try:
+        from ..frontends.onnx import load_onnx
+    except ImportError as error:
+        name = model if isinstance(model, str) else "an ONNX model"
+        raise BackendError(
+            f"reading {name} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'"
+        ) from error
+    return load_onnx(model, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
+
+
+def _load_torch(path: str, spec: Spec, shapes: Shapes) -> Graph:
+    if not Path(path).is_file():
+        raise GraphError(f"{path}: no such file")
+    try:
+        from ..frontends.torch import load_archive
+    except ImportError as error:
+        raise BackendError(f"reading {path} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
+    graph = load_archive(Path(path), spec.instances.infer)
+    changed = [
+        name for name, shape in shapes.items() if name not in graph.inputs or graph.types[name].shape != tuple(shape)
+    ]
+    if changed:
+        known = ", ".join(f"{name}={'x'.join(map(str, graph.types[name].shape))}" for name in graph.inputs)
+        raise UsageError(f"--shape {changed[0]}: an exported program has fixed shapes", hint=f"inputs are: {known}")
+    return graph
+
+
+def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:
+    """Return the graph with other input shapes, and every other type derived again."""
+    from ..frontends import infer_types
+
+    unknown = [name for name in shapes if name not in graph.inputs]
+    if unknown:
+        raise UsageError(
+            f"--shape names {quote(unknown[0])}, which is no input",
+            hint=f"inputs are: {', '.join(map(quote, graph.inputs)) or 'none'}",
+        )
+    if all(tuple(shape) == graph.types[name].shape for name, shape in shapes.items()):
+        return graph
+    types = {name: graph.types[name] for name in (*graph.inputs, *graph.constants)}
+    types |= {name: TensorType(graph.types[name].dtype, tuple(shape)) for name, shape in shapes.items()}
+    infer = spec.instances.infer
+    bare = evolve(graph, types=types)
+    return verify_graph(evolve(bare, types=infer_types(bare, infer)), infer)

@@ -1,0 +1,148 @@
+"""A plan with the means to run, check, save and read it, and how what the passes made of a graph becomes one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from ..backends import accumulations, run_reference
+from ..backends.cuda import Cubin, compile_kernels, toolchains
+from ..ir import CompiledGraph, Graph, GraphError, PlanError, Target, TensorType, quote
+from ..runtime import (
+    Comparison,
+    Model,
+    Plan,
+    Session,
+    checked_inputs,
+    compare,
+    make_plan,
+    random_inputs,
+    save_plan,
+    tolerance,
+)
+from .loading import Spec, spec_of_texts
+
+
+class CompiledPlan:
+    """A plan and the means to run, check, save and read it."""
+
+    def __init__(self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True) -> None:
+        self.plan = plan
+        self.cubins = cubins
+        self.complete = complete
+        self._session: Session | None = None
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """The kernels: source, geometry and what the compiler chose for each."""
+        return self.plan.kernels
+
+    @property
+    def target(self) -> Target:
+        """What the plan was compiled for."""
+        return self.plan.target
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.plan.name
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """The types of the inputs."""
+        return {name: self.plan.types[name] for name in self.plan.inputs}
+
+    @property
+    def parts(self) -> tuple[CompiledPlan, ...]:
+        """What is compiled together: all of it."""
+        return (self,)
+
+    def part_inputs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[CompiledPlan, Mapping[str, Any]]]:
+        """Yield what is compiled together, with its own inputs."""
+        yield self, inputs
+
+    @property
+    def session(self) -> Session:
+        """The plan opened on its device; opened when it is first needed."""
+        if self._session is None:
+            self._session = Session(self.plan)
+        return self._session
+
+    def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
+        """Run the plan: arrays in by name (NumPy, DLPack, `__cuda_array_interface__`), a dict of arrays out."""
+        if self.plan.target.dialect == "reference":
+            return self.reference(inputs)
+        return self.session.run(inputs, on_device=on_device)
+
+    def reference(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Compute the outputs in float64 from the declarations, independently of every kernel."""
+        model = self._model()
+        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
+        return run_reference(model.graph, spec_of_texts(model.specs).registry, arrays)
+
+    def reference_values(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Compute every value of the model like `reference`, intermediates included."""
+        model = self._model()
+        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
+        values = tuple(value for node in model.graph.nodes for value in node.outputs)
+        return run_reference(evolve(model.graph, outputs=values), spec_of_texts(model.specs).registry, arrays)
+
+    def random_inputs(self, seed: int = 0) -> dict[str, Any]:
+        """Return random inputs of the right types."""
+        return random_inputs(self.plan.types, self.plan.inputs, seed)
+
+    def tolerances(self) -> dict[str, float]:
+        """Return the relative error that rounding explains, for every value of the model."""
+        model = self._model()
+        used = {str(name) for group in self.plan.groups for name in _listed(group.get("algorithms"))}
+        collected = accumulations(model.graph, spec_of_texts(model.specs).registry, used)
+        return {name: tolerance(model.graph.types[name].dtype, a.length, a.depth) for name, a in collected.items()}
+
+    def verify(
+        self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
+    ) -> tuple[Comparison, ...]:
+        """Run and compare every output with an oracle: the float64 reference, unless its values are given."""
+        given = inputs if inputs is not None else self.random_inputs()
+        expected = oracle if oracle is not None else self.reference(given)
+        rounded = 1.0 if oracle is None else 2.0  # another implementation rounds as we do, the reference does not
+        allowed = {name: rounded * value for name, value in self.tolerances().items()}
+        found = self.run(given)
+        missing = [name for name in found if name not in expected]
+        if missing:
+            raise GraphError(
+                f"the oracle has no output {quote(missing[0])}", hint=f"it has: {', '.join(map(quote, expected))}"
+            )
+        return tuple(compare(name, found[name], expected[name], allowed[name]) for name in self.plan.outputs)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the plan's folder, whole or not at all."""
+        save_plan(self.plan, folder)
+
+    def _model(self) -> Model:
+        if self.plan.model is None:
+            raise PlanError(
+                f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with"
+            )
+        return self.plan.model
+
+
+def _listed(value: object) -> Sequence[object]:
+    """Return a record's list; nothing where there is none."""
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def plan_of(compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target) -> CompiledPlan:
+    """Turn what the passes made of a graph into a plan, with cubins where this machine can make them."""
+    cubins = compile_binaries(compiled, target)
+    plan = make_plan(compiled, target, Model(graph, spec.texts), tuple(cubin.code for cubin in cubins))
+    return CompiledPlan(plan, cubins, compiled.complete)
+
+
+def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cubin, ...]:
+    """Compile CUDA kernels to cubins where this machine has a compiler; nothing for other targets or without one."""
+    if target.dialect != "cuda" or not toolchains():
+        return ()
+    return compile_kernels(compiled.kernels, target.arch)

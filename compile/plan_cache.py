@@ -1,0 +1,147 @@
+"""Plans of models that were tuned to the end, kept so that the same model needs no second search and no second
+compilation.
+
+A plan is found by everything it was made from: the graph with its weights, the declarations, the target, the machine,
+the settings of the search, and this very version of the compiler. The newest plans are kept, up to a size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from attrs import frozen
+
+from ..backends import cache_key, cache_root, private_folder
+from ..ir import CompileOptions, CutsError, Graph, Target, print_graph
+from ..runtime import load_plan, save_plan
+from ..search import MeasuredSelector, machine_of
+from .loading import Spec
+from .plan import CompiledPlan, compile_binaries
+
+#: Bytes of all kept plans together.
+LIMIT = 4 << 30
+
+
+@frozen
+class PlanCache:
+    """Where the plan of one search is kept."""
+
+    folder: Path
+    key: str
+    target: Target
+
+    @classmethod
+    def of(
+        cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
+    ) -> PlanCache | None:
+        """Return where a search's plan is kept; None where caching is off, or where the passes are wanted for what they
+        print.
+        """
+        folder = _folder()
+        watched = selector.audit or options.print_after or options.dump
+        if folder is None or watched or selector.tuner.resources.database.path is None:
+            return None
+        return cls(folder, plan_key(graph, spec, target, options, selector), target)
+
+    def find(self) -> CompiledPlan | None:
+        """Return the kept plan; one that is damaged or of another version is deleted."""
+        place = self.folder / self.key
+        if not place.exists():
+            return None
+        try:
+            plan = load_plan(place)
+            place.touch()
+            return CompiledPlan(plan, compile_binaries(plan, self.target))
+        except CutsError:
+            shutil.rmtree(place, ignore_errors=True)
+            return None
+
+    def keep(self, made: CompiledPlan) -> None:
+        """Keep the plan of a search that came to its end, and drop the oldest ones beyond the limit."""
+        save_plan(made.plan, self.folder / self.key)
+        _trim(self.folder)
+
+
+def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector) -> str:
+    """Return the key of everything that a tuned plan depends on."""
+    facts = (
+        compiler_digest(),
+        print_graph(graph),
+        repr(sorted(spec.texts.items())),
+        repr(target),
+        repr(sorted(machine_of(target).items())),
+    )
+    return cache_key([*facts, options.mode, repr(options.debug), repr(selector.settings), *_weights(graph)])
+
+
+#: Folders of the repository that no compilation depends on.
+_APART = {"tests", "bench", "examples", "docs", "build", "dist"}
+
+
+@cache
+def compiler_digest() -> str:
+    """Return a digest of this version of the compiler: its sources and declarations, in all folders."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(_sources(root)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """Yield every source of the package below a folder; hidden folders are not the package's."""
+    for path in root.iterdir():
+        if path.is_dir() and path.name not in _APART and not path.name.startswith((".", "__")):
+            yield from _sources(path)
+        elif path.suffix in (".py", ".cuts", ".lark", ".toml") and path.name != "pyproject.toml":
+            yield path
+
+
+def _weights(graph: Graph) -> Iterator[str | bytes]:
+    for name, array in sorted(graph.constants.items()):
+        yield f"{name} {array.dtype.str} {array.shape}"
+        yield hashlib.sha256(np.ascontiguousarray(array).data.cast("B") if array.size else b"").digest()
+
+
+def _folder() -> Path | None:
+    root = cache_root()
+    return None if root is None else private_folder(root / "plans")
+
+
+def _plans(folder: Path) -> list[Path]:
+    """Return the kept plans, the newest first."""
+    return sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: -p.stat().st_mtime)
+
+
+def _size(plan: Path) -> int:
+    return sum(p.stat().st_size for p in plan.rglob("*") if p.is_file())
+
+
+def _trim(folder: Path) -> None:
+    """Delete the oldest plans until the rest is within the limit; the newest one stays."""
+    total = 0
+    for number, plan in enumerate(_plans(folder)):
+        total += _size(plan)
+        if total > LIMIT and number:
+            shutil.rmtree(plan, ignore_errors=True)
+
+
+def plans_info() -> dict[str, int]:
+    """Return how many plans are kept, and their bytes."""
+    folder = _folder()
+    plans = [] if folder is None else _plans(folder)
+    return {"plans": len(plans), "bytes": sum(map(_size, plans))}
+
+
+def clear_plans() -> int:
+    """Delete all kept plans and return how many there were."""
+    folder = _folder()
+    plans = [] if folder is None else _plans(folder)
+    for plan in plans:
+        shutil.rmtree(plan, ignore_errors=True)
+    return len(plans)

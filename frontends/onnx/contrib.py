@@ -1,0 +1,241 @@
+"""ONNX Runtime's own operations (`com.microsoft`), which its quantiser and its optimiser write into models, as
+functions of the standard's.
+
+Each is a text in ONNX's notation, made for a node: attributes are written out, and optional operands that are absent
+leave lines out. What is quantised is computed on real numbers between two conversions, as ONNX Runtime's documentation
+defines it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx
+from attrs import frozen
+
+DOMAIN = "com.microsoft"
+#: Operations of tensors that are laid out for one processor.
+_LAYOUT = "com.microsoft.nchwc."
+
+
+@frozen
+class _Use:
+    """A node: its attributes, and which of its operands are there."""
+
+    attributes: dict[str, Any]
+    present: tuple[bool, ...]
+
+    def has(self, position: int) -> bool:
+        return position < len(self.present) and self.present[position]
+
+    def get(self, name: str, default: Any) -> Any:
+        return self.attributes.get(name, default)
+
+
+#: Operands and results by name, and the lines between them.
+_Text = tuple[Sequence[str], Sequence[str], Sequence[str]]
+_Write = Callable[[_Use], _Text]
+
+
+def _attributes(**values: object) -> str:
+    """Return attributes in ONNX's notation."""
+    return (
+        "<" + ", ".join(f"{k} = {v!r}" if isinstance(v, float) else f"{k} = {v}" for k, v in values.items()) + ">"
+        if values
+        else ""
+    )
+
+
+def _real(name: str, **axis: int) -> str:
+    return f"{name}_real = DequantizeLinear {_attributes(**axis)} ({name}, {name}_scale, {name}_zero)"
+
+
+def _elementwise(op: str) -> _Write:
+    operands = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "y_scale", "y_zero")
+    lines = (_real("a"), _real("b"), f"y_real = {op} (a_real, b_real)", "y = QuantizeLinear (y_real, y_scale, y_zero)")
+    return lambda use: (operands, ("y",), lines)
+
+
+def _one(op: str, *names: str) -> _Write:
+    """Return the text of an operation of one quantised tensor, with some of its attributes."""
+
+    def write(use: _Use) -> _Text:
+        given = {name: use.attributes[name] for name in names if name in use.attributes}
+        lines = (
+            _real("x"),
+            f"y_real = {op} {_attributes(**given)} (x_real)",
+            "y = QuantizeLinear (y_real, y_scale, y_zero)",
+        )
+        return ("x", "x_scale", "x_zero", "y_scale", "y_zero"), ("y",), lines
+
+    return write
+
+
+def _joined(use: _Use) -> _Text:
+    count = (len(use.present) - 2) // 3
+    parts = [f"x{n}" for n in range(count)]
+    operands = ["y_scale", "y_zero", *(name for part in parts for name in (part, f"{part}_scale", f"{part}_zero"))]
+    whole = f"y_real = Concat {_attributes(axis=use.get('axis', 0))} ({', '.join(f'{part}_real' for part in parts)})"
+    return operands, ("y",), (*map(_real, parts), whole, "y = QuantizeLinear (y_real, y_scale, y_zero)")
+
+
+def _product(use: _Use) -> _Text:
+    """A product of matrices and a bias that is counted in steps of both scales."""
+    operands = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "c", "y_scale", "y_zero")
+    flags = {
+        "transA": int(use.get("transA", 0)),
+        "transB": int(use.get("transB", 0)),
+        "alpha": float(use.get("alpha", 1.0)),
+    }
+    lines = [_real("a"), _real("b", axis=0 if flags["transB"] else 1)]
+    if use.has(6):
+        lines += ["steps = Mul (a_scale, b_scale)", "wide = Cast <to = 1> (c)", "bias = Mul (wide, steps)"]
+    ends = use.has(7)
+    lines.append(
+        f"{'y_real' if ends else 'y'} = Gemm {_attributes(**flags)} (a_real, b_real{', bias' if use.has(6) else ''})"
+    )
+    return operands, ("y",), [*lines, *(["y = QuantizeLinear (y_real, y_scale, y_zero)"] if ends else [])]
+
+
+def _rescaled_product(use: _Use) -> _Text:
+    """Quantised matrices, their product as real numbers."""
+    bias = use.has(6)
+    zeros = ", a_zero" if use.has(4) else "", ", b_zero" if use.has(5) else ""
+    lines = [f"p = DequantizeLinear (a, a_scale{zeros[0]})", f"q = DequantizeLinear <axis = 1> (b, b_scale{zeros[1]})"]
+    lines += ["m = MatMul (p, q)", "y = Add (m, bias)"] if bias else ["y = MatMul (p, q)"]
+    return ("a", "b", "a_scale", "b_scale", "a_zero", "b_zero", "bias"), ("y",), lines
+
+
+def _dynamic_product(use: _Use) -> _Text:
+    """The first operand is quantised as it comes."""
+    zero = ", b_zero" if use.has(3) else ""
+    lines = [
+        "r, s, z = DynamicQuantizeLinear (a)",
+        "p = DequantizeLinear (r, s, z)",
+        f"q = DequantizeLinear <axis = 1> (b, b_scale{zero})",
+    ]
+    lines += ["m = MatMul (p, q)", "y = Add (m, bias)"] if use.has(4) else ["y = MatMul (p, q)"]
+    return ("a", "b", "b_scale", "b_zero", "bias"), ("y",), lines
+
+
+def _gelu(approximate: str) -> _Write:
+    def write(use: _Use) -> _Text:
+        lines = ["h = Add (x, b)"] if use.has(1) else ["h = Identity (x)"]
+        return ("x", "b"), ("y",), [*lines, f'y = Gelu <approximate = "{approximate}"> (h)']
+
+    return write
+
+
+def _quick_gelu(use: _Use) -> _Text:
+    lines = (
+        f"k = Constant {_attributes(value_float=float(use.get('alpha', 1.702)))} ()",
+        "h = Mul (k, x)",
+        "s = Sigmoid (h)",
+        "y = Mul (x, s)",
+    )
+    return ("x",), ("y",), lines
+
+
+def _skip_norm(use: _Use) -> _Text:
+    """The sum of a branch and what goes around it, then a layer norm; the sum is the fourth result."""
+    plus = ["more = Add (x, skip)", "total = Add (more, bias)"] if use.has(4) else ["total = Add (x, skip)"]
+    bias = ", beta" if use.has(3) else ""
+    norm = (
+        f"y = LayerNormalization {_attributes(axis=-1, epsilon=float(use.get('epsilon', 1e-12)))} (total, gamma{bias})"
+    )
+    return ("x", "skip", "gamma", "beta", "bias"), ("y", "mean", "deviation", "total"), [*plus, norm]
+
+
+def _skip_rms_norm(use: _Use) -> _Text:
+    plus = ["more = Add (x, skip)", "total = Add (more, bias)"] if use.has(3) else ["total = Add (x, skip)"]
+    norm = f"y = RMSNormalization {_attributes(axis=-1, epsilon=float(use.get('epsilon', 1e-12)))} (total, gamma)"
+    return ("x", "skip", "gamma", "bias"), ("y", "mean", "deviation", "total"), [*plus, norm]
+
+
+def _fused_product(use: _Use) -> _Text:
+    """A product of matrices that are turned and scaled on the way."""
+    lines = []
+    names = {}
+    for name, flag in (("a", "transA"), ("b", "transB")):
+        names[name] = f"{name}_turned" if use.get(flag, 0) else name
+        if use.get(flag, 0):
+            lines += [f'{name}_turned = Einsum <equation = "...ij->...ji"> ({name})']
+    lines.append(f"m = MatMul ({names['a']}, {names['b']})")
+    lines += [f"k = Constant {_attributes(value_float=float(use.get('alpha', 1.0)))} ()", "y = Mul (m, k)"]
+    return ("a", "b"), ("y",), lines
+
+
+#: Functions that may follow a convolution, and the names of their parameters in order.
+_ACTIVATIONS: dict[str, Sequence[str]] = {
+    "Relu": (),
+    "Tanh": (),
+    "Sigmoid": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+}
+
+
+def _fused_convolution(use: _Use) -> _Text:
+    """A convolution, what is added to it, and a function."""
+    given: dict[str, object] = {"group": int(use.get("group", 1)), "auto_pad": f'"{use.get("auto_pad", "NOTSET")}"'}
+    for name in ("dilations", "kernel_shape", "pads", "strides"):
+        if name in use.attributes:
+            given[name] = "[" + ", ".join(str(int(n)) for n in use.attributes[name]) + "]"
+    lines = [f"c = Conv {_attributes(**given)} (x, w{', b' if use.has(2) else ''})"]
+    lines += ["h = Add (c, z)"] if use.has(3) else ["h = Identity (c)"]
+    function, values = str(use.get("activation", "")), use.get("activation_params", [])
+    if not function:
+        return ("x", "w", "b", "z"), ("y",), [*lines, "y = Identity (h)"]
+    parameters = {name: float(value) for name, value in zip(_ACTIVATIONS[function], values, strict=False)}
+    return ("x", "w", "b", "z"), ("y",), [*lines, f"y = {function} {_attributes(**parameters)} (h)"]
+
+
+_TEXTS: dict[str, _Write] = {
+    "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _one("Sigmoid"),
+    "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _joined,
+    "QLinearGlobalAveragePool": _one("GlobalAveragePool"), "QGemm": _product, "MatMulIntegerToFloat": _rescaled_product,
+    "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"), "FastGelu": _gelu("tanh"),
+    "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "FusedMatMul": _fused_product, "FusedConv": _fused_convolution,
+}  # fmt: skip
+
+
+def way_out(op: str, usual: str) -> str:
+    """Return what to do where an operation, named with its domain, has no meaning here."""
+    return (
+        "save the optimised model at ORT_ENABLE_EXTENDED; at ORT_ENABLE_ALL it is for one processor"
+        if op.startswith(_LAYOUT)
+        else usual
+    )
+
+
+def has_contrib(node: onnx.NodeProto) -> bool:
+    """Whether a node is one of ONNX Runtime's own operations that has a text here."""
+    return node.domain == DOMAIN and node.op_type in _TEXTS and not _channels_last(node)
+
+
+def _channels_last(node: onnx.NodeProto) -> bool:
+    return any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
+
+
+def contrib_body(node: onnx.NodeProto) -> onnx.FunctionProto | None:
+    """Return the body of one of ONNX Runtime's own operations, for the operands and attributes of a node."""
+    if not has_contrib(node):
+        return None
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    given = {
+        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in values.items()
+    }
+    try:
+        operands, results, lines = _TEXTS[node.op_type](_Use(given, tuple(map(bool, node.input))))
+        signature = f"{node.op_type} ({', '.join(operands)}) => ({', '.join(results)})"
+        head = f'<domain: "{DOMAIN}", opset_import: ["" : 21]>'
+        return onnx.parser.parse_function("\n".join([head, f"{signature} {{", *lines, "}"]))
+    except (
+        onnx.parser.ParseError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # attributes of other types or values than are documented
+        return None

@@ -1,0 +1,154 @@
+"""Operations that ONNX defines by a function body: where our tables have none, the body is imported in the node's
+place.
+
+The bodies come with the `onnx` package. Some depend on the operands' types; their values are renamed so that two uses
+never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import onnx
+
+from ...ir import TensorType
+from .contrib import contrib_body, has_contrib
+
+
+def standard_schema(node: onnx.NodeProto, opset: int) -> Any:
+    """Return what the standard says of an operation, None where it is another domain's or unknown to this version."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    try:
+        return onnx.defs.get_schema(node.op_type, opset)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
+    """Return the body that the standard gives for an operation at these operand types, or None."""
+    schema = standard_schema(node, opset)
+    if schema is None:
+        return contrib_body(node)
+    if schema.has_function:
+        body = onnx.FunctionProto()
+        body.ParseFromString(schema.function_body.SerializeToString())
+        return body
+    if not schema.has_context_dependent_function:
+        return None
+    protos = [_type_proto(type_).SerializeToString() for type_ in types]
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    data = schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), protos)
+    body = onnx.FunctionProto()
+    body.ParseFromString(data)
+    return body
+
+
+def declared_name(op_type: str, declared: Collection[str]) -> str | None:
+    """Return the caller's own operation for an ONNX one: that of the same name, or of its name in lower case (`MyOp`,
+    `my_op`).
+    """
+    lower = "".join(f"_{c.lower()}" if c.isupper() and n else c.lower() for n, c in enumerate(op_type))
+    return next((name for name in (op_type, lower) if name in declared), None)
+
+
+def has_function(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the standard defines an operation by others, at least for some operand types."""
+    schema = standard_schema(node, opset)
+    if schema is None:
+        return has_contrib(node)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
+    """Return the types that the standard declares for an operation's attributes, by name."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: attribute.type.value for name, attribute in schema.attributes.items()}
+
+
+def most_operands(node: onnx.NodeProto) -> int:
+    """Return how many operands the newest version of an operation takes; those of a domain that we do not know are as
+    many as there are.
+    """
+    schema = standard_schema(node, onnx.defs.onnx_opset_version())
+    return len(node.input) if schema is None else int(schema.max_input)
+
+
+def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
+    if type_ is None:
+        return onnx.TypeProto()
+    code = onnx.helper.np_dtype_to_tensor_dtype(type_.dtype.numpy)
+    return onnx.helper.make_tensor_type_proto(code, type_.shape)
+
+
+def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str], str]) -> list[onnx.NodeProto]:
+    """Return the nodes of a body with the node's operands, results and attributes in place of the formal ones."""
+    names: dict[str, str] = dict.fromkeys(body.input, "")
+    names.update(zip(body.input, node.input, strict=False))
+    names.update((formal, actual) for formal, actual in zip(body.output, node.output, strict=False) if actual)
+    given = _defaults(node, body) | {a.name: a for a in node.attribute}
+    label = node.name or next(iter(node.output), "")
+
+    def rename(name: str) -> str:
+        if name and name not in names:
+            names[name] = fresh(f"{label}.{name}")
+        return names.get(name, "")
+
+    return [_instance(inner, rename, given, f"{label}/{inner.name or inner.op_type}") for inner in body.node]
+
+
+def renamed(node: onnx.NodeProto, rename: Callable[[str], str], name: str) -> onnx.NodeProto:
+    """Return a node of a subgraph with other values' names."""
+    return _instance(node, rename, {}, name)
+
+
+def _defaults(node: onnx.NodeProto, body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
+    """Return the attributes that hold where a node gives none, by the body or by the operation's declaration."""
+    version = next(
+        (o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), onnx.defs.onnx_opset_version()
+    )
+    schema = standard_schema(node, version)
+    declared = {} if schema is None else schema.attributes
+    usual = {name: attribute.default_value for name, attribute in declared.items() if attribute.default_value.name}
+    return usual | {attribute.name: attribute for attribute in body.attribute_proto}
+
+
+def _instance(
+    node: onnx.NodeProto, rename: Callable[[str], str], given: dict[str, onnx.AttributeProto], name: str
+) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.name = name
+    copy.input[:] = [rename(value) for value in node.input]
+    copy.output[:] = [rename(value) for value in node.output]
+    del copy.attribute[:]
+    copy.attribute.extend(_attributes(node.attribute, rename, given, name))
+    return copy
+
+
+def _attributes(
+    attributes: Iterable[onnx.AttributeProto],
+    rename: Callable[[str], str],
+    given: dict[str, onnx.AttributeProto],
+    name: str,
+) -> Iterable[onnx.AttributeProto]:
+    """Yield attributes with references resolved (an absent one is left out) and the nodes of subgraphs renamed."""
+    for attribute in attributes:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+            continue
+        copy = onnx.AttributeProto()
+        copy.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        copy.name = attribute.name
+        if copy.HasField("g") and not attribute.ref_attr_name:
+            inner = [_instance(node, rename, given, f"{name}/{node.op_type}") for node in attribute.g.node]
+            del copy.g.node[:]
+            copy.g.node.extend(inner)
+            for value in (*copy.g.input, *copy.g.output, *copy.g.initializer):
+                value.name = rename(value.name)
+        yield copy

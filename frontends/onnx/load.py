@@ -1,0 +1,135 @@
+"""ONNX models as graphs: `load_onnx("model.onnx", shapes={"x": (1, 3, 224, 224)})`.
+
+Reading is in `model`, the walk in `importer`, and what each ONNX operation means in our vocabulary in the tables of
+`operators`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from ...ir import (
+    Array,
+    CutsError,
+    Graph,
+    GraphError,
+    Infer,
+    VocabularyError,
+    live_graph,
+    quote,
+    raise_all,
+    verify_graph,
+)
+from ...ops.language import default_inference
+from .call import Opaque
+from .contrib import way_out
+from .importer import Importer, all_names
+from .model import Model, initialisers, input_types, read_model
+from .operators import TABLE
+from .structures import STRUCTURES
+
+
+def load_onnx(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    infer: Infer | None = None,
+    declared: Collection[str] = (),
+) -> Graph:
+    """Return the graph of an ONNX model; `shapes` fixes dynamic input shapes, all unsupported operations are reported
+    at once.
+
+    A node whose operation has a name in `declared` becomes the operation of that name: operands by position, attributes
+    by name.
+    """
+    model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
+    derive = infer or default_inference()
+    return _graph(_imported(model, shapes or {}, {}, derive, declared), model, derive)
+
+
+def load_onnx_for(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    arrays: Mapping[str, Array],
+    infer: Infer | None = None,
+    declared: Collection[str] = (),
+    fixable: Collection[str] | None = None,
+) -> tuple[Graph, dict[str, Array]]:
+    """Return a model's graph for inputs of these shapes, and the inputs whose values it was made for.
+
+    Inputs that select statically (a shape, axes, a condition), or are empty, become constants; they are no inputs of
+    the graph. Only those in `fixable` do, where it is given.
+    """
+    model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
+    derive = infer or default_inference()
+    known = {name: array for name, array in arrays.items() if array.size == 0}
+    while True:
+        shapes = {name: array.shape for name, array in arrays.items() if name not in known}
+        importer = _imported(model, shapes, known, derive, declared)
+        more = {name: arrays[name] for name in importer.wanted if name in arrays and name not in known}
+        more = {name: array for name, array in more.items() if fixable is None or name in fixable}
+        if not more:
+            return _graph(importer, model, derive), known
+        known |= more
+
+
+def _imported(
+    model: Model,
+    shapes: Mapping[str, Sequence[int]],
+    known: Mapping[str, Array],
+    infer: Infer,
+    declared: Collection[str],
+) -> Importer:
+    """Walk a model's nodes; `known` gives values of inputs."""
+    weights = initialisers(model)
+    inputs = input_types(model, {**weights, **known}, shapes)
+    outputs = frozenset(value.name for value in model.graph.output)
+    importer = Importer(
+        TABLE, STRUCTURES, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph), declared=declared
+    )
+    importer.define_constants({name: array for name, array in weights.items() if name not in known})
+    importer.define_given(known)
+    for name, type_ in inputs.items():
+        importer.define_input(name, type_)
+    importer.inputs = tuple(inputs)
+    importer.import_all(model.graph.node)
+    return importer
+
+
+def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
+    """Return the graph of a finished walk, or raise what went wrong in it."""
+    faults = _faults(importer, model)
+    if faults and all(isinstance(error, Opaque) for error in importer.errors):
+        raise VocabularyError(faults, tuple(importer.refused))
+    raise_all(faults)
+    outputs = tuple(value.name for value in model.graph.output)
+    lists = [name for name in outputs if name in importer.sequences]
+    if lists:
+        raise VocabularyError(
+            [GraphError(f"{model.name}: output {quote(name)} is a sequence of tensors") for name in lists], lists
+        )
+    missing = [name for name in outputs if name not in importer.types]
+    raise_all([GraphError(f"{model.name}: output {quote(name)} is a value that nothing defines") for name in missing])
+    whole = Graph(model.graph.name, importer.inputs, outputs, importer.types, tuple(importer.nodes), importer.constants)
+    return verify_graph(live_graph(whole), infer)
+
+
+def _faults(importer: Importer, model: Model) -> list[CutsError]:
+    """Return what went wrong: one error that lists unsupported operations, then the others in order."""
+    faults: list[CutsError] = []
+    if importer.unsupported:
+        parts = []
+        for op, names in sorted(importer.unsupported.items()):
+            shown = ", ".join(map(quote, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            parts.append(f"{op} (node{'s' * (len(names) > 1)} {shown})")
+        count = len(parts)
+        message = f"{model.name}: {count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}"
+        usual = "declare them in a .cuts file, or let them run uncompiled: cuts.build_staged"
+        faults.append(
+            GraphError(
+                message, hint=next((h for op in importer.unsupported if (h := way_out(op, usual)) != usual), usual)
+            )
+        )
+    return faults + [GraphError(f"{model.name}: {error.message}", hint=error.hint) for error in importer.errors]

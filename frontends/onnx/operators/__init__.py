@@ -1,0 +1,35 @@
+"""What each ONNX operation means in our vocabulary: one table a family, joined here."""
+
+from collections.abc import Mapping
+
+from ..call import Convert
+from . import (
+    contraction,
+    elementwise,
+    indirect,
+    movement,
+    quantised,
+    recurrent,
+    reduction,
+    resize,
+    sampling,
+    signal,
+    window,
+)
+
+#: ONNX operation -> its conversion.
+TABLE: Mapping[str, Convert] = {
+    **elementwise.TABLE,
+    **contraction.TABLE,
+    **window.TABLE,
+    **reduction.TABLE,
+    **movement.TABLE,
+    **resize.TABLE,
+    **recurrent.TABLE,
+    **indirect.TABLE,
+    **signal.TABLE,
+    **quantised.TABLE,
+    **sampling.TABLE,
+}
+
+__all__ = ["TABLE"]

@@ -1,0 +1,107 @@
+"""Archives of `torch.export.save` (`.pt2`) as graphs.
+
+An archive is a zip file: the program as JSON with the version of its schema, weights beside it. Both are looked at
+before PyTorch opens it, so that what is broken or of another version is said in words. A model is untrusted input:
+PyTorch is told to unpickle tensors only, so that an archive cannot run code of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import lzma
+import os
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch._export.serde.schema import SCHEMA_VERSION
+
+from ...ir import Graph, GraphError, Infer
+from .load import graph_of_export
+
+_PROGRAM = "models/model.json"
+_OLD_PROGRAM = "serialized_exported_program.json"
+_MAX_PROGRAM_BYTES = 1 << 30
+_HINT = "write it again with torch.export.save"
+#: What a damaged file raises: its directory, a member that ends early or that a decompressor refuses, one that is
+#: encrypted, compressed in an unknown way or nested too deep (all of these are a `RuntimeError`), text that is no JSON.
+_DAMAGE = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, ValueError)
+
+
+def load_archive(path: Path, infer: Infer | None = None) -> Graph:
+    """Return the graph of an exported program in a file; weights are constants."""
+    _check(path)
+    try:
+        with _tensors_only(), _quiet():
+            program = torch.export.load(path)
+    except (
+        Exception
+    ) as error:  # no narrower class says it: every part of an archive has a reader of its own, with errors of its own
+        raise GraphError(
+            f"{path}: PyTorch {torch.__version__} cannot read this archive: {_first_line(error)}", hint=_HINT
+        ) from error
+    return graph_of_export(program, infer, path.stem)
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Let `torch.load` unpickle nothing but tensors and plain containers."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back what PyTorch logs; the error tells it."""
+    log = logging.getLogger("torch.export")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _check(path: Path) -> None:
+    """Raise where a file is no archive of one exported program in a version that this PyTorch reads."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n == _OLD_PROGRAM or n.endswith(f"/{_PROGRAM}")]
+            if len(names) != 1:
+                raise GraphError(f"{path}: expected an exported program named 'model', found {len(names)}", hint=_HINT)
+            if archive.getinfo(names[0]).file_size > _MAX_PROGRAM_BYTES:
+                raise GraphError(f"{path}: its program has more than {_MAX_PROGRAM_BYTES} bytes")
+            program = json.loads(archive.read(names[0]))
+    except OSError as error:
+        raise GraphError(f"{path}: {error.strerror or error}") from error
+    except _DAMAGE as error:
+        raise GraphError(
+            f"{path}: not a torch.export archive (or a damaged one): {_first_line(error)}", hint=_HINT
+        ) from None
+    version = program.get("schema_version") if isinstance(program, dict) else None
+    major = version.get("major") if isinstance(version, dict) else None
+    if major != SCHEMA_VERSION[0]:
+        found = "none" if major is None else f"{major}"
+        message = (
+            f"{path}: PyTorch {torch.__version__} reads archives of schema version {SCHEMA_VERSION[0]}, found {found}"
+        )
+        raise GraphError(message, hint=f"{_HINT} of this version")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

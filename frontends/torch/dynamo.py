@@ -1,0 +1,140 @@
+"""A backend for `torch.compile`: graphs that Dynamo captures become ours, forward and backward.
+
+Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are read alike: backward
+operations decompose, or are the derived adjoints of what their forward operations mean here (`torch_gradients`). A
+graph that we cannot read runs in PyTorch, with a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch._C import DispatchKey
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...ir import CutsError
+from .load import Captured, graph_of_nodes, training_decompositions
+
+#: Compiles a graph for the device that tensors live on ("cpu" or "cuda") into a function of arrays by name.
+CompileGraph = Callable[[Captured, str], Callable[[Mapping[str, Any]], Mapping[str, Any]]]
+
+
+class UncompiledWarning(UserWarning):
+    """A captured graph could not be read and runs in PyTorch."""
+
+
+def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileGraph) -> Any:
+    """Compile a captured module: the entry that `torch.compile` calls. Gradients, where wanted, are PyTorch's graphs,
+    compiled alike.
+    """
+
+    def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
+        try:
+            with unset_fake_temporarily():  # constants are numbers here
+                return make_boxed_func(_compiled(part, inputs, compile_graph))
+        except CutsError as error:
+            warnings.warn(
+                f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=2
+            )
+            return make_boxed_func(part.forward)
+
+    def compile_static(arguments: Sequence[Any]) -> Callable[..., Any]:
+        with sdpa_kernel(_attention_kernels(arguments)), _resizing_whole():
+            backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
+            compiled: Callable[..., Any] = backend(module, arguments)
+            return compiled
+
+    return _by_shape(compile_static) if any(map(_is_dynamic, examples)) else compile_static(examples)
+
+
+@contextmanager
+def _resizing_whole() -> Iterator[None]:
+    """Keep PyTorch from writing resizing as indexing, whose gradient would be a scatter; its kernels are set aside
+    while it traces.
+    """
+    aten = torch.ops.aten
+    overloads = [
+        o for packet in (aten.upsample_bilinear2d, aten.upsample_nearest2d) for o in (packet.vec, packet.default)
+    ]
+    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+    taken = [(o, key, o.py_kernels.pop(key)) for o in overloads for key in keys if key in o.py_kernels]
+    for overload in overloads:
+        overload._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for overload, key, kernel in taken:
+            overload.py_kernels[key] = kernel
+            overload._dispatch_cache.clear()
+
+
+def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
+    """Return how PyTorch may write attention: whole, or as contractions and a softmax where gradients are wanted."""
+    trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
+    return [SDPBackend.MATH] if trained else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+
+
+def _is_dynamic(example: Any) -> bool:
+    if isinstance(example, torch.Tensor):
+        return any(isinstance(extent, torch.SymInt) for extent in example.shape)
+    return isinstance(example, torch.SymInt)
+
+
+def _by_shape(compile_static: Callable[[Sequence[Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function that compiles for the shapes of its arguments: ours are static where Dynamo would have them
+    symbolic.
+    """
+    compiled: dict[Any, Callable[..., Any]] = {}
+
+    def call(*arguments: Any) -> Any:
+        key = tuple(
+            (a.shape, a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments
+        )
+        key = (torch.is_grad_enabled(), *key)
+        if key not in compiled:
+            compiled[key] = compile_static(arguments)
+        return compiled[key](*arguments)
+
+    return call
+
+
+def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> Callable[..., list[Any]]:
+    captured = graph_of_nodes(part.graph)
+    device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), torch.device("cpu"))
+    run = compile_graph(captured, device.type)
+
+    def call(*arguments: Any) -> list[Any]:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # we launch on a stream of our own
+        seeds = (
+            torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)
+        )  # PyTorch's generator, so that its seed counts
+        arrays = {
+            name: _array(value) for name, value in zip(captured.inputs, arguments, strict=True) if name is not None
+        }
+        arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
+        found = run(arrays)
+        tensors = {name: _tensor(found[name], device) for name in captured.graph.outputs}
+        return [None if name is None else tensors[name] for name in captured.results]
+
+    return call
+
+
+def _tensor(value: Any, device: torch.device) -> Any:
+    """Return a result as a tensor; what lies in a plan's memory on a GPU is copied, as the next run writes over it."""
+    tensor = torch.as_tensor(value, device=device)
+    return tensor.clone() if device.type == "cuda" else tensor
+
+
+def _array(value: Any) -> Any:
+    """Return a tensor as an array of its device, without a copy where it is contiguous."""
+    tensor = value.detach().contiguous()
+    return tensor if tensor.is_cuda else tensor.numpy()

@@ -1,0 +1,153 @@
+"""PyTorch models as graphs: `load_torch(module, (example,))`, or `graph_of_export(program)` for a `torch.export`
+program.
+
+A program is decomposed to PyTorch's core operations and walked once, which is in `torch_walk`; what each of them means
+in our vocabulary is in the tables of `torch_elementwise`, `torch_movement`, `torch_memory`, `torch_indexing`,
+`torch_scatter`, `torch_masks`, `torch_reduction`, `torch_cumulative`, `torch_windows`, `torch_layers`,
+`torch_recurrent`, `torch_complex`, `torch_fourier` and, for backward graphs, `torch_gradients`. Parameters and buffers
+become constants. Only these files import `torch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from torch._decomp import get_decompositions
+
+from ...ir import Graph, GraphError, Infer, quote, verify_graph
+from ...ops import Registry
+from ...ops.language import Instances, default_inference
+from .operators import Chosen, Complex
+from .reader import Reader, read_graph
+from .walk import define, results, walk
+
+#: Operations that PyTorch would take apart and our vocabulary has whole.
+WHOLE = (
+    "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default", "silu.default", "mish.default",
+    "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec", "hardswish.default", "hardsigmoid.default", "elu.default",
+    "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
+    "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
+    "_scaled_dot_product_flash_attention_for_cpu.default", "multilabel_margin_loss_forward.default",
+)  # fmt: skip
+
+
+def load_torch(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, infer: Infer | None = None
+) -> Graph:
+    """Return the graph of a module for example arguments, which fix the shapes; weights are constants."""
+    try:
+        program = torch.export.export(module, tuple(args), dict(kwargs or {}))
+    except Exception as error:  # whatever tracing meets in the module's own code
+        raise GraphError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
+    return graph_of_export(program, infer)
+
+
+def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
+    """Return the graph of an exported program."""
+    derive = infer or default_inference()
+    program = program.run_decompositions(training_decompositions())
+    reader = Reader(derive)
+    inputs = _placeholders(program, reader)
+    walk(program.graph, reader)
+    specs = program.graph_signature.output_specs
+    wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
+    found = results(program.graph)
+    outputs = tuple(_output(reader, found[n], specs[n].arg.name) for n in wanted)
+    return verify_graph(read_graph(reader, name, inputs, outputs), derive)
+
+
+def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
+    value = reader.value(node)
+    if isinstance(value, Complex):
+        raise GraphError(f"output {quote(name)}: it is complex", hint="return torch.view_as_real of it")
+    if isinstance(value, Chosen):
+        raise GraphError(
+            f"output {quote(name)}: its shape depends on values", hint="return a tensor of all elements, and the mask"
+        )
+    return reader.output(value, name)
+
+
+@frozen
+class Captured:
+    """A captured graph: ours, the name behind each of its results (None where it is none), and the derived gradients
+    that it uses.
+
+    `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
+    `seeds`: random numbers, new ones for each run.
+    """
+
+    graph: Graph
+    inputs: tuple[str | None, ...]
+    results: tuple[str | None, ...]
+    seeds: tuple[str, ...]
+    registry: Registry
+    texts: Mapping[str, str]
+
+
+def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
+    """Return a captured graph of core operations, every placeholder an input; backward operations become derived
+    gradients.
+    """
+    reader = Reader(default_inference())
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in places:
+        if node.users or "val" in node.meta:
+            reader.define_input(node)
+    walk(graph, reader)
+    names: list[str | None] = []
+    for node in results(graph):
+        known = isinstance(node, torch.fx.Node)
+        names.append(_output(reader, node, node.name) if known else None)
+    outputs = tuple(dict.fromkeys(name for name in names if name is not None))
+    whole = read_graph(reader, "torch", (*(n.name for n in places if n in reader.values), *reader.seeds), outputs)
+    read = {value for node in whole.nodes for value in node.operands}
+    given = tuple(node.name if node.name in read else None for node in places)
+    seeds = tuple(name for name in reader.seeds if name in read)
+    inputs = (*(name for name in given if name is not None), *seeds)
+    types = {name: type_ for name, type_ in whole.types.items() if name in inputs or name not in whole.inputs}
+    registry = reader.gradients.registry
+    found = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
+    return Captured(found, given, tuple(names), seeds, registry, reader.gradients.texts)
+
+
+def decompositions() -> dict[Any, Any]:
+    """Return how PyTorch takes operations apart, without those that stay whole."""
+    table: dict[Any, Any] = {**torch.export.default_decompositions()}
+    for name in WHOLE:
+        packet, _, overload = name.partition(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    return table
+
+
+def training_decompositions() -> dict[Any, Any]:
+    """Return how PyTorch takes apart what occurs in training only and is one operation for its exporter."""
+    aten = torch.ops.aten
+    more: list[Any] = [
+        aten._native_batch_norm_legit_functional,
+        aten.native_batch_norm_backward,
+        aten.batch_norm_backward,
+    ]
+    more += [aten._native_batch_norm_legit.no_stats]
+    return {**decompositions(), **get_decompositions(more)}
+
+
+def _placeholders(program: torch.export.ExportedProgram, reader: Reader) -> tuple[str, ...]:
+    """Define inputs, and parameters and buffers as constants; return the inputs."""
+    signature = program.graph_signature
+    held = {**program.state_dict, **program.constants}
+    targets = {spec.arg.name: spec.target for spec in signature.input_specs if spec.kind.name != "USER_INPUT"}
+    inputs = []
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        if node.name in targets:
+            target = targets[node.name]
+            if target is not None:  # the order of effects is a value that is no tensor
+                define(node, held[target], reader)
+        elif node.users or isinstance(node.meta.get("val"), torch.Tensor):
+            reader.define_input(node)
+            inputs.append(node.name)
+    return tuple(inputs)

@@ -1,0 +1,42 @@
+"""What each PyTorch operation means in our vocabulary: one table a family, joined here."""
+
+from ..reader import Convert
+from . import (
+    complex_pairs,
+    cumulative,
+    elementwise,
+    fourier,
+    gradients,
+    indexing,
+    layers,
+    masks,
+    memory,
+    movement,
+    recurrent,
+    reduction,
+    scatter,
+    windows,
+)
+from .complex_pairs import Complex
+from .masks import Chosen
+
+TABLE: dict[str, Convert] = {
+    **elementwise.TABLE,
+    **movement.TABLE,
+    **indexing.TABLE,
+    **layers.TABLE,
+    **reduction.TABLE,
+    **cumulative.TABLE,
+    **scatter.TABLE,
+    **windows.TABLE,
+    **recurrent.TABLE,
+    **masks.TABLE,
+    **memory.TABLE,
+    **complex_pairs.TABLE,
+    **fourier.TABLE,
+    **gradients.TABLE,
+}
+ELEMENTWISE = set(elementwise.TABLE.values())
+OF_COMPLEX = {**complex_pairs.OF_COMPLEX, **fourier.OF_COMPLEX}
+
+__all__ = ["ELEMENTWISE", "OF_COMPLEX", "TABLE", "Chosen", "Complex", "complex_pairs", "masks"]

@@ -1,0 +1,162 @@
+"""PyTorch's products of matrices, normalisations, dropout and attention."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....ir import DType
+from ...einsum import einsum_steps
+from ..reader import Convert, Reader, Value
+
+
+def _mm(reader: Reader, a: Value, b: Value) -> Any:
+    return reader.emit("matmul", a, b)
+
+
+def _addmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+    return reader.emit("gemm", a, b, c, alpha=float(alpha), beta=float(beta))
+
+
+def _baddbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+    product = reader.emit("matmul", a, b)
+    dtype = reader.type(product).dtype
+    product = product if alpha == 1 else reader.emit("mul", product, reader.constant(alpha, dtype=dtype))
+    return reader.emit("add", c if beta == 1 else reader.emit("mul", c, reader.constant(beta, dtype=dtype)), product)
+
+
+def _trilinear(
+    reader: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int], summed: Sequence[int],
+    *_: Any,
+) -> Any:  # fmt: skip
+    """A product of three tensors, each with new axes where the others have one, summed over some; the first two make
+    one sum first.
+    """
+    rank = len(reader.shape(a)) + len(new_a)
+    letters = string.ascii_letters[:rank]
+    terms = ["".join(c for n, c in enumerate(letters) if n not in new) for new in (new_a, new_b, new_c)]
+    result = "".join(c for n, c in enumerate(letters) if n not in summed)
+    first, second = einsum_steps(f"{','.join(terms)}->{result}", [reader.shape(v) for v in (a, b, c)])
+    for step, other in ((first, b), (second, c)):
+        a = reader.emit(
+            "einsum", a, other, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results
+        )
+    return a
+
+
+# ---- normalisations
+
+
+def _layer_norm(
+    reader: Reader, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, epsilon: float
+) -> Any:
+    axis = -len(shape)
+    weight = scale if scale is not None else reader.constant([1.0], dtype=reader.type(x).dtype)
+    y = reader.emit("layer_norm", x, weight, bias, axis=axis, epsilon=float(epsilon))
+    axes = tuple(range(len(reader.shape(x)) + axis, len(reader.shape(x))))
+    return (y, *_statistics(reader, x, axes, epsilon))
+
+
+def _statistics(reader: Reader, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+    """Return the mean and the reciprocal of the deviation, which a backward graph may ask for."""
+    mean = reader.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
+    variance = reader.emit(
+        "reduce_mean", reader.emit("mul", *(2 * [reader.emit("sub", x, mean)])), axes=tuple(axes), keepdims=True
+    )
+    shifted = reader.emit("add", variance, reader.constant(epsilon, dtype=reader.type(x).dtype))
+    return mean, reader.emit("rsqrt", shifted)
+
+
+def _batch_norm(
+    reader: Reader,
+    x: Value,
+    scale: Value | None,
+    bias: Value | None,
+    mean: Value,
+    var: Value,
+    momentum: float,
+    epsilon: float,
+) -> Any:
+    scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
+    return (reader.emit("batch_norm", x, scale, bias, mean, var, epsilon=float(epsilon)), None, None)
+
+
+def _group_norm(
+    reader: Reader,
+    x: Value,
+    scale: Value | None,
+    bias: Value | None,
+    n: int,
+    c: int,
+    inner: int,
+    groups: int,
+    epsilon: float,
+) -> Any:
+    scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
+    y = reader.emit("group_norm", x, scale, bias, num_groups=groups, epsilon=float(epsilon))
+    rows = reader.emit("reshape", x, shape=(n, groups, c // groups * inner))
+    return (y, *(reader.emit("reshape", v, shape=(n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
+
+
+def _per_channel(reader: Reader, x: Value, value: Value | None, usual: float) -> Value:
+    return value if value is not None else reader.constant([usual] * reader.shape(x)[1], dtype=reader.type(x).dtype)
+
+
+def _dropout(reader: Reader, x: Value, ratio: float, training: bool | None = True) -> Any:
+    if training is False or ratio == 0:
+        return x, reader.constant(np.broadcast_to(np.True_, reader.shape(x)))
+    return reader.emit("dropout_training", x, reader.seed(), outputs=2, ratio=float(ratio))
+
+
+# ---- attention
+
+
+def _attention(
+    reader: Reader,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0,
+    causal: bool = False,
+    **more: Any,
+) -> Any:
+    if dropout:
+        reader.fail("attention with dropout is not supported; export the model for inference")
+    scale, shape = more.get("scale"), reader.shape(q)
+    q, k, v = (_four_axes(reader, value) for value in (q, k, v))
+    if mask is not None and reader.type(mask).dtype is not DType.BOOL:
+        mask = reader.cast(mask, reader.type(q).dtype)
+    y = reader.emit("attention", q, k, v, mask, causal=bool(causal), scale=None if scale is None else float(scale))
+    return y if len(shape) == 4 else reader.emit("reshape", y, shape=(*shape[:-1], reader.shape(y)[-1]))
+
+
+def _flash_attention(
+    reader: Reader, q: Value, k: Value, v: Value, dropout: float = 0, causal: bool = False, *_: Any, **more: Any
+) -> Any:
+    """What PyTorch keeps for the gradient is not read where none is wanted."""
+    y = _attention(reader, q, k, v, more.get("attn_mask"), dropout, causal, scale=more.get("scale"))
+    return (y, *(None,) * 8)
+
+
+def _four_axes(reader: Reader, value: Value) -> Value:
+    """Return queries, keys or values with one axis for the batch and one for the heads."""
+    shape = reader.shape(value)
+    if len(shape) == 4:
+        return value
+    if len(shape) > 4:
+        reader.fail(f"attention takes at most two leading axes, found shape {list(shape)}")
+    return reader.emit("reshape", value, shape=(1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
+
+
+TABLE: dict[str, Convert] = {
+    "aten.mm": _mm, "aten.bmm": _mm, "aten.mv": _mm, "aten.dot": _mm, "aten.matmul": _mm, "aten.addmm": _addmm,
+    "aten.baddbmm": _baddbmm, "aten.addmv": _baddbmm, "aten.scaled_dot_product_attention": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention, "aten._scaled_dot_product_flash_attention": _flash_attention,
+    "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
+    "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
+    "aten._trilinear": _trilinear,
+}  # fmt: skip

@@ -1,0 +1,223 @@
+"""A PyTorch graph being read: values by node, and the ways to add operations and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from attrs import define, evolve, field
+
+from ...ir import (
+    Array,
+    Attribute,
+    DType,
+    Graph,
+    GraphError,
+    Infer,
+    Node,
+    TensorType,
+    dtype_of_numpy,
+    fresh_name,
+    live_graph,
+)
+from ...ops import Registry
+from ...ops.gradient import Gradients
+
+DTYPES = {
+    torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.int64: DType.I64, torch.int32: DType.I32,
+    torch.int16: DType.I16, torch.int8: DType.I8, torch.uint8: DType.U8, torch.bool: DType.BOOL,
+}  # fmt: skip
+
+
+class Value(str):
+    """The name of a tensor of the graph, as conversions get and return it."""
+
+    __slots__ = ()
+
+
+def dtype_of(kind: torch.dtype) -> DType:
+    """Return the element type, or raise for what we do not compute with."""
+    if kind not in DTYPES:
+        raise GraphError(f"element type {kind} is not supported", hint="convert the model to float32 or float16")
+    return DTYPES[kind]
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """Return a tensor's elements on the host."""
+    dtype_of(tensor.dtype)
+    return np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(tuple(tensor.shape))
+
+
+@define
+class Reader:
+    """The state of one import."""
+
+    infer: Infer
+    types: dict[str, TensorType] = field(factory=dict)
+    constants: dict[str, Array] = field(factory=dict)
+    nodes: list[Node] = field(factory=list)
+    values: dict[torch.fx.Node, Any] = field(factory=dict)
+    unknown: set[torch.fx.Node] = field(factory=set)
+    origin: str = ""
+    node: torch.fx.Node | None = None
+    taken: set[str] = field(factory=set)
+    seeds: list[str] = field(factory=list)
+    gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise an error about the node at hand."""
+        raise GraphError(message)
+
+    # ---- values
+
+    def define_input(self, node: torch.fx.Node) -> None:
+        """Make an input known."""
+        example = node.meta.get("val")
+        if not isinstance(example, torch.Tensor):
+            raise GraphError(f"input '{node.name}': expected a tensor, found {type(example).__name__}")
+        if not all(isinstance(extent, int) for extent in example.shape):
+            raise GraphError(
+                f"input '{node.name}': shape {tuple(example.shape)} is dynamic", hint="export with static shapes"
+            )
+        self.types[node.name] = TensorType(dtype_of(example.dtype), tuple(example.shape))
+        self.taken.add(node.name)
+        self.values[node] = Value(node.name)
+
+    def define_constant(self, node: torch.fx.Node, array: Array) -> None:
+        """Make a parameter known."""
+        self.values[node] = self.constant(array, node.name)
+
+    def seed(self) -> Value:
+        """Return a new input that whoever runs the graph fills with a random number."""
+        name = self._fresh("seed")
+        self.types[name] = TensorType(DType.U32, ())
+        self.seeds.append(name)
+        return Value(name)
+
+    def value(self, node: torch.fx.Node) -> Any:
+        """Return what a node stands for."""
+        if node not in self.values:
+            raise GraphError(f"'{node.name}' is a value that could not be imported")
+        return self.values[node]
+
+    def argument(self, argument: Any) -> Any:
+        """Return an argument with nodes replaced by values."""
+        if isinstance(argument, torch.fx.Node):
+            return self.value(argument)
+        if isinstance(argument, (list, tuple)):
+            return [self.argument(a) for a in argument]
+        return argument
+
+    def type(self, value: str) -> TensorType:
+        """Return the type of a value."""
+        return self.types[value]
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Return the shape of a value."""
+        return self.types[value].shape
+
+    # ---- building
+
+    def constant(self, array: npt.ArrayLike, hint: str = "", dtype: DType | None = None) -> Value:
+        """Return a new constant."""
+        data = np.asarray(array, None if dtype is None else dtype.numpy)
+        found = dtype_of_numpy(data.dtype)
+        assert found is not None, data.dtype
+        name = self._fresh(hint or f"{self.origin}.const")
+        self.constants[name], self.types[name] = data, TensorType(found, data.shape)
+        return Value(name)
+
+    def emit(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Attribute | None) -> Any:
+        """Add an operation; return its result, or all where there are several."""
+        given: dict[str, Attribute] = {k: v for k, v in attributes.items() if v is not None}
+        name = self._fresh(f"{self.origin}.{op}")
+        names = tuple(Value(name if outputs == 1 else f"{name}.{n}") for n in range(outputs))
+        node = Node(name, op, tuple(inputs), names, given, self.origin)
+        types = self.infer(node, [None if v is None else self.types[v] for v in inputs])
+        self.types.update(zip(names, types, strict=True))
+        self.nodes.append(node)
+        return names[0] if outputs == 1 else names
+
+    def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
+        """Return the gradients of operands of the operation that makes `y`, given that of `y`; zeros where it does not
+        depend on one.
+        """
+        node = next(node for node in reversed(self.nodes) if y in node.outputs)
+        instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
+        names: dict[str, str] = {
+            f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None
+        }
+        formals = {value: formal for formal, value in names.items()}
+        results = dict(zip(node.outputs, instance.outputs, strict=False))
+        names |= {formal: value for value, formal in results.items()}
+        names[f"d{results[y]}"] = dy
+        made: dict[str, Value] = {}  # apart from the operands, one of which may be called as the gradient of another is
+        for step in self.gradients.steps(instance, [formals[v] for v in wrt], [results[y]]):
+            inputs = tuple(None if v is None else made.get(v) or names[v] for v in step.inputs)
+            outputs = tuple(Value(self._fresh(f"{self.origin}.{name}")) for name in step.outputs)
+            self._add(
+                Node(self._fresh(f"{self.origin}.{step.op}"), step.op, inputs, outputs, step.attributes, self.origin)
+            )
+            made |= dict(zip(step.outputs, outputs, strict=True))
+        missing = [v for v in wrt if f"d{formals[v]}" not in made]
+        zeros = {
+            v: self.constant(np.broadcast_to(np.zeros((), self.types[v].dtype.numpy), self.shape(v))) for v in missing
+        }
+        return [zeros[v] if v in zeros else made[f"d{formals[v]}"] for v in wrt]
+
+    def _add(self, node: Node) -> None:
+        instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
+        self.types.update(zip(node.outputs, instance.output_types, strict=True))
+        self.nodes.append(node)
+
+    def operand(self, value: Any, dtype: DType) -> Value:
+        """Return a tensor or a number as a value of an element type."""
+        if not isinstance(value, Value):
+            return self.constant(value, dtype=dtype)
+        return self.cast(value, dtype)
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """Return a value in another element type."""
+        if self.types[value].dtype is dtype:
+            return value
+        result: Value = self.emit("cast", value, to=dtype.value)
+        return result
+
+    def common(self, *values: Any) -> list[Value]:
+        """Return tensors and numbers in the element type that PyTorch promotes them to."""
+        kinds = {kind: torch_kind for torch_kind, kind in DTYPES.items()}
+        samples = [
+            torch.empty((1,) * len(self.shape(v)), dtype=kinds[self.type(v).dtype]) if isinstance(v, Value) else v
+            for v in values
+        ]
+        result = torch.result_type(*samples) if len(samples) == 2 else torch.result_type(samples[0], samples[0])
+        return [self.operand(v, dtype_of(result)) for v in values]
+
+    def output(self, value: str, name: str) -> str:
+        """Return a value that may be an output: inputs, constants and values that already are one get a copy."""
+        self.origin = name
+        if value in self.constants or not any(value in node.outputs for node in self.nodes):
+            value = self.emit("identity", value)
+        return value
+
+    def _fresh(self, hint: str) -> str:
+        name = fresh_name(self.taken, hint)
+        self.taken.add(name)
+        return name
+
+
+#: Takes a reader and a node's arguments, values for nodes; returns a value, or several.
+Convert: TypeAlias = Callable[..., Any]
+
+
+def read_graph(reader: Reader, name: str, inputs: Sequence[str], outputs: tuple[str, ...]) -> Graph:
+    """Return what has been read without nodes and constants that no output needs; an output listed twice is copied."""
+    unique: list[str] = []
+    for value in outputs:
+        unique.append(reader.emit("identity", value) if value in unique else value)
+    whole = Graph(name, tuple(inputs), tuple(map(str, unique)), reader.types, tuple(reader.nodes), reader.constants)
+    graph = live_graph(whole)
+    return evolve(graph, types={str(value): type_ for value, type_ in graph.types.items()})

@@ -1,0 +1,304 @@
+"""Adjoints of statements and programs, in index notation.
+
+For a statement `y[w(i)] = sum over r of body(i, r)` that reads `x[f(i, r)]`, every element of x gets
+
+    dx[j] += sum over { (i, r): f(i, r) = j } of dbody/dread * dy[w(i)]
+
+The access map is inverted (`invert`), so that the sum runs over what is free in it: a broadcast becomes a sum, a sum a
+broadcast, a strided window a sum over its taps, guards stay. `max` and `min` pass the gradient to the first of equal
+elements (row-major over the reduced axes), `prod` multiplies by the product of all others. A program is differentiated
+statement by statement in reverse; what lies inside it and is needed is computed again from the operands and results,
+and what turns out not to matter is left out (`invariance`: the maximum that softmax subtracts).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+
+from attrs import define, evolve, field, frozen
+
+from ...ir import (
+    Call,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    IndexValue,
+    Indirect,
+    InRange,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    expr_variables,
+    indirects,
+    linearise,
+    rebuild,
+    row_major,
+    substitute,
+    substitute_expr,
+    walk,
+)
+from .conditions import attach, bounded, split
+from .congruence import Summand, solve_congruences
+from .derivatives import differentiate, literal, multiply
+from .factors import name_factors
+from .invariance import irrelevant
+from .invert import Inverse, invert
+from .sums import Sums, Term
+
+#: More residue classes than this are computed by one statement that tests the residue.
+_MOST_PHASES = 16
+
+
+@frozen
+class Adjoint:
+    """The gradients of operands of a program, as a program.
+
+    Its inputs are operands and results of the original program by their names, and gradients of results: `given` says
+    of which. `found` says which of its outputs is the gradient of which operand.
+    """
+
+    program: Program
+    given: Mapping[str, str]
+    found: Mapping[str, str]
+
+
+def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -> Adjoint:
+    """Return the gradients of operands, given those of some results; operands that no result depends on are left out."""
+    return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
+
+
+@define
+class _Adjoint(Sums):
+    operands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    seeds: dict[str, tuple[tuple[Var, ...], Expr]] = field(factory=dict)  # the gradient of a tensor at an element
+
+    def run(self) -> Adjoint:
+        self.tensors.update(self.program.tensors)
+        gradients = {self.fresh(f"d_{result}"): result for result in self.results}
+        for name, result in gradients.items():
+            self.tensors[name] = self.tensors[result]
+        varying = self._varying()
+        skipped = irrelevant(self.program, self.results)
+        parts: dict[str, list[Term]] = {r: [self._given(n, r)] for n, r in gradients.items() if r in varying}
+        writers = {s.target: n for n, s in enumerate(self.program.statements)}
+        for number, statement in reversed(list(enumerate(self.program.statements))):
+            if statement.target not in varying or statement.target in skipped:
+                continue
+            if writers[statement.target] == number and not self._settle(statement.target, parts):
+                continue
+            if statement.target in self.seeds:
+                for tensor, terms in self._pull(statement, varying).items():
+                    parts.setdefault(tensor, []).extend(terms)
+        found: dict[str, str] = {}
+        for operand in self.operands:
+            if parts.get(operand):
+                found[self.fresh(f"d_{operand}")] = operand
+                self.define(next(reversed(found)), operand, parts[operand])
+        return self._finish(gradients, found)
+
+    def _varying(self) -> set[str]:
+        """Return the tensors through which the operands reach a result, as real numbers."""
+        found = {o for o in self.operands if self.tensors[o].dtype.is_float}
+        for statement in self.program.statements:
+            if self.tensors[statement.target].dtype.is_float and any(r.tensor in found for r in statement.reads):
+                found.add(statement.target)
+        return found
+
+    def _given(self, name: str, result: str) -> Term:
+        axes = self.axes_of(result)
+        element = tuple(map(as_index, axes))
+        return Term(axes, element, Read(name, element))
+
+    def _settle(self, tensor: str, parts: Mapping[str, list[Term]]) -> bool:
+        """Make the gradient of a tensor available where all its readers have been seen; say whether there is one."""
+        terms = parts.get(tensor, [])
+        if not terms:
+            return False
+        whole = self.is_whole(tensor, terms[0])
+        if len(terms) == 1 and whole and not terms[0].free and _is_light(terms[0].body):
+            self.seeds[tensor] = terms[0].axes, terms[0].body
+        else:
+            name = self.fresh(f"d_{tensor}")
+            self.define(name, tensor, terms)
+            self.seeds[tensor] = self.axes_of(tensor), Read(name, tuple(map(as_index, self.axes_of(tensor))))
+        return True
+
+    def _pull(self, statement: Statement, varying: set[str]) -> dict[str, list[Term]]:
+        """Return what each tensor that a statement reads gets from it."""
+        axes, seed = self.seeds[statement.target]
+        seed = substitute_expr(seed, dict(zip(axes, statement.write, strict=True)))
+        value = Read(statement.target, statement.write) if statement.combine is None else None
+        if statement.combine in ("max", "min"):
+            seed = self._first_only(statement, seed)
+        elif statement.combine == "prod":
+            seed = self._times_others(statement, seed)
+        found: dict[str, list[Term]] = {}
+        for read, gradient in differentiate(statement.body, seed, self.tensors, value).items():
+            if read.tensor in varying:
+                found.setdefault(read.tensor, []).extend(self._scatter(statement, read, gradient))
+        return found
+
+    def _first_only(self, statement: Statement, seed: Expr) -> Expr:
+        """Let the gradient of an extremum reach the first position where it is attained."""
+        place = self.temporary(
+            f"{statement.target}_place", TensorType(DType.I64, tuple(a.extent for a in statement.axes))
+        )
+        element = tuple(map(as_index, statement.axes))
+        self.statements.append(
+            Statement(place, statement.axes, element, statement.body, statement.reduce, f"arg{statement.combine}")
+        )
+        position = linearise(
+            [as_index(r) for r in statement.reduce], row_major(tuple(r.extent for r in statement.reduce))
+        )
+        here = Call("eq", (Read(place, element), IndexValue(position, DType.I64)))
+        return Call("select", (here, seed, literal(0, self.dtype(seed))))
+
+    def _times_others(self, statement: Statement, seed: Expr) -> Expr:
+        """Multiply by the product of all other factors, computed without dividing by this one."""
+        dtype = self.tensors[statement.target].dtype
+        others = tuple(Var(f"{r.name}_other", r.extent) for r in statement.reduce)
+        renamed = substitute_expr(statement.body, dict(zip(statement.reduce, others, strict=True)))
+        pairs = zip(others, statement.reduce, strict=True)
+        same = InRange(tuple(Guard(as_index(o) - r, 0, 1) for o, r in pairs))
+        axes = (*statement.axes, *statement.reduce)
+        name = self.temporary(f"{statement.target}_others", TensorType(dtype, tuple(a.extent for a in axes)))
+        element = tuple(map(as_index, axes))
+        self.statements.append(
+            Statement(name, axes, element, Call("select", (same, literal(1, dtype), renamed)), others, "prod")
+        )
+        return multiply(seed, Read(name, element))
+
+    def _scatter(self, statement: Statement, read: Read, gradient: Expr) -> list[Term]:
+        """Return the gradient of one read as terms over the elements of its tensor."""
+        axes = self.axes_of(read.tensor)
+        domain = (*statement.axes, *statement.reduce)
+        inverse = invert(read.indices, tuple(map(as_index, axes)), domain)
+        whole = self._term(read, gradient, axes, tuple(map(as_index, axes)), inverse)
+        counts = [inverse.phases.get(n, 1) for n in range(len(axes))]
+        if whole is None or prod(counts) == 1 or prod(counts) > _MOST_PHASES or not self.is_dense(whole):
+            return [] if whole is None else [whole]
+        terms: list[Term] = []
+        for residues in itertools.product(*map(range, counts)):
+            turns = tuple(
+                a if c == 1 else Var(f"{a.name}_t", -(-(a.extent - b) // c))
+                for a, b, c in zip(axes, residues, counts, strict=True)
+            )
+            if any(t.extent <= 0 for t in turns):
+                continue
+            element = tuple(as_index(t) * c + b for t, b, c in zip(turns, residues, counts, strict=True))
+            term = self._term(read, gradient, turns, element, invert(read.indices, element, domain))
+            terms.append(term or Term(turns, element, literal(0, self.tensors[read.tensor].dtype)))
+        return terms
+
+    def _term(
+        self, read: Read, gradient: Expr, axes: tuple[Var, ...], element: tuple[Index, ...], inverse: Inverse
+    ) -> Term | None:
+        """Return the gradient of a read at the iterations found for an element; None where there are none."""
+        here = Read(read.tensor, element)
+        body = substitute_expr(rebuild(gradient, lambda node: here if node == read else node), inverse.values)
+        conditions, core = split(body)
+        asked = [
+            *inverse.guards,
+            *self._beyond_bounds(read, inverse),
+            *(g for c in conditions if isinstance(c, InRange) for g in c.guards),
+        ]
+        pinned = {
+            v: as_index(0) for v in inverse.free for g in asked if g.index == as_index(v) and (g.low, g.high) == (0, 1)
+        }
+        guards = [Guard(substitute(g.index, pinned), g.low, g.high) for g in asked]
+        if inverse.empty or not all(map(_possible, guards)):
+            return None
+        tests: list[Expr] = [self._match(i, v, inverse.values) for i, v in inverse.matches]
+        tests += [c for c in conditions if not isinstance(c, InRange)]
+        core, *tests = (substitute_expr(e, pinned) for e in (core, *tests))
+        free = tuple(v for v in inverse.free if v not in pinned)
+        found = solve_congruences(Summand(core, tuple(tests), tuple(guards), free))
+        core, *tests = (bounded(e, self.tensors) for e in (found.core, *found.tests))
+        body = attach(tests, [g for g in found.guards if not g.always], core, self.dtype(core))
+        return self._counted(Term(axes, element, body, found.free))
+
+    def _beyond_bounds(self, read: Read, inverse: Inverse) -> list[Guard]:
+        """Return the guards of a read that ask for more than an element of the tensor, which there is."""
+        shape = self.tensors[read.tensor].shape
+        own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
+        return [Guard(substitute(g.index, inverse.values), g.low, g.high) for g in read.guards if g not in own]
+
+    def _counted(self, term: Term) -> Term:
+        """Replace the sum over variables that the body does not depend on by a factor."""
+        used = expr_variables(term.body)
+        times = prod(v.extent for v in term.free if v not in used)
+        if times == 1:
+            return term
+        body = multiply(literal(times, self.dtype(term.body)), term.body)
+        return evolve(term, body=body, free=tuple(v for v in term.free if v in used))
+
+    def _match(self, indirect: Indirect, value: Index, values: Mapping[Var, Index]) -> Expr:
+        """Return the condition that an element of an integer tensor names a place; negative ones count from the end."""
+        dtype = self.tensors[indirect.tensor].dtype
+        element = bounded(Read(indirect.tensor, tuple(substitute(i, values) for i in indirect.indices)), self.tensors)
+        place = Call("eq", (element, IndexValue(substitute(value, values), dtype)))
+        if not indirect.wraps:
+            return place
+        return Call(
+            "or", (place, Call("eq", (element, IndexValue(substitute(value, values) - indirect.extent, dtype))))
+        )
+
+    def _finish(self, given: Mapping[str, str], found: Mapping[str, str]) -> Adjoint:
+        """Keep what the gradients need, with statements of the original program for what lies inside it."""
+        original = self.program
+        everything = [*(s for s in original.statements if s.target not in original.outputs), *self.statements]
+        wanted, kept = set(found), []
+        for statement in reversed(everything):
+            if statement.target in wanted:
+                kept.append(statement)
+                wanted |= _tensors_read(statement.body)
+        kept.reverse()
+        inputs = tuple(t for t in (*original.inputs, *original.outputs, *given) if t in wanted)
+        tables = {t: v for t, v in original.constants.items() if t in wanted}
+        made = {s.target for s in kept}
+        tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
+        return Adjoint(
+            Program(tensors, inputs, tuple(found), tuple(kept), tables),
+            {n: r for n, r in given.items() if n in inputs},
+            found,
+        )
+
+
+def _possible(guard: Guard) -> bool:
+    low, high = guard.index.bounds()
+    return high >= guard.low and low < guard.high
+
+
+def _is_light(expr: Expr) -> bool:
+    """Whether an expression is worth computing wherever it is read: an element, perhaps times a constant."""
+    if isinstance(expr, (Read, Const)):
+        return True
+    return (
+        isinstance(expr, Call)
+        and expr.fn in ("neg", "mul", "div")
+        and all(_is_light(a) for a in expr.args)
+        and (sum(isinstance(a, Read) for a in walk(expr)) <= 1)
+    )
+
+
+def _tensors_read(expr: Expr) -> set[str]:
+    found: set[str] = set()
+    for node in walk(expr):
+        indices: Iterable[Index] = ()
+        if isinstance(node, Read):
+            found.add(node.tensor)
+            indices = (*node.indices, *(g.index for g in node.guards))
+        elif isinstance(node, InRange):
+            indices = (g.index for g in node.guards)
+        elif isinstance(node, IndexValue):
+            indices = (node.index,)
+        found.update(i.tensor for index in indices for i in indirects(index))
+    return found

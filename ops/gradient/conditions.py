@@ -1,0 +1,141 @@
+"""Conditions of a gradient's terms: taken out of an expression, and put back where they cost least.
+
+A term is zero wherever a condition fails. A guard of a read that is 0 outside says the same for a product, so it needs
+no test of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import evolve
+
+from ...ir import Call, Cast, Const, DType, Expr, Guard, InRange, Read, TensorType, Var, expr_variables, rebuild
+from .derivatives import multiply, negate
+
+#: Functions that are finite for finite operands: a product with one of them is zero where the other factor is.
+_TAME = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "select",
+        "min",
+        "max",
+        "abs",
+        "sign",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+    }
+)
+
+
+def split(expr: Expr) -> tuple[list[Expr], Expr]:
+    """Return the conditions without which an expression is zero, and the expression where they hold."""
+    if isinstance(expr, Call) and expr.fn == "select" and _is_zero(expr.args[2]):
+        inner, core = split(expr.args[1])
+        return [*_conjuncts(expr.args[0]), *inner], core
+    if isinstance(expr, Call) and expr.fn == "mul":
+        (left, a), (right, b) = map(split, expr.args)
+        return [*left, *right], Call("mul", (a, b)) if left or right else expr
+    if isinstance(expr, Call) and expr.fn == "div":
+        found, a = split(expr.args[0])
+        return found, Call("div", (a, expr.args[1])) if found else expr
+    if isinstance(expr, Call) and expr.fn == "neg":
+        found, a = split(expr.args[0])
+        return found, Call("neg", (a,)) if found else expr
+    return [], expr
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    if isinstance(condition, Call) and condition.fn == "and":
+        return [part for arg in condition.args for part in _conjuncts(arg)]
+    return [condition]
+
+
+def attach(conditions: Sequence[Expr], guards: Sequence[Guard], core: Expr, dtype: DType) -> Expr:
+    """Return the expression where all conditions hold, zero elsewhere."""
+    left = tuple(g for g in dict.fromkeys(guards) if not vanishes(core, g))
+    tests: list[Expr] = ([InRange(left)] if left else []) + list(dict.fromkeys(conditions))
+    if not tests:
+        return core
+    test = tests[0]
+    for other in tests[1:]:
+        test = Call("and", (test, other))
+    return Call("select", (test, core, Const(0.0 if dtype.is_float else 0, dtype)))
+
+
+def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Expr] | None]:
+    """Split a product into what depends on summed variables, and a function that applies the other factors to its sum."""
+    if not isinstance(expr, Call) or expr.fn not in ("mul", "div", "neg"):
+        return expr, None
+    first = expr.args[0]
+    if expr.fn == "neg":
+        inner, outer = hoist(first, summed)
+        return inner, lambda total: negate(total if outer is None else outer(total))
+    last = expr.args[1]
+    if expr.fn == "mul" and not expr_variables(first) & summed:
+        inner, outer = hoist(last, summed)
+        return inner, lambda total: multiply(first, total if outer is None else outer(total))
+    inner, outer = hoist(first, summed)
+    if not expr_variables(last) & summed:
+        return inner, lambda total: Call(expr.fn, (total if outer is None else outer(total), last))
+    other, outside = hoist(last, summed) if expr.fn == "mul" else (last, None)
+    if outer is None and outside is None:
+        return expr, None
+    rest = Call(expr.fn, (inner, other))
+    return rest, lambda total: _both(outer, outside, total)
+
+
+def _both(first: Callable[[Expr], Expr] | None, second: Callable[[Expr], Expr] | None, total: Expr) -> Expr:
+    total = total if first is None else first(total)
+    return total if second is None else second(total)
+
+
+def vanishes(expr: Expr, guard: Guard) -> bool:
+    """Whether an expression is zero wherever a guard fails, because an element it reads is."""
+    if isinstance(expr, Read):
+        return expr.fill == 0 and guard in expr.guards
+    if isinstance(expr, Cast):
+        return vanishes(expr.arg, guard)
+    if not isinstance(expr, Call):
+        return False
+    if expr.fn == "neg":
+        return vanishes(expr.args[0], guard)
+    if expr.fn in ("add", "sub"):
+        return all(vanishes(a, guard) for a in expr.args)
+    if expr.fn == "mul":
+        return any(vanishes(a, guard) and _is_tame(b) for a, b in (expr.args, expr.args[::-1]))
+    return False
+
+
+def bounded(expr: Expr, tensors: Mapping[str, TensorType]) -> Expr:
+    """Give every read the guards that its indices need to stay in bounds."""
+
+    def leaf(node: Expr) -> Expr:
+        if not isinstance(node, Read):
+            return node
+        needed = (Guard(i, 0, n) for i, n in zip(node.indices, tensors[node.tensor].shape, strict=True))
+        guards = tuple(dict.fromkeys([*node.guards, *(g for g in needed if not g.always)]))
+        return node if guards == node.guards else evolve(node, guards=guards, fill=node.fill if node.guards else 0.0)
+
+    return rebuild(expr, leaf)
+
+
+def _is_tame(expr: Expr) -> bool:
+    if isinstance(expr, Call):
+        return expr.fn in _TAME and all(map(_is_tame, expr.args))
+    return _is_tame(expr.arg) if isinstance(expr, Cast) else True
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value == 0

@@ -1,0 +1,266 @@
+"""From a program back to a declaration: the text of an operation at fixed shapes, in the language of `.cuts` files.
+
+What a pass or a derivation made as statements becomes an operation like any other: it prints, parses back to an equal
+program, and goes through the same lowering as the declarations that people write.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from ...ir import (
+    Atom,
+    Call,
+    Cast,
+    Clamp,
+    Const,
+    DType,
+    Expr,
+    FloorDiv,
+    Guard,
+    Index,
+    IndexValue,
+    Indirect,
+    InRange,
+    Mod,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    dtype_of,
+)
+from ..language import BUILTINS, RESERVED
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "and": "and", "or": "or",
+}  # fmt: skip
+_WORDS = frozenset(
+    {
+        "if",
+        "else",
+        "for",
+        "and",
+        "or",
+        "not",
+        "outside",
+        "in",
+        "out",
+        "temp",
+        "attr",
+        "let",
+        "table",
+        "require",
+        "type",
+        "each",
+        "when",
+    }
+)
+
+
+def declare(name: str, summary: str, program: Program) -> str:
+    """Return the text of an operation that means a program."""
+    return _Writer(program).text(name, summary)
+
+
+class _Writer:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names = _safe_names(program.tensors)
+        self.types = program.tensors
+
+    def text(self, name: str, summary: str) -> str:
+        program = self.program
+        temps = [t for t in dict.fromkeys(s.target for s in program.statements) if t not in program.outputs]
+        lines = [f"in {', '.join(map(self._tensor, program.inputs))}"] if program.inputs else []
+        lines += [
+            f"table {self.names[t]}: {self.types[t].dtype} = {_rows(v, self.types[t].shape)}"
+            for t, v in program.constants.items()
+        ]
+        lines += [f"temp {', '.join(map(self._tensor, temps))}"] if temps else []
+        lines += [f"out {', '.join(map(self._tensor, program.outputs))}"]
+        lines += [_StatementWriter(self, s).text() for s in program.statements]
+        return "\n".join([f'op {name} "{summary}" {{', *(f"  {line}" for line in lines), "}", ""])
+
+    def _tensor(self, tensor: str) -> str:
+        type_ = self.types[tensor]
+        return f"{self.names[tensor]}: {type_.dtype}[{', '.join(map(str, type_.shape))}]"
+
+
+class _StatementWriter:
+    """Writes one statement; axes are `i0, i1, ...`, reduced axes `r0, r1, ...`."""
+
+    def __init__(self, writer: _Writer, statement: Statement) -> None:
+        self.writer, self.statement = writer, statement
+        self.vars: dict[Var, str] = {v: f"i{n}" for n, v in enumerate(statement.axes)}
+        self.vars |= {v: f"r{n}" for n, v in enumerate(statement.reduce)}
+
+    def text(self) -> str:
+        statement = self.statement
+        shape = self.writer.types[statement.target].shape
+        left = f"{self.writer.names[statement.target]}[{', '.join(self.index(w) for w in statement.write)}]"
+        bound = {
+            v
+            for w, n in zip(statement.write, shape, strict=True)
+            for v in statement.axes
+            if w == as_index(v) and v.extent == n
+        }
+        rest = [f"{self.vars[v]} < {v.extent}" for v in statement.axes if v not in bound]
+        dtype = self.writer.types[statement.target].dtype
+        body = self.expr(statement.body, None if statement.combine else dtype)
+        if statement.combine:
+            binders = ", ".join(f"{self.vars[v]} < {v.extent}" for v in statement.reduce)
+            body = f"{statement.combine}[{binders}] {_wrapped(body)}"
+        return f"{left} = {_unwrapped(body)}" + (f" for {', '.join(rest)}" if rest else "")
+
+    # ---- indices
+
+    def index(self, index: Index) -> str:
+        parts: list[str] = []
+        for atom, factor in sorted(index.terms, key=lambda term: term[1] < 0):
+            text = self._atom(atom) if abs(factor) == 1 else f"{abs(factor)} * {self._atom(atom)}"
+            parts.append(
+                text
+                if factor > 0 and not parts
+                else f"-{text}"
+                if not parts
+                else f"{'+' if factor > 0 else '-'} {text}"
+            )
+        if index.const or not parts:
+            parts.append(str(index.const) if not parts else f"{'+' if index.const > 0 else '-'} {abs(index.const)}")
+        return " ".join(parts)
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Var):
+            return self.vars[atom]
+        if isinstance(atom, (FloorDiv, Mod)):
+            return f"(({self.index(atom.num)}) {'//' if isinstance(atom, FloorDiv) else '%'} {atom.den})"
+        if isinstance(atom, Clamp):
+            return f"clamp({self.index(atom.arg)}, {atom.low}, {atom.high})"
+        assert isinstance(atom, Indirect)
+        return f"index({self._element(atom)}, {atom.extent})"
+
+    def _element(self, read: Read | Indirect) -> str:
+        return f"{self.writer.names[read.tensor]}[{', '.join(map(self._subscript, read.indices))}]"
+
+    def _subscript(self, index: Index) -> str:
+        """Return an index that stands as a subscript, where an element of an integer tensor may stand alone."""
+        (atom, factor), *rest = index.terms or ((None, 0),)
+        alone = isinstance(atom, Indirect) and factor == 1 and not rest and not index.const
+        return self._element(atom) if alone and isinstance(atom, Indirect) else self.index(index)
+
+    def _guard(self, guard: Guard) -> str:
+        low, high = guard.index.bounds()
+        text = self.index(guard.index)
+        if guard.high == guard.low + 1:
+            return f"{text} == {guard.low}"
+        parts = ([f"{text} >= {guard.low}"] if low < guard.low else []) + (
+            [f"{text} < {guard.high}"] if high >= guard.high else []
+        )
+        return " and ".join(parts) or "true"
+
+    def _guards(self, guards: Iterable[Guard]) -> str:
+        return f"({' and '.join(map(self._guard, guards))})"
+
+    # ---- expressions
+
+    def expr(self, expr: Expr, dtype: DType | None = None) -> str:
+        """Return an expression; a literal is bare where its type follows from `dtype`, the type expected here."""
+        if isinstance(expr, Const):
+            text = _number(expr.value)
+            return text if dtype is expr.dtype or expr.dtype is DType.BOOL else f"{expr.dtype}({text})"
+        if isinstance(expr, IndexValue):
+            return f"{expr.dtype}({self.index(expr.index)})"
+        if isinstance(expr, InRange):
+            return self._guards(expr.guards)
+        if isinstance(expr, Cast):
+            return f"{expr.dtype}({self.expr(expr.arg)})"
+        if isinstance(expr, Read):
+            return self._read(expr)
+        return self._call(expr, dtype)
+
+    def _read(self, read: Read) -> str:
+        shape = self.writer.types[read.tensor].shape
+        own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
+        text = self._element(read)
+        inside = all(g.always for g in own) or not shape
+        extra = [g for g in read.guards if g not in own]
+        text = text if inside else f"{text} outside {_number(read.fill)}"
+        if not extra:
+            return text
+        fill = self.expr(Const(read.fill, self.writer.types[read.tensor].dtype))
+        return f"({text} if {self._guards(extra)} else {fill})"
+
+    def _call(self, expr: Call, dtype: DType | None) -> str:
+        known = next((dtype_of(a, self.writer.types) for a in expr.args if not isinstance(a, Const)), None)
+        if expr.fn == "select":
+            test, then, other = expr.args
+            inner = known = next(
+                (dtype_of(a, self.writer.types) for a in (then, other) if not isinstance(a, Const)), None
+            )
+            return f"({self.expr(then, inner)} if {self.expr(test)} else {self.expr(other, known)})"
+        args = [self.expr(a, known) for a in expr.args]
+        if expr.fn in _INFIX:
+            return f"({args[0]} {_INFIX[expr.fn]} {args[1]})"
+        if expr.fn == "neg":
+            return f"(-{args[0]})"
+        if expr.fn == "not":
+            return f"(not {args[0]})"
+        return f"{expr.fn}({', '.join(args)})"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)
+
+
+def _wrapped(text: str) -> str:
+    return text if text.startswith("(") and _unwrapped(text) != text else f"({text})"
+
+
+def _unwrapped(text: str) -> str:
+    """Drop parentheses around the whole."""
+    if not text.startswith("("):
+        return text
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return text[1:-1] if position == len(text) - 1 else text
+    return text
+
+
+def _rows(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
+    if not shape:
+        return _number(values[0])
+    step = math.prod(shape[1:])
+    return f"[{', '.join(_rows(values[n * step : (n + 1) * step], shape[1:]) for n in range(shape[0]))}]"
+
+
+def _safe_names(tensors: Mapping[str, TensorType]) -> dict[str, str]:
+    """Return a name for each tensor that means nothing else in the language."""
+    found: dict[str, str] = {}
+    for tensor in tensors:
+        name = re.sub(r"[^A-Za-z0-9_]", "_", tensor)
+        name = name if re.match(r"[A-Za-z_]", name) else f"t_{name}"
+        while (
+            name in found.values()
+            or name in RESERVED
+            or name in _WORDS
+            or name in BUILTINS
+            or re.fullmatch(r"[ir]\d+", name)
+        ):
+            name += "_"
+        found[tensor] = name
+    return found

@@ -1,0 +1,227 @@
+"""Derivatives of the scalar functions of `ir/functions.py`, and reverse accumulation over one expression.
+
+Conventions, chosen so that exactly one operand gets the gradient:
+
+* `max` and `min`: at a tie a literal wins over a tensor (the gradient of `relu` at 0 is 0), else the first operand;
+* `abs` has the gradient 0 at 0; `sign floor ceil trunc round` have the gradient 0 everywhere;
+* `floormod` and `fmod` are differentiated between their jumps;
+* conditions and integers have no gradient: nothing flows through comparisons, `select`'s test, or a conversion to an
+  integer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from ...ir import Call, Cast, Const, DType, Expr, Read, TensorType, dtype_of
+
+#: Gradient of a function with respect to each operand: from the operands, the result and the gradient of the result;
+#: None is zero.
+Rule = Callable[[Sequence[Expr], Expr, Expr, DType], tuple[Expr | None, ...]]
+
+
+def literal(value: float, dtype: DType) -> Const:
+    """Return a number of an element type."""
+    return Const(float(value) if dtype.is_float else int(value), dtype)
+
+
+def _is(expr: Expr, value: float) -> bool:
+    return isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value == value
+
+
+def negate(a: Expr) -> Expr:
+    """Return `-a`, simplified."""
+    if isinstance(a, Const):
+        return Const(-a.value, a.dtype)
+    if isinstance(a, Call) and a.fn == "neg":
+        return a.args[0]
+    return Call("neg", (a,))
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """Return `a * b`, simplified; signs move outwards."""
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(a.value * b.value, a.dtype)
+    for one, other in ((a, b), (b, a)):
+        if _is(one, 1):
+            return other
+        if _is(one, -1):
+            return negate(other)
+    if isinstance(a, Call) and a.fn == "neg":
+        return negate(multiply(a.args[0], b))
+    if isinstance(b, Call) and b.fn == "neg":
+        return negate(multiply(a, b.args[0]))
+    return Call("mul", (a, b))
+
+
+def add(a: Expr, b: Expr, dtype: DType) -> Expr:
+    """Return `a + b`, simplified."""
+    if isinstance(a, Call) and isinstance(b, Call) and a.fn == b.fn == "neg":
+        return negate(add(a.args[0], b.args[0], dtype))
+    if _sorted(a) == _sorted(b):
+        return multiply(literal(2, dtype), a)
+    if isinstance(b, Call) and b.fn == "neg":
+        return Call("sub", (a, b.args[0]))
+    if isinstance(a, Call) and a.fn == "neg":
+        return Call("sub", (b, a.args[0]))
+    return Call("add", (a, b))
+
+
+def _sorted(expr: Expr) -> Expr:
+    """Return a product with its factors in a fixed order."""
+    if not isinstance(expr, Call) or expr.fn != "mul":
+        return expr
+    return Call("mul", tuple(sorted(map(_sorted, expr.args), key=repr)))
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    return negate(_divide(a.args[0], b)) if isinstance(a, Call) and a.fn == "neg" else Call("div", (a, b))
+
+
+def _call(fn: str, *args: Expr) -> Expr:
+    return Call(fn, args)
+
+
+def _extremum(better: str) -> Rule:
+    """Rule of `max` (better `ge`) or `min` (`le`)."""
+
+    def rule(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+        strict = isinstance(args[1], Const)
+        first = _call(better.replace("e", "t") if strict else better, *args)
+        zero = literal(0, dtype)
+        return _call("select", first, seed, zero), _call("select", first, zero, seed)
+
+    return rule
+
+
+def _unary(derivative: Callable[[Expr, Expr, DType], Expr]) -> Rule:
+    """Rule of a function of one operand, from its derivative as a factor of the operand and the result."""
+    return lambda args, y, seed, dtype: (multiply(seed, derivative(args[0], y, dtype)),)
+
+
+def _quotient(divisor: Callable[[Expr, Expr, DType], Expr]) -> Rule:
+    """Rule of a function whose derivative is 1 over something."""
+    return lambda args, y, seed, dtype: (_divide(seed, divisor(args[0], y, dtype)),)
+
+
+def _square(x: Expr) -> Expr:
+    return _call("mul", x, x)
+
+
+def _power(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    base, exponent = args
+    if isinstance(exponent, Const):
+        lower = base if exponent.value == 2 else _call("pow", base, literal(exponent.value - 1, dtype))
+        factor = literal(1, dtype) if exponent.value == 1 else multiply(literal(exponent.value, dtype), lower)
+        return multiply(seed, factor), None
+    lower = _call("pow", base, _call("sub", exponent, literal(1, dtype)))
+    log = _call("select", _call("eq", base, literal(0, dtype)), literal(0, dtype), _call("log", base))
+    return multiply(seed, multiply(exponent, lower)), multiply(seed, multiply(y, log))
+
+
+def _select(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    zero = literal(0, dtype)
+    return None, _call("select", args[0], seed, zero), _call("select", args[0], zero, seed)
+
+
+def _product(args: Sequence[Expr], _: Expr, seed: Expr, __: DType) -> tuple[Expr | None, ...]:
+    # The gradient takes the place of the operand, so that rows stay on the left of a contraction (see the manual).
+    return multiply(seed, args[1]), multiply(args[0], seed)
+
+
+def _quotient_of_two(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
+    return _divide(seed, args[1]), negate(_divide(multiply(seed, y), args[1]))
+
+
+def _remainder(fn: str) -> Rule:
+    def rule(args: Sequence[Expr], _: Expr, seed: Expr, __: DType) -> tuple[Expr | None, ...]:
+        return seed, negate(multiply(seed, _call(fn, _call("div", *args))))
+
+    return rule
+
+
+def _nothing(arity: int) -> Rule:
+    return lambda *_: (None,) * arity
+
+
+def _plus(value: float, x: Expr, dtype: DType) -> Expr:
+    return _call("add", literal(value, dtype), x)
+
+
+def _minus(value: float, x: Expr, dtype: DType) -> Expr:
+    return _call("sub", literal(value, dtype), x)
+
+
+RULES: Mapping[str, Rule] = {
+    "add": lambda args, y, seed, _: (seed, seed),
+    "sub": lambda args, y, seed, _: (seed, negate(seed)),
+    "mul": _product,
+    "div": _quotient_of_two,
+    "neg": lambda args, y, seed, _: (negate(seed),),
+    "pow": _power,
+    "min": _extremum("le"),
+    "max": _extremum("ge"),
+    "select": _select,
+    "floormod": _remainder("floor"),
+    "fmod": _remainder("trunc"),
+    "abs": _unary(lambda x, y, t: _call("sign", x)),
+    "exp": _unary(lambda x, y, t: y),
+    "log": _quotient(lambda x, y, t: x),
+    "sqrt": _quotient(lambda x, y, t: multiply(literal(2, t), y)),
+    "rsqrt": _unary(lambda x, y, t: multiply(literal(-0.5, t), _call("mul", y, _square(y)))),
+    "sin": _unary(lambda x, y, t: _call("cos", x)),
+    "cos": _unary(lambda x, y, t: negate(_call("sin", x))),
+    "tan": _unary(lambda x, y, t: _plus(1, _square(y), t)),
+    "asin": _unary(lambda x, y, t: _call("rsqrt", _minus(1, _square(x), t))),
+    "acos": _unary(lambda x, y, t: negate(_call("rsqrt", _minus(1, _square(x), t)))),
+    "atan": _quotient(lambda x, y, t: _plus(1, _square(x), t)),
+    "sinh": _unary(lambda x, y, t: _call("cosh", x)),
+    "cosh": _unary(lambda x, y, t: _call("sinh", x)),
+    "tanh": _unary(lambda x, y, t: _minus(1, _square(y), t)),
+    "asinh": _unary(lambda x, y, t: _call("rsqrt", _plus(1, _square(x), t))),
+    "acosh": _unary(lambda x, y, t: _call("rsqrt", _plus(-1, _square(x), t))),
+    "atanh": _quotient(lambda x, y, t: _minus(1, _square(x), t)),
+    "erf": _unary(lambda x, y, t: multiply(literal(2 / math.sqrt(math.pi), t), _call("exp", negate(_square(x))))),
+    **dict.fromkeys(("sign", "floor", "ceil", "trunc", "round"), _nothing(1)),
+}
+
+
+def differentiate(
+    body: Expr, seed: Expr, tensors: Mapping[str, TensorType], value: Expr | None = None
+) -> dict[Read, Expr]:
+    """Return the gradient that each float read of an expression gets when the expression's is `seed`.
+
+    `value` is a cheaper way to get the expression's own value, as where it has been stored.
+    """
+    found: dict[Read, Expr] = {}
+
+    def down(expr: Expr, seed: Expr, value: Expr) -> None:
+        if isinstance(seed, Const) and seed.value == 0:
+            return
+        if isinstance(expr, Read):
+            if tensors[expr.tensor].dtype.is_float:
+                found[expr] = add(found[expr], seed, tensors[expr.tensor].dtype) if expr in found else seed
+        elif isinstance(expr, Cast):
+            inner = dtype_of(expr.arg, tensors)
+            if inner.is_float and expr.dtype.is_float:
+                down(expr.arg, seed if inner is expr.dtype else Cast(inner, seed), expr.arg)
+        elif isinstance(expr, Call) and expr.fn in RULES:
+            dtype = dtype_of(expr, tensors)
+            if not dtype.is_float:
+                return
+            for arg, part in zip(expr.args, RULES[expr.fn](expr.args, value, seed, dtype), strict=True):
+                if part is not None and _may_vary(arg, tensors):
+                    down(arg, part, arg)
+
+    down(body, seed, body if value is None else value)
+    return found
+
+
+def _may_vary(expr: Expr, tensors: Mapping[str, TensorType]) -> bool:
+    """Whether an operand holds a float read, so that its gradient is wanted."""
+    if isinstance(expr, Read):
+        return tensors[expr.tensor].dtype.is_float
+    if isinstance(expr, Call):
+        return any(_may_vary(a, tensors) for a in expr.args)
+    return isinstance(expr, Cast) and _may_vary(expr.arg, tensors)

@@ -1,0 +1,80 @@
+"""Mixed-radix sums: an index told apart into digits, and a base put together from its digits.
+
+`7*a + b` with `b < 7` has the digits a and b, `(base // d) % m` is a digit of its base; reshapes, splits and strides
+are made of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd, prod
+
+from attrs import frozen
+
+from ...ir import Atom, FloorDiv, Guard, Index, Mod, Var, as_index, floordiv, modulo
+
+
+@frozen
+class Digit:
+    """`(base // weight) % size` has a value; without a size, all that is left of the base."""
+
+    weight: int
+    size: int
+    value: Index
+
+    def of(self, base: Index) -> Index:
+        """Return the digit of a base."""
+        quotient = floordiv(base, self.weight)
+        return modulo(quotient, self.size) if self.size else quotient
+
+
+def digit_of(atom: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
+    """Return the base that an atom is a digit of, and the digit."""
+    if isinstance(atom, FloorDiv):
+        return atom.num, Digit(atom.den, 0, value)
+    inner = atom.num
+    if (
+        len(inner.terms) == 1
+        and inner.const == 0
+        and inner.terms[0][1] == 1
+        and isinstance(inner.terms[0][0], FloorDiv)
+    ):
+        quotient = inner.terms[0][0]
+        return quotient.num, Digit(quotient.den, atom.den, value)
+    return inner, Digit(1, atom.den, value)
+
+
+def left_over(var: Var, terms: Mapping[Atom, int]) -> tuple[int, int, str]:
+    """Return how many values of the other variables remain where a sum is solved for one of them; then, how short it
+    is.
+    """
+    others = [(v, f) for v, f in terms.items() if v != var and isinstance(v, Var)]
+    step = max((abs(terms[var]) // gcd(terms[var], f) for _, f in others), default=1)
+    return -(-prod(v.extent for v, _ in others) // step), -var.extent, var.name
+
+
+def digits_of(left: Index, right: Index) -> tuple[list[tuple[Atom, Index]], list[Guard]] | None:
+    """Solve a mixed-radix sum, whose atoms are told from its value one by one; None for any other sum."""
+    rest = right - left.const
+    terms: list[tuple[Atom, int, int, bool]] = []
+    for atom, factor in left.terms:
+        low, high = atom.bounds()
+        if low != 0:
+            return None
+        # A negative factor runs the atom backwards: f*a = f*(s-1) + |f|*(s-1-a).
+        rest = rest - (factor * high if factor < 0 else 0)
+        terms.append((atom, abs(factor), high + 1, factor < 0))
+    terms.sort(key=lambda term: -term[1])
+    spans = [1]
+    for _, factor, size, _ in reversed(terms):
+        if factor < spans[0]:
+            return None
+        spans.insert(0, spans[0] + factor * (size - 1))
+    guards = [Guard(rest, 0, spans[0])]
+    parts: list[tuple[Atom, Index]] = []
+    for (atom, factor, size, backwards), span in zip(terms, spans[1:], strict=True):
+        digit = floordiv(rest, factor)
+        rest = modulo(rest, factor)
+        guards.append(Guard(rest, 0, span))
+        parts.append((atom, (as_index(size - 1) - digit) if backwards else digit))
+    return parts, guards

@@ -1,0 +1,138 @@
+"""Gradients as sums of terms: collected from all readers of a tensor, joined where that saves work, and written as
+statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce as fold
+
+from attrs import define, evolve, field, frozen
+
+from ...ir import (
+    DType,
+    Expr,
+    Index,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    dtype_of,
+    expr_variables,
+    substitute_expr,
+)
+from ..language import AxisClass, canonicalise, classify_axes, is_complex, unused_name
+from .conditions import hoist
+from .derivatives import add
+
+
+@frozen
+class Term:
+    """A part of a gradient: at `element`, for all `axes`, the sum of `body` over `free`."""
+
+    axes: tuple[Var, ...]
+    element: tuple[Index, ...]
+    body: Expr
+    free: tuple[Var, ...] = ()
+
+
+@define
+class Sums:
+    """A program being extended by statements that add terms up."""
+
+    program: Program
+    tensors: dict[str, TensorType] = field(factory=dict)
+    statements: list[Statement] = field(factory=list)
+
+    def axes_of(self, tensor: str) -> tuple[Var, ...]:
+        """Return variables for the dims of a tensor, with names that no declaration can give."""
+        return tuple(Var(f".{n}", extent) for n, extent in enumerate(self.tensors[tensor].shape))
+
+    def is_whole(self, tensor: str, term: Term) -> bool:
+        return term.element == tuple(map(as_index, self.axes_of(tensor)))
+
+    def define(self, name: str, tensor: str, terms: Sequence[Term]) -> None:
+        """Emit statements that add terms up."""
+        axes = self.axes_of(tensor)
+        element = tuple(map(as_index, axes))
+        self.tensors[name] = self.tensors[tensor]
+        pieces = [t for t in terms if not self.is_whole(tensor, t)]
+        whole = self._joined([t for t in terms if self.is_whole(tensor, t)])
+        if not whole:
+            self._emit_pieces(name, pieces)
+            return
+        values = [self._value(name, term, alone=not pieces and len(whole) == 1) for term in whole]
+        if pieces:
+            part = self.temporary(f"{name}_part", self.tensors[tensor])
+            self._emit_pieces(part, pieces)
+            values.append(Read(part, element))
+        if len(whole) == 1 and not pieces and whole[0].free and values[0] is whole[0].body:
+            self._emit(name, axes, element, whole[0].body, whole[0].free)
+            return
+        dtype = self.tensors[tensor].dtype
+        self._emit(name, axes, element, fold(lambda a, b: add(a, b, dtype), values))
+
+    def _joined(self, terms: Sequence[Term]) -> list[Term]:
+        """Add up terms that are summed over equal ranges, unless one is a contraction, which stands best alone."""
+        found: list[Term] = []
+        for term in terms:
+            for number, other in enumerate(found):
+                alike = [v.extent for v in other.free] == [v.extent for v in term.free]
+                if alike and not self.contracts(term) and not self.contracts(other):
+                    renamed = substitute_expr(term.body, dict(zip(term.free, other.free, strict=True)))
+                    dtype = self.dtype(term.body)
+                    found[number] = evolve(other, body=add(other.body, renamed, dtype))
+                    break
+            else:
+                found.append(term)
+        return found
+
+    def _value(self, name: str, term: Term, alone: bool) -> Expr:
+        """Return a term as an expression; a sum becomes a temporary over the axes it depends on; fixed factors stay
+        outside.
+        """
+        if not term.free:
+            return term.body
+        moving, fixed = hoist(term.body, frozenset(term.free))
+        used = tuple(a for a in term.axes if a in expr_variables(moving) and a.extent > 1)
+        if alone and fixed is None and len(used) == sum(a.extent > 1 for a in term.axes):
+            return term.body
+        element = tuple(map(as_index, used))
+        part = self.temporary(f"{name}_sum", TensorType(self.dtype(moving), tuple(a.extent for a in used)))
+        self._emit(part, used, element, moving, term.free)
+        return Read(part, element) if fixed is None else fixed(Read(part, element))
+
+    def _emit_pieces(self, name: str, pieces: Sequence[Term]) -> None:
+        for piece in pieces:
+            self._emit(name, piece.axes, piece.element, piece.body, piece.free)
+
+    def _emit(
+        self, name: str, axes: tuple[Var, ...], element: tuple[Index, ...], body: Expr, free: tuple[Var, ...] = ()
+    ) -> None:
+        axes = tuple(a for a in axes if a.extent > 1)
+        self.statements.append(Statement(name, axes, element, body, free, "sum" if free else None))
+
+    def contracts(self, term: Term) -> bool:
+        return bool(term.free) and is_complex(
+            Statement("", term.axes, term.element, term.body, term.free, "sum"), self.program.constants
+        )
+
+    def is_dense(self, term: Term) -> bool:
+        """Whether a term is a matrix product, so that work outgrows data in both directions."""
+        statement = canonicalise(Statement("", term.axes, term.element, term.body, term.free, "sum"))
+        return self.contracts(term) and {AxisClass.M, AxisClass.N} <= set(
+            classify_axes(statement, self.program.constants).values()
+        )
+
+    def dtype(self, expr: Expr) -> DType:
+        return dtype_of(expr, self.tensors)
+
+    def fresh(self, name: str) -> str:
+        return unused_name(name, self.tensors)
+
+    def temporary(self, name: str, type_: TensorType) -> str:
+        name = self.fresh(name)
+        self.tensors[name] = type_
+        return name

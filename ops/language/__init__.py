@@ -1,0 +1,32 @@
+"""From the text of a declaration to the program of an operation at given shapes: syntax, checks, binding, inference."""
+
+from . import syntax
+from .builtins import BUILTINS
+from .canonical import canonicalise, live_statements, unused_name
+from .check_expressions import RESERVED, children
+from .classify import AxisClass, classify_axes, is_complex
+from .inference import Instances, builtin_instances, default_inference
+from .instantiate import Instance, OpDecl
+from .printer import print_expression, print_item
+from .registry import Registry
+
+__all__ = [
+    "BUILTINS",
+    "RESERVED",
+    "AxisClass",
+    "Instance",
+    "Instances",
+    "OpDecl",
+    "Registry",
+    "builtin_instances",
+    "canonicalise",
+    "children",
+    "classify_axes",
+    "default_inference",
+    "is_complex",
+    "live_statements",
+    "print_expression",
+    "print_item",
+    "syntax",
+    "unused_name",
+]

@@ -1,0 +1,193 @@
+"""Assignments: from `target[subscripts] = value` to statements."""
+
+from __future__ import annotations
+
+from ...ir import Index, Read, SpecError, Statement, Var, as_index, indirects, is_affine, reads, variables
+from . import syntax as s
+from .declaration import Declaration
+from .evaluator import Evaluator, located
+from .values import TensorRef, Value, describe, to_expr
+
+
+def assign(evaluator: Evaluator, item: s.Assignment | s.Repetition) -> None:
+    """Emit the statements of an assignment, or of a block of them for each value of its variable in turn."""
+    if isinstance(item, s.Repetition):
+        for number in range(evaluator.size(item.each.bound)):
+            for inner in item.items:
+                evaluator.scope[item.each.name] = number
+                assign(evaluator, inner)
+        evaluator.scope.pop(item.each.name, None)
+        return
+    if item.each is None:
+        _assign(evaluator, item)
+        return
+    for number in range(evaluator.size(item.each.bound)):
+        evaluator.scope[item.each.name] = number
+        _assign(evaluator, item)
+    evaluator.scope.pop(item.each.name, None)
+
+
+def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
+    outer = dict(evaluator.scope)
+    evaluator.variables, evaluator.taken = [], set()
+    for binder in item.binders:
+        evaluator.bind(binder)
+    target, brackets = _target(evaluator, item.target)
+    evaluator.target = target
+    evaluator.position = write = _write(evaluator, target, brackets, item)
+    axes = _axes(write)
+    _check_injective(target, write, [v for v in evaluator.variables if v.extent != 1], item)
+    evaluator.variables = list(axes)
+    if target.type.size and any(v.extent == 0 for v in axes):
+        _leave(evaluator, outer)  # a piece of no elements
+        return
+    first = len(evaluator.statements)
+    with located(item.value.span):
+        body = to_expr(evaluator.element(item.value), target.type.dtype)
+    found = evaluator.arithmetic.dtype(body)
+    if found is not target.type.dtype:
+        raise SpecError(
+            f"'{target.name}' has element type {target.type.dtype}, the value {found}", item.value.span, "convert it"
+        )
+    evaluator.statements.append(Statement(target.name, axes, write, body))
+    _merge(evaluator, first)
+    _leave(evaluator, outer)
+
+
+def _leave(evaluator: Evaluator, outer: dict[str, Value]) -> None:
+    """Forget the names of an assignment."""
+    evaluator.scope.clear()
+    evaluator.scope.update(outer)
+
+
+def _target(evaluator: Evaluator, node: s.Target) -> tuple[TensorRef, tuple[tuple[s.Expression, ...], ...]]:
+    ref, brackets = evaluator.scope[node.name], node.brackets
+    if isinstance(ref, tuple) and brackets:
+        number = evaluator.evaluate(brackets[0][0])
+        if not isinstance(number, int) or not 0 <= number < len(ref):
+            raise SpecError(f"there are {len(ref)} results '{node.name}', found number {describe(number)}", node.span)
+        ref, brackets = ref[number], brackets[1:]
+    if not isinstance(ref, TensorRef) or len(brackets) > 1:
+        raise SpecError(
+            f"'{node.name}' stands for {len(ref) if isinstance(ref, tuple) else 1} tensors",
+            node.span,
+            "name one, as in y[j][n]",
+        )
+    return ref, brackets
+
+
+def _write(
+    evaluator: Evaluator, target: TensorRef, brackets: tuple[tuple[s.Expression, ...], ...], item: s.Assignment
+) -> tuple[Index, ...]:
+    if not brackets:
+        return tuple(as_index(evaluator.new_variable(f"i{n}", size)) for n, size in enumerate(target.type.shape))
+    write: list[Index] = []
+    entries = _align(target, brackets[0])
+    for node, entry in zip(brackets[0], entries, strict=True):
+        inner = node.value if isinstance(node, s.Spread) else node
+        if isinstance(inner, s.Name) and inner.id not in evaluator.scope:
+            _bind_axis(evaluator, inner, isinstance(node, s.Spread), entry)
+        with located(node.span):
+            write.extend(evaluator.as_index(v, 0, target.type) for v in evaluator.items((node,)))
+    if len(write) != len(target.type.shape):
+        raise SpecError(
+            f"{target.type} tensor '{target.name}' needs {len(target.type.shape)} subscripts, found {len(write)}",
+            item.target.span,
+        )
+    nothing = any(v.extent == 0 for v in evaluator.variables)
+    for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
+        low, high = index.bounds()
+        if indirects(index) or (extent and not nothing and not 0 <= low <= high < extent):
+            where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
+            raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
+    return tuple(write)
+
+
+def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:
+    """Different values of the variables write different elements: each has a place of its own, as digits of a number
+    have.
+    """
+    lost = [v.name for v in axes if sum(v in variables(index) for index in write) != 1]
+    for index in write:
+        room = 1
+        for atom, factor in sorted(
+            ((a, abs(f)) for a, f in index.terms if isinstance(a, Var)), key=lambda term: term[1]
+        ):
+            lost += [atom.name] if factor < room else []
+            room += factor * (atom.extent - 1)
+        if not is_affine(index):
+            raise SpecError(f"'{target.name}' is written at {index.text}, which is not affine", item.target.span)
+    if lost:
+        hint = "each variable needs a place of its own in the subscripts"
+        raise SpecError(
+            f"'{target.name}' is written several times, for every value of {', '.join(lost)}", item.target.span, hint
+        )
+
+
+def _bind_axis(evaluator: Evaluator, name: s.Name, spread: bool, entry: int | tuple[int, ...] | None) -> None:
+    """Bind an index variable of the left-hand side to the extent declared at its place."""
+    if spread and isinstance(entry, tuple):
+        evaluator.scope[name.id] = tuple(
+            as_index(evaluator.new_variable(f"{name.id}{n}", size)) for n, size in enumerate(entry)
+        )
+    elif not spread and isinstance(entry, int):
+        evaluator.scope[name.id] = as_index(evaluator.new_variable(name.id, entry))
+    else:
+        raise SpecError(
+            f"the range of '{name.id}' is unknown",
+            name.span,
+            "subscripts must match the declared shape entry by entry, or add 'for'",
+        )
+
+
+def _merge(evaluator: Evaluator, first: int) -> None:
+    """Let a reduction whose value is stored as it is write the target itself."""
+    statements, tensors = evaluator.statements, evaluator.tensors
+    last = statements[-1]
+    body = last.body
+    if not isinstance(body, Read) or body.guards:
+        return
+    for position in range(first, len(statements) - 1):
+        source = statements[position]
+        used = any(r.tensor == source.target for st in statements[position + 1 : -1] for r in reads(st.body))
+        if source.target != body.tensor or used or set(source.axes) != set(last.axes):
+            continue
+        if body.indices == tuple(as_index(a) for a in source.axes):
+            del statements[position], tensors[source.target]
+            statements[-1] = Statement(last.target, last.axes, last.write, source.body, source.reduce, source.combine)
+        return
+
+
+def check_coverage(decl: Declaration, evaluator: Evaluator, inputs: list[str]) -> None:
+    """Every element of a result or intermediate is written once (writes are injective, ranges add up)."""
+    written: dict[str, int] = {}
+    for statement in evaluator.statements:
+        count = 1
+        for axis in statement.axes:
+            count *= axis.extent
+        written[statement.target] = written.get(statement.target, 0) + count
+    for name, type_ in evaluator.tensors.items():
+        if name in inputs or name in evaluator.tables or written.get(name, 0) == type_.size:
+            continue
+        raise SpecError(
+            f"op '{decl.name}' writes {written.get(name, 0)} of the {type_.size} elements of '{name}'", decl.span
+        )
+
+
+def _align(target: TensorRef, nodes: tuple[s.Expression, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
+    """Pair subscripts with the entries of the declared shape, or with single dims where none is spread."""
+    if len(target.items) == len(nodes) and all(
+        isinstance(n, s.Spread) == isinstance(e, tuple) for n, e in zip(nodes, target.items, strict=True)
+    ):
+        return target.items
+    if not any(isinstance(n, s.Spread) for n in nodes) and len(nodes) == len(target.type.shape):
+        return target.type.shape
+    return (None,) * len(nodes)
+
+
+def _axes(write: tuple[Index, ...]) -> tuple[Var, ...]:
+    """Return the variables of a write in order of first occurrence, those of extent 1 left out."""
+    found: dict[Var, None] = {}
+    for index in write:
+        found.update(dict.fromkeys(sorted(variables(index), key=lambda v: v.name)))
+    return tuple(found)

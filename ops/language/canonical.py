@@ -1,0 +1,112 @@
+"""The canonical form of a statement.
+
+Where an axis is read through `k // d` or `k % d`, with `d` dividing its extent, it splits into an outer and an inner
+axis: `k = d * outer + inner`. Grouped convolutions and pixel shuffles become affine this way, whatever op they come
+from.
+
+    y[k] = x[k // 4]   ->   y[4*k_o + k_i] = x[k_o]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator, Sequence
+
+from ...ir import (
+    Clamp,
+    FloorDiv,
+    Index,
+    IndexValue,
+    Indirect,
+    InRange,
+    Mod,
+    Read,
+    Statement,
+    Var,
+    as_index,
+    indirects,
+    substitute,
+    substitute_expr,
+    walk,
+)
+
+
+def canonicalise(statement: Statement) -> Statement:
+    """Split axes until no read divides a whole axis by a divisor of its extent."""
+    while (found := _divided_axis(statement)) is not None:
+        statement = split_axis(statement, *found)
+    return statement
+
+
+def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -> tuple[Statement, ...]:
+    """Return the statements that the outputs depend on: a declaration may compute what only some of its uses need."""
+    wanted = set(outputs)
+    kept: list[Statement] = []
+    for statement in reversed(statements):
+        if statement.target in wanted:
+            kept.append(statement)
+            wanted.update(read.tensor for read in statement.reads)
+            wanted.update(inner.tensor for index in _indices(statement) for inner in indirects(index))
+    return tuple(reversed(kept))
+
+
+def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
+    """Replace an axis by an outer and an inner one, `inner_extent` consecutive values each."""
+    taken = {v.name for v in (*statement.axes, *statement.reduce)}
+    outer = Var(unused_name(axis.name + "_o", taken), axis.extent // inner_extent)
+    inner = Var(unused_name(axis.name + "_i", taken), inner_extent)
+    values = {axis: as_index(outer) * inner_extent + as_index(inner)}
+    parts = tuple(v for v in (outer, inner) if v.extent != 1)
+
+    def split(axes: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(part for v in axes for part in (parts if v == axis else (v,)))
+
+    return Statement(
+        statement.target,
+        split(statement.axes),
+        tuple(substitute(w, values) for w in statement.write),
+        substitute_expr(statement.body, values),
+        split(statement.reduce),
+        statement.combine,
+    )
+
+
+def unused_name(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: the given one, or the given one with underscores behind it."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _divided_axis(statement: Statement) -> tuple[Var, int] | None:
+    axes = {*statement.axes, *statement.reduce}
+    for index in _indices(statement):
+        for atom in _quotients(index):
+            terms = atom.num.terms
+            if len(terms) != 1 or terms[0][1] != 1 or atom.num.const:
+                continue
+            var = terms[0][0]
+            if isinstance(var, Var) and var in axes and var.extent % atom.den == 0:
+                return var, atom.den
+    return None
+
+
+def _indices(statement: Statement) -> Iterator[Index]:
+    for node in walk(statement.body):
+        if isinstance(node, Read):
+            yield from node.indices
+        if isinstance(node, (Read, InRange)):
+            yield from (guard.index for guard in node.guards)
+        if isinstance(node, IndexValue):
+            yield node.index
+
+
+def _quotients(index: Index) -> Iterator[FloorDiv | Mod]:
+    for atom, _ in index.terms:
+        if isinstance(atom, (FloorDiv, Mod)):
+            yield atom
+            yield from _quotients(atom.num)
+        elif isinstance(atom, Clamp):
+            yield from _quotients(atom.arg)
+        elif isinstance(atom, Indirect):
+            for part in atom.indices:
+                yield from _quotients(part)

@@ -1,0 +1,71 @@
+"""Programs over no elements.
+
+A dim may be 0. A statement over an empty range writes nothing and goes; a reduction over nothing is its identity (the
+sum is 0, the product 1, the greatest element the least value there is), a position in nothing an error; a read outside
+of an empty tensor is what it says for outside. What is left has no empty range and reads no empty tensor, so nothing
+behind `ops` needs to know.
+
+    y[i] = sum over (r < 0) of x[i, r]    ->    y[i] = 0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve
+
+from ...ir import COMBINERS, Call, Const, DType, Expr, GraphError, Read, Statement, TensorType, dtype_of, rebuild, walk
+from .builtins import limit
+
+
+def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, TensorType], op: str) -> list[Statement]:
+    """Return the statements that write something, without empty ranges and reads of empty tensors."""
+    if all(t.size for t in tensors.values()) and all(v.extent for s in statements for v in (*s.axes, *s.reduce)):
+        return list(statements)
+    return [_filled(s, tensors, op) for s in statements if all(axis.extent for axis in s.axes)]
+
+
+def identity(combine: str, dtype: DType) -> float | int | bool:
+    """Return what a reduction over nothing is in an element type: an infinity where the type has one, else its limit."""
+    value = COMBINERS[combine]
+    if math.isinf(value):
+        return limit(dtype, value < 0)
+    return value if dtype.is_float else dtype.numpy.type(value).item()
+
+
+def _filled(statement: Statement, tensors: Mapping[str, TensorType], op: str) -> Statement:
+    _check_divisions(statement, op)
+    if all(var.extent for var in statement.reduce):
+        body = rebuild(statement.body, lambda node: _outside(node, tensors))
+        return statement if body is statement.body else evolve(statement, body=body)
+    combine = statement.combine or ""
+    if combine.startswith("arg"):
+        which = "greatest" if combine == "argmax" else "least"
+        raise GraphError(
+            f"op '{op}': expected elements, found none: no element is the {which} of an empty axis",
+            hint="skip the empty tensor",
+        )
+    dtype = dtype_of(statement.body, tensors)
+    return evolve(statement, body=Const(identity(combine, dtype), dtype), reduce=(), combine=None)
+
+
+def _check_divisions(statement: Statement, op: str) -> None:
+    """A mean over no integers divides by zero, which integers cannot."""
+    for node in walk(statement.body):
+        if (
+            not isinstance(node, Call)
+            or node.fn not in ("div", "fmod", "floormod")
+            or not isinstance(node.args[1], Const)
+        ):
+            continue
+        if node.args[1].value == 0 and not node.args[1].dtype.is_float:
+            raise GraphError(f"op '{op}': an integer is divided by zero", hint="convert the operand to a float type")
+
+
+def _outside(node: Expr, tensors: Mapping[str, TensorType]) -> Expr:
+    """Return the filling of a read of an empty tensor: every guard of it fails."""
+    if not isinstance(node, Read) or tensors[node.tensor].size:
+        return node
+    dtype = tensors[node.tensor].dtype
+    return Const(node.fill if dtype.is_float else dtype.numpy.type(node.fill).item(), dtype)

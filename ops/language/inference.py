@@ -1,0 +1,52 @@
+"""Type inference of graph nodes from the declarations, and the instances behind it, each made once.
+
+Graphs repeat themselves: the fifty convolutions of a network are a dozen different ones. Instances are therefore kept
+per operation, operand types and attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ...ir import Graph, Infer, Node, TensorType
+from .instantiate import Instance
+from .registry import Registry
+
+_LIMIT = 1 << 14
+
+
+class Instances:
+    """The instances of a vocabulary that have been asked for."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self._known: dict[object, Instance] = {}
+
+    def of(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
+        """Return what a node means for operands of these types."""
+        key = (node.op, tuple(operands), tuple(sorted((k, repr(v)) for k, v in node.attributes.items())))
+        if key not in self._known:
+            if len(self._known) >= _LIMIT:
+                self._known.clear()
+            self._known[key] = self.registry[node.op].instantiate(operands, node.attributes)
+        return self._known[key]
+
+    def of_node(self, node: Node, graph: Graph) -> Instance:
+        """Return what a node of a graph means."""
+        return self.of(node, [None if v is None else graph.types[v] for v in node.inputs])
+
+    def infer(self, node: Node, operands: Sequence[TensorType | None]) -> Sequence[TensorType]:
+        """Return the types of a node's outputs."""
+        return self.of(node, operands).output_types
+
+
+@lru_cache(maxsize=1)
+def builtin_instances() -> Instances:
+    """Return the one collection of instances of the built-in vocabulary."""
+    return Instances(Registry.builtin())
+
+
+def default_inference() -> Infer:
+    """Return the inference by the built-in vocabulary."""
+    return builtin_instances().infer

@@ -1,0 +1,137 @@
+"""The vocabulary: declarations read from `.cuts` files, built-in and users' alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from ...ir import CutsError, GraphError, Source, SpecError, UsageError, raise_all
+from . import syntax as s
+from .check_declarations import check_declaration
+from .instantiate import OpDecl
+from .parser import parse_all
+
+
+class Registry(Mapping[str, OpDecl]):
+    """Operations by name. Loading returns a new registry, so the cached built-in one never changes."""
+
+    def __init__(
+        self, ops: Mapping[str, OpDecl] | None = None, families: Mapping[str, s.Declaration] | None = None
+    ) -> None:
+        self._ops = dict(ops or {})
+        self._families = dict(families or {})
+
+    @staticmethod
+    def builtin() -> Registry:
+        """Return the vocabulary that comes with the package."""
+        return _builtin()
+
+    def load(self, *paths: str | Path) -> Registry:
+        """Return this registry and the declarations of some files; a folder stands for the `.cuts` files in it."""
+        sources: list[Source] = []
+        for path in map(Path, paths):
+            found = sorted(path.glob("*.cuts")) if path.is_dir() else [path]
+            sources.extend(Source(str(file), _read(file)) for file in found)
+        return self.extend(*sources)
+
+    def extend(self, *sources: Source) -> Registry:
+        """Return this registry and the declarations of some texts; raise every error in them at once."""
+        result = Registry(self._ops, self._families)
+        errors: list[CutsError] = []
+        parsed: list[s.Declaration] = []
+        for source in sources:
+            declarations, syntax_errors = parse_all(source)
+            errors.extend(syntax_errors)
+            parsed.extend(declarations)
+        for declaration in parsed:
+            errors.extend(result._define(declaration))
+        for declaration in parsed:
+            errors.extend(check_declaration(declaration, result._families))
+        for declaration in parsed:
+            errors.extend(_unknown_steps(declaration, result))
+        errors.sort(key=lambda e: (e.span.source.name, e.span.start) if e.span else ("", 0))
+        raise_all(errors)
+        return result
+
+    def _define(self, declaration: s.Declaration) -> list[CutsError]:
+        table: Mapping[str, s.Declaration | OpDecl] = self._families if declaration.kind == "family" else self._ops
+        if declaration.name in table:
+            first = table[declaration.name].span.position
+            return [
+                SpecError(
+                    f"{declaration.kind} '{declaration.name}' is declared twice",
+                    declaration.span,
+                    f"the first is at {first}",
+                )
+            ]
+        if declaration.kind == "family":
+            self._families[declaration.name] = declaration
+        else:
+            items = tuple(i for f in family_chain(declaration, self._families) for i in f.items) + declaration.items
+            summary = declaration.summary
+            self._ops[declaration.name] = OpDecl(
+                declaration.name, declaration.family or "", summary, items, declaration.span
+            )
+        return []
+
+    def __getitem__(self, name: str) -> OpDecl:
+        if name not in self._ops:
+            raise UnknownOp(name, self._ops)
+        return self._ops[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ops
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ops)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
+class UnknownOp(GraphError, KeyError):
+    """The vocabulary has no operation of this name."""
+
+    def __init__(self, name: str, known: Mapping[str, OpDecl]) -> None:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "declare it in a .cuts file"
+        super().__init__(f"unknown op {name!r}", hint=hint)
+
+    __str__ = GraphError.__str__
+
+
+def family_chain(declaration: s.Declaration, families: Mapping[str, s.Declaration]) -> list[s.Declaration]:
+    """Return the families of a declaration, outermost first; unknown ones and cycles end the chain."""
+    chain: list[s.Declaration] = []
+    name = declaration.family
+    while name is not None and name in families and families[name] not in chain:
+        chain.insert(0, families[name])
+        name = families[name].family
+    return chain
+
+
+def _unknown_steps(declaration: s.Declaration, registry: Registry) -> list[CutsError]:
+    steps = [step for item in declaration.items if isinstance(item, (s.Algorithm, s.Gradient)) for step in item.steps]
+    return [SpecError(f"unknown op '{step.op}'", step.span) for step in steps if step.op not in registry]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read spec file '{path}': {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"spec file '{path}' is no UTF-8 text (byte {error.start})") from error
+
+
+@lru_cache(maxsize=1)
+def _builtin() -> Registry:
+    folder = files(__package__.partition(".")[0] + ".spec")
+    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".cuts"))
+    return Registry().extend(
+        *(Source(f"spec/{name}", folder.joinpath(name).read_text(encoding="utf-8")) for name in names)
+    )

@@ -1,0 +1,246 @@
+"""What an expression of a declaration can be once shapes are known, and arithmetic over it.
+
+Three stages meet in one language: static values (numbers, strings, lists, element types), index expressions, and scalar
+expressions computed per element. An operation takes the highest stage of its operands; lists work item by item.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from attrs import frozen
+
+from ...ir import (
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    IndexValue,
+    InRange,
+    Read,
+    TensorType,
+    call,
+    dtype_of,
+    variables,
+)
+
+
+@frozen
+class TensorRef:
+    """A tensor by its formal name; `items` is its declared shape entry by entry, a tuple for a spread one."""
+
+    name: str
+    type: TensorType
+    items: tuple[int | tuple[int, ...], ...] = ()
+
+
+@frozen
+class Absent:
+    """An optional operand that was not given."""
+
+    name: str
+
+
+Value: TypeAlias = Any  #: int, float, bool, str, None, DType, Index, Expr, TensorRef, Absent, or a tuple of values
+
+EXPRS = (Const, Read, IndexValue, InRange, Call, Cast)
+_STATIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
+    "**": operator.pow, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_SCALAR = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "floormod", "**": "pow", "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq",
+    "!=": "ne", "and": "and", "or": "or",
+}  # fmt: skip
+_NUMBERS = (int, float)
+_NEUTRAL = {("+", 0): "both", ("-", 0): "right", ("*", 1): "both", ("/", 1): "right", ("**", 1): "right"}
+
+
+class Trouble(Exception):
+    """An operation that has no meaning; the evaluator adds where it stands."""
+
+
+def is_expr(value: Value) -> bool:
+    """Whether a value is computed per element."""
+    return isinstance(value, EXPRS)
+
+
+def is_static(value: Value) -> bool:
+    """Whether a value is known at instantiation and is no list."""
+    return value is None or isinstance(value, (int, float, str, DType))
+
+
+def describe(value: Value) -> str:
+    """Return the words for a value in a message."""
+    if isinstance(value, tuple):
+        return "[" + ", ".join(describe(v) for v in value) + "]"
+    if isinstance(value, TensorRef):
+        return f"tensor '{value.name}'"
+    if isinstance(value, Absent):
+        return f"the absent operand '{value.name}'"
+    if isinstance(value, Index):
+        return value.text
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return "an element value" if is_expr(value) else str(value)
+
+
+def to_expr(value: Value, dtype: DType) -> Expr:
+    """Return a value as a scalar expression; literals and indices take the element type `dtype`."""
+    if is_expr(value):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, Index):
+        return Const(value.const, dtype) if value.is_const else IndexValue(value, dtype)
+    if isinstance(value, bool):
+        return Const(value if dtype is DType.BOOL else dtype.numpy.type(value).item(), dtype)
+    if isinstance(value, _NUMBERS):
+        return Const(_literal(value, dtype), dtype)
+    raise Trouble(f"expected a number or an element, found {describe(value)}")
+
+
+def _literal(value: float, dtype: DType) -> int | float | bool:
+    if dtype.is_float:
+        return float(value)
+    if dtype is DType.BOOL:
+        raise Trouble(f"expected a condition, found the number {value}")
+    if isinstance(value, float) and not value.is_integer():
+        raise Trouble(f"{value} is no value of element type {dtype}")
+    return int(value)
+
+
+class Arithmetic:
+    """Infix and scalar functions over values; needs the tensors' types to give literals an element type."""
+
+    def __init__(self, tensors: Mapping[str, TensorType]) -> None:
+        self.tensors = tensors
+
+    def dtype(self, expr: Expr) -> DType:
+        """Return the element type of a scalar expression."""
+        return dtype_of(expr, self.tensors)
+
+    def infix(self, op: str, left: Value, right: Value) -> Value:
+        """Return `left op right`."""
+        if op == "++":
+            return _as_list(left) + _as_list(right)
+        if op in ("==", "!=") and isinstance(left, tuple) and isinstance(right, tuple):
+            return _STATIC[op](left, right)
+        return elementwise(lambda a, b: self._infix(op, a, b), left, right)
+
+    def _infix(self, op: str, left: Value, right: Value) -> Value:
+        if is_expr(left) or is_expr(right):
+            return self._scalar_infix(op, left, right)
+        if isinstance(left, Index) or isinstance(right, Index):
+            return _index_infix(op, left, right)
+        if op in ("==", "!="):
+            return _STATIC[op](left, right)
+        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
+            raise Trouble(f"cannot compute {describe(left)} {op} {describe(right)}")
+        if op in ("/", "//", "%") and right == 0:
+            raise Trouble(f"division by zero in {describe(left)} {op} {describe(right)}")
+        return _STATIC[op](left, right)
+
+    def _scalar_infix(self, op: str, left: Value, right: Value) -> Value:
+        if is_static(right) and _NEUTRAL.get((op, right)) in ("both", "right"):
+            return left
+        if is_static(left) and _NEUTRAL.get((op, left)) == "both":
+            return right
+        if op == "**" and right == 2:
+            return call("mul", left, left)
+        if op not in _SCALAR:
+            raise Trouble(f"'{op}' is for sizes and indices, not for elements; use floor(a / b)")
+        return call(_SCALAR[op], *self.unify(left, right))
+
+    def unify(self, *values: Value) -> tuple[Expr, ...]:
+        """Return values as expressions of one element type."""
+        types = list(dict.fromkeys(self.dtype(v) for v in values if is_expr(v)))
+        if len(types) > 1:
+            raise Trouble(
+                f"operands have element types {' and '.join(map(str, types))}; convert one, as in {types[0]}(...)"
+            )
+        return tuple(to_expr(v, types[0]) for v in values)
+
+    def condition(self, value: Value) -> Expr:
+        """Return a value as a condition."""
+        expr = to_expr(value, DType.BOOL)
+        if self.dtype(expr) is not DType.BOOL:
+            raise Trouble(f"expected a condition, found a value of type {self.dtype(expr)}")
+        return expr
+
+    def select(self, test: Value, then: Value, other: Value, dtype: DType) -> Value:
+        """Return `then if test else other` for a test known only per element."""
+        if not is_expr(then) and not is_expr(other):
+            then, other = to_expr(then, dtype), to_expr(other, dtype)
+        return call("select", self.condition(test), *self.unify(then, other))
+
+    def convert(self, dtype: DType, value: Value) -> Value:
+        """Return a value converted to an element type."""
+        if isinstance(value, tuple):
+            return tuple(self.convert(dtype, v) for v in value)
+        if isinstance(value, Index):
+            return to_expr(value, dtype)
+        if not is_expr(value):
+            return to_expr(value, dtype)
+        return value if self.dtype(value) is dtype else Cast(dtype, value)
+
+
+def elementwise(fn: Callable[..., Value], *args: Value) -> Value:
+    """Apply a function item by item where some arguments are lists; the others repeat."""
+    lengths = {len(a) for a in args if isinstance(a, tuple)}
+    if not lengths:
+        return fn(*args)
+    if len(lengths) > 1:
+        raise Trouble(f"lists of lengths {' and '.join(map(str, sorted(lengths)))} do not go together")
+    (length,) = lengths
+    return tuple(elementwise(fn, *(a[i] if isinstance(a, tuple) else a for a in args)) for i in range(length))
+
+
+def _as_list(value: Value) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _index_infix(op: str, left: Value, right: Value) -> Value:
+    for value in (left, right):
+        if not isinstance(value, (Index, int)):
+            raise Trouble(f"an index takes integers only, found {describe(value)}")
+    if op in ("+", "-"):
+        left = left if isinstance(left, Index) else Index(left)
+        return left + right if op == "+" else left - right
+    if op == "*":
+        if isinstance(left, Index) and isinstance(right, Index):
+            if left.is_const:
+                return right * left.const
+            if right.is_const:
+                return left * right.const
+            raise Trouble(f"the product of {left.text} and {right.text} is not affine")
+        return left * right if isinstance(left, Index) else right * left
+    if op in ("//", "%"):
+        divisor = right.const if isinstance(right, Index) and right.is_const else right
+        if divisor == 0 and isinstance(left, Index) and not all(v.extent for v in variables(left)):
+            return Index()  # of no values
+        if not isinstance(divisor, int) or divisor <= 0 or not isinstance(left, Index):
+            raise Trouble(
+                f"an index is divided by positive integers only, found {describe(left)} {op} {describe(right)}"
+            )
+        return left // divisor if op == "//" else left % divisor
+    if op in ("<", "<=", ">", ">=", "==", "!="):
+        return _compare(op, left, right)
+    raise Trouble(
+        f"'{op}' has no meaning between indices {describe(left)} and {describe(right)}; convert one, as in f32(i)"
+    )
+
+
+def _compare(op: str, left: Index | int, right: Index | int) -> Value:
+    """Return a comparison of indices as a guard, or as true or false where the ranges decide it."""
+    difference = (left if isinstance(left, Index) else Index(left)) - right
+    low, high = difference.bounds()
+    span = {"<": (low, 0), "<=": (low, 1), ">": (1, high + 1), ">=": (0, high + 1), "==": (0, 1), "!=": (0, 1)}[op]
+    guard = Guard(difference, *span)
+    never = high < guard.low or low >= guard.high
+    if op == "!=":
+        return True if never else False if guard.always else call("not", InRange((guard,)))
+    return False if never else True if guard.always else InRange((guard,))

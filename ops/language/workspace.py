@@ -1,0 +1,136 @@
+"""What an instantiation builds up: types of tensors, index variables, statements.
+
+A tensor named without subscripts stands for its element at the position being written, by NumPy's broadcasting rules. A
+reduction inside an expression becomes a statement of its own with a temporary tensor.
+"""
+
+from __future__ import annotations
+
+from ...ir import (
+    DType,
+    Expr,
+    Guard,
+    Index,
+    Indirect,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    atom_index,
+    expr_variables,
+)
+from .canonical import unused_name
+from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe
+
+
+class Workspace:
+    """Tensors and statements found so far, and the assignment being evaluated: what it writes, where, with which
+    variables.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, TensorType] = {}
+        self.tables: dict[str, tuple[float, ...]] = {}
+        self.statements: list[Statement] = []
+        self.arithmetic = Arithmetic(self.tensors)
+        self.target: TensorRef | None = None
+        self.position: tuple[Index, ...] = ()
+        self.variables: list[Var] = []
+        self.taken: set[str] = set()
+
+    @property
+    def written(self) -> TensorRef:
+        """The tensor that the assignment at hand writes."""
+        if self.target is None:
+            raise Trouble("elements are computed in assignments only")
+        return self.target
+
+    def as_element(self, value: Value) -> Value:
+        """Replace tensors by the elements that broadcast to the position being written."""
+        if isinstance(value, tuple):
+            return tuple(self.as_element(v) for v in value)
+        if isinstance(value, Absent):
+            raise Trouble(f"operand '{value.name}' is absent here; test it with present({value.name})")
+        if not isinstance(value, TensorRef):
+            return value
+        shape = value.type.shape
+        if len(shape) > len(self.position):
+            raise Trouble(f"{value.type} tensor '{value.name}' does not broadcast to {len(self.position)} axes")
+        indices = self.position[len(self.position) - len(shape) :]
+        return self.read(value, tuple(Index() if n == 1 else i for i, n in zip(indices, shape, strict=True)), None)
+
+    def as_index(self, value: Value, axis: int, type_: TensorType) -> Index:
+        """Return a subscript as an index; an element of an integer tensor becomes an indirect one."""
+        value = self.as_element(value)
+        if isinstance(value, Index):
+            return value
+        if isinstance(value, int):
+            return Index(value)
+        if (
+            isinstance(value, Read)
+            and not value.guards
+            and self.tensors[value.tensor].dtype.is_int
+            and axis < len(type_.shape)
+        ):
+            return atom_index(Indirect(value.tensor, value.indices, type_.shape[axis]))
+        raise Trouble(f"a subscript is an index or an element of an integer tensor, found {describe(value)}")
+
+    def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
+        """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
+        guards = []
+        never = any(v.extent == 0 for v in self.variables)  # no element is computed here
+        for axis, (index, extent) in enumerate(zip(indices, ref.type.shape, strict=True)):
+            guard = Guard(index, 0, extent)
+            if guard.always or never:
+                continue
+            if extent == 0 and fill is None:
+                raise Trouble(
+                    f"'{ref.name}' is {ref.type}: an element of it is read, but it has none along axis {axis}"
+                )
+            if fill is None:
+                low, high = index.bounds()
+                raise Trouble(
+                    f"'{ref.name}' is read out of bounds: index {index.text} of axis {axis} runs from {low} to {high}, "
+                    f"the axis has {extent} elements; say what is 'outside'"
+                )
+            guards.append(guard)
+        if ref.name in self.tables and all(i.is_const for i in indices) and not guards:
+            flat = sum(i.const * step for i, step in zip(indices, ref.type.strides, strict=True))
+            return self.tables[ref.name][flat]
+        return Read(ref.name, indices, tuple(dict.fromkeys(guards)), float(fill) if guards else 0.0)
+
+    def new_variable(self, name: str, extent: int) -> Var:
+        """Return a variable whose name is unique in the assignment."""
+        name = unused_name(name, self.taken)
+        self.taken.add(name)
+        var = Var(name, extent)
+        self.variables.append(var)
+        return var
+
+    def fresh_tensor(self, name: str) -> str:
+        """Return a tensor name that is not taken."""
+        number, candidate = 1, name
+        while candidate in self.tensors:
+            number += 1
+            candidate = f"{name}{number}"
+        return candidate
+
+    def temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...]) -> Expr:
+        """Emit a reduction into a temporary over the variables it depends on; return the read of it."""
+        free = expr_variables(body) - set(reduce)
+        axes = tuple(v for v in self.variables if v in free)
+        indices = tuple(as_index(v) for v in axes)
+        for done in self.statements:
+            if (done.axes, done.body, done.reduce, done.combine) == (
+                axes,
+                body,
+                reduce,
+                kind,
+            ) and done.write == indices:
+                return Read(done.target, indices)
+        name = self.fresh_tensor(f"{self.written.name}_{kind}")
+        dtype = DType.I64 if kind.startswith("arg") else self.arithmetic.dtype(body)
+        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
+        self.statements.append(Statement(name, axes, indices, body, reduce, kind))
+        return Read(name, indices)

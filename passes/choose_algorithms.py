@@ -1,0 +1,185 @@
+"""Choice of algorithms: a node stays as it is, or one of the algorithms that its declaration lists takes its place.
+
+Each alternative becomes a small graph of its own, with the pointwise nodes that follow it, as they fuse into its last
+kernel. It is cut into groups like any graph (`passes.fragments`) and costs what its groups cost; nodes that only depend
+on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest takes the node's place,
+the node itself where none is cheaper. Equal nodes are decided once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from math import inf
+
+from attrs import evolve, field, frozen
+
+from ..ir import Graph, Mode, Node, Target, TensorType
+from ..ops.language import Instances
+from .fragments import Planner, Priced, cut_fragments, fragment_of
+from .fusion import Evaluator
+from .graph import fresh_name, prune
+
+#: Most nodes behind one that are looked at with it.
+FOLLOWERS = 4
+#: Part of the time that an alternative has to save: it needs more memory and rounds more.
+MARGIN = 0.05
+
+
+@frozen
+class Choice:
+    """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", and the
+    name of the best.
+    """
+
+    node: str
+    seconds: Mapping[str, float]
+
+    @property
+    def best(self) -> str:
+        """The name of the cheapest alternative, "" where none saves enough, or where it is not known what the
+        declaration takes.
+        """
+        if self.seconds[""] == inf:
+            return ""
+        name = min(self.seconds, key=lambda n: (self.seconds[n], n))
+        return name if self.seconds[name] < (1 - MARGIN) * self.seconds[""] else ""
+
+
+@frozen
+class ChooseAlgorithms:
+    """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new
+    node.
+
+    `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
+    other costs, compares the same kernels.
+    """
+
+    instances: Instances
+    evaluator: Evaluator
+    target: Target
+    mode: Mode
+    plan: Planner = cut_fragments
+    choices: list[Choice] = field(factory=list)
+    used: dict[str, str] = field(factory=dict)
+    plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the graph with the chosen algorithms in it."""
+        self.choices.clear()
+        self.used.clear()
+        nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
+        parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
+        keys = {name: _key(part, graph) for name, part in parts.items()}
+        self._plan({keys[name]: self._alternatives(part, graph, nodes[name]) for name, part in parts.items()})
+        result = graph
+        for node in graph.nodes:
+            if node.name not in nodes:
+                continue
+            choice = Choice(
+                node.name, {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()}
+            )
+            self.choices.append(choice)
+            if choice.best:
+                before = {n.name for n in result.nodes}
+                result = replace_node(result, node, choice.best, self.instances)
+                self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
+        return result
+
+    def _alternatives(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Graph]:
+        """Return the graph of each alternative of the first node of a part, without what is known when it is compiled."""
+        fixed = frozenset(v for v in part.inputs if v in graph.constants)
+        made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
+        return {name: _without_known(each, set(fixed)) for name, each in {"": part, **made}.items()}
+
+    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Graph]]) -> None:
+        """Have cut into kernels what was not cut before."""
+        fresh = {key: graphs for key, graphs in wanted.items() if key not in self.plans}
+        graphs = [graph for each in fresh.values() for graph in each.values()]
+        if graphs:
+            found = iter(self.plan([fragment_of(g, self.instances.registry, self.target, self.mode) for g in graphs]))
+            self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
+
+    def _seconds(self, kernels: Priced) -> float:
+        return inf if kernels is None else sum(self.evaluator.cost(form) for form, _ in kernels)
+
+
+def _key(part: Graph, graph: Graph) -> Hashable:
+    """Return what the alternatives of a part depend on."""
+    names = {v: n for n, v in enumerate(part.types)}
+    members = tuple(
+        (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
+    )
+    return members, tuple(part.types.values()), tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
+
+
+def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:
+    """Return the graph with a node replaced by the steps of one of its algorithms."""
+    instance = instances.of_node(node, graph)
+    names = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+    names |= dict(zip(instance.outputs, node.outputs, strict=True))
+    types: dict[str, TensorType] = dict(graph.types)
+    taken = {n.name for n in graph.nodes}
+    steps: list[Node] = []
+    for number, step in enumerate(instance.algorithms[algorithm]):
+        for value in step.outputs:
+            if value not in names:
+                names[value] = fresh_name(types, f"{node.name}.{algorithm}.{value}")
+                types[names[value]] = TensorType(next(iter(instance.output_types)).dtype, ())  # reserves the name
+        inputs = tuple(None if v is None else names[v] for v in step.inputs)
+        made = evolve(
+            step,
+            name=fresh_name(taken, f"{node.name}/{algorithm}/{number}"),
+            inputs=inputs,
+            origin=node.origin or node.name,
+        )
+        made = evolve(made, outputs=tuple(names[v] for v in step.outputs))
+        taken.add(made.name)
+        types.update(
+            zip(made.outputs, instances.infer(made, [None if v is None else types[v] for v in inputs]), strict=True)
+        )
+        steps.append(made)
+    nodes = [n for old in graph.nodes for n in (steps if old.name == node.name else [old])]
+    return evolve(graph, nodes=tuple(nodes), types=types)
+
+
+def _with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:
+    """Return a node as a graph, with the chain of pointwise nodes that its only result goes through and nothing else
+    needs.
+    """
+    consumers = graph.consumers()
+    chain: list[Node] = []
+    while len(chain) < FOLLOWERS:
+        (value, *others) = (chain[-1] if chain else node).outputs
+        users = consumers[value]
+        if others or len(users) != 1 or value in graph.outputs or len(users[0].outputs) != 1:
+            break
+        program = instances.of_node(users[0], graph).program
+        same = graph.types[users[0].outputs[0]].size == graph.types[value].size
+        if not same or not all(s.is_pointwise for s in program.statements):
+            break
+        chain.append(users[0])
+    return _fragment((node, *chain), graph)
+
+
+def _fragment(nodes: Iterable[Node], graph: Graph) -> Graph:
+    """Return a few consecutive nodes as a graph; all that they read from elsewhere is an input, the last result the
+    output.
+    """
+    nodes = tuple(nodes)
+    made = {v for n in nodes for v in n.outputs}
+    inputs = tuple(dict.fromkeys(v for n in nodes for v in n.operands if v not in made))
+    types = {v: graph.types[v] for v in (*inputs, *(v for n in nodes for v in n.outputs))}
+    return Graph(graph.name, inputs, nodes[-1].outputs, types, nodes)
+
+
+def _without_known(graph: Graph, known: set[str]) -> Graph:
+    """Drop nodes whose operands are all known when the graph is compiled; their results become inputs."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if all(v in known for v in node.operands) and not set(node.outputs) & set(graph.outputs):
+            known.update(node.outputs)
+        else:
+            nodes.append(node)
+    read = dict.fromkeys(v for n in nodes for v in n.operands)
+    made = {v for n in nodes for v in n.outputs}
+    return prune(evolve(graph, nodes=tuple(nodes), inputs=tuple(v for v in read if v not in made)))

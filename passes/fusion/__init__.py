@@ -1,0 +1,38 @@
+"""Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
+
+from .groups import Group, Workshop, form_key
+from .interpret import Points, interpret, wide_dtype
+from .legality import Policy, box_extent, issue_slots
+from .pack import pack_constants
+from .partition import Evaluator, Partitioner, Remembered, partition
+from .programs import Programs, Unit, build_programs
+from .rename import rename_expr, rename_index
+from .split_reduction import Splitting, split_groups
+from .views import Views, addressed, find_views
+
+__all__ = [
+    "Evaluator",
+    "Group",
+    "Partitioner",
+    "Points",
+    "Policy",
+    "Programs",
+    "Remembered",
+    "Splitting",
+    "Unit",
+    "Views",
+    "Workshop",
+    "addressed",
+    "box_extent",
+    "build_programs",
+    "find_views",
+    "form_key",
+    "interpret",
+    "issue_slots",
+    "pack_constants",
+    "partition",
+    "rename_expr",
+    "rename_index",
+    "split_groups",
+    "wide_dtype",
+]

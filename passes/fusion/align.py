@@ -1,0 +1,147 @@
+"""Alignment: the axes of every statement of a group as functions of the group's parallel axes.
+
+Starting from one statement, the root, the access maps of reads are solved along each edge, in both directions: a
+consumer's axes follow from what it reads, a producer's from where it is read. Free axes of a consumer become *row*
+axes, which the lanes of an instance share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import field, frozen
+
+from ...ir import Index, Statement, Var, as_index, substitute, variables
+from .inline import FusionError
+from .solve import is_bijection, solve
+
+
+@frozen
+class Places:
+    """Parallel axes, and for each statement (by position) its axes in terms of them and of row variables.
+
+    `reductions` finds the statement and the values of a reduced tensor. Row variables of equal extents are shared.
+    """
+
+    axes: tuple[Var, ...]
+    of: tuple[Mapping[Var, Index], ...]
+    reductions: Mapping[str, tuple[Statement, Mapping[Var, Index]]]
+    spaces: dict[tuple[int, ...], tuple[Var, ...]] = field(factory=dict)
+
+    def row_vars(self, axes: Sequence[Var]) -> tuple[Var, ...]:
+        """Return the variables of the row space with the extents of `axes`."""
+        extents = tuple(a.extent for a in axes)
+        if extents not in self.spaces:
+            first = sum(len(s) for s in self.spaces.values())
+            self.spaces[extents] = tuple(Var(f"r{first + n}", e) for n, e in enumerate(extents))
+        return self.spaces[extents]
+
+    def rows(self, axes: Sequence[Var]) -> dict[Var, Index]:
+        """Map reduced or free axes to the variables of their row space."""
+        return {a: as_index(v) for a, v in zip(axes, self.row_vars(axes), strict=True)}
+
+
+def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
+    """Return where each statement stands; statements that are only inlined elsewhere may have no place."""
+    wanted = [n for n, s in enumerate(statements) if s.combine or s.target in live]
+    reductions = [n for n in wanted if statements[n].combine]
+    root = reductions[-1] if reductions else max(wanted, key=lambda n: (prod(a.extent for a in statements[n].axes), -n))
+    axes, start = _root_axes(statements[root])
+    known: dict[int, Mapping[Var, Index]] = {root: start}
+    search = _Search(statements, axes, known)
+    search.spread([root])
+    for number in wanted:
+        if number not in known:
+            known[number] = _by_shape(statements[number], axes)
+            search.spread([number])
+    of = tuple(known.get(n, {}) for n in range(len(statements)))
+    return Places(axes, of, {statements[n].target: (statements[n], of[n]) for n in reductions})
+
+
+def _root_axes(statement: Statement) -> tuple[tuple[Var, ...], Mapping[Var, Index]]:
+    kept = [a for a in statement.axes if a.extent > 1]
+    axes = tuple(Var(f"i{n}", a.extent) for n, a in enumerate(kept)) or (Var("i0", 1),)
+    values = {a: as_index(0) for a in statement.axes}
+    values.update({old: as_index(new) for old, new in zip(kept, axes, strict=False)})
+    return axes, values
+
+
+def _by_shape(statement: Statement, axes: Sequence[Var]) -> Mapping[Var, Index]:
+    """Pair axes of equal extents in order, for a statement that no edge connects to the others."""
+    own = [a for a in statement.axes if a.extent > 1]
+    group = [p for p in axes if p.extent > 1]
+    if [a.extent for a in own] != [p.extent for p in group]:
+        raise FusionError(f"the elements of {statement.target} cannot be matched with the instances of the group")
+    return {**{a: as_index(0) for a in statement.axes}, **{a: as_index(p) for a, p in zip(own, group, strict=True)}}
+
+
+@frozen
+class _Search:
+    """Breadth-first search over the reads between statements."""
+
+    statements: Sequence[Statement]
+    axes: tuple[Var, ...]
+    known: dict[int, Mapping[Var, Index]]
+    fresh: list[Var] = field(factory=list)
+
+    def spread(self, queue: list[int]) -> None:
+        producers: dict[str, list[int]] = {}
+        for number, statement in enumerate(self.statements):
+            producers.setdefault(statement.target, []).append(number)
+        edges = [
+            (producers[r.tensor][0], consumer, r.indices)
+            for consumer, s in enumerate(self.statements)
+            for r in s.reads
+            if len(producers.get(r.tensor, ())) == 1
+        ]
+        while queue:
+            here = queue.pop(0)
+            for producer, consumer, indices in edges:
+                found: int | None = None
+                if here == producer and consumer not in self.known:
+                    found = self._place(consumer, self._consumer(producer, consumer, indices))
+                elif here == consumer and producer not in self.known:
+                    found = self._place(producer, self._producer(producer, consumer, indices))
+                if found is not None:
+                    queue.append(found)
+
+    def _place(self, number: int, values: Mapping[Var, Index] | None) -> int | None:
+        if values is None:
+            return None
+        self.known[number] = values
+        return number
+
+    def _consumer(self, producer: int, consumer: int, indices: Sequence[Index]) -> Mapping[Var, Index] | None:
+        """Solve `indices(consumer axes) = write(producer axes)`; free axes become rows unless the consumer reduces."""
+        first, second = self.statements[producer], self.statements[consumer]
+        right = [substitute(w, self.known[producer]) for w in first.write]
+        solution = solve(list(zip(indices, right, strict=True)), second.axes, f"f{len(self.fresh)}_")
+        if solution is None or solution.guards or any(r in solution.values for r in second.reduce):
+            return None
+        if second.combine and solution.free:
+            return None
+        rows = set().union(*(variables(v) for v in (solution.values[a] for a in second.axes)), set()) - set(self.axes)
+        if prod(a.extent for a in second.axes) != prod(v.extent for v in (*self.axes, *rows)):
+            return None
+        named = {v: Var(f"e{len(self.fresh) + n}", v.extent) for n, v in enumerate(solution.free)}
+        self.fresh.extend(named.values())
+        return {a: substitute(solution.values[a], named) for a in second.axes}
+
+    def _producer(self, producer: int, consumer: int, indices: Sequence[Index]) -> Mapping[Var, Index] | None:
+        """Solve `write(producer axes) = indices(consumer axes)`; no place where the consumer's reduced axes occur."""
+        first, second = self.statements[producer], self.statements[consumer]
+        right = [substitute(i, self.known[consumer]) for i in indices]
+        solution = solve(list(zip(first.write, right, strict=True)), first.axes)
+        if solution is None or solution.guards or solution.free:
+            return None
+        values = {a: solution.values[a] for a in first.axes}
+        used = set().union(*(variables(v) for v in values.values()), set())
+        if used & set(second.reduce):
+            return None
+        onto = tuple(
+            dict.fromkeys(
+                (*(p for p in self.axes if p.extent > 1), *sorted(used - set(self.axes), key=lambda v: v.name))
+            )
+        )
+        return values if is_bijection(values, [a for a in first.axes if a.extent > 1], onto) else None

@@ -1,0 +1,246 @@
+"""Folding of constant tables: transforms whose matrices are known become scalar graphs (Winograd, DFT, fixed filters).
+
+Two steps, both on the index level, so that every later stage counts and schedules what is really computed:
+
+* `unroll_tables` turns a sum over axes that index a table into a sum of terms. The statement becomes pointwise and
+  fuses like any other.
+* `fold_tables` takes the remaining axes that index tables out of a segment's parallel axes: one thread computes all
+  their values, as
+  outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1 disappear. An axis that only decides
+  through its residue (`h % 2`) keeps its quotient parallel.
+
+    v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]   ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
+
+A table that is too large for this, or that a loop or another thread's coordinate indexes, stays an array that kernels
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from functools import lru_cache
+from itertools import product
+from math import lcm, prod
+from typing import TypeAlias, TypeVar
+
+from attrs import evolve, field, frozen
+
+from ...ir import (
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    FloorDiv,
+    FusedGroup,
+    Guard,
+    Index,
+    IndexLike,
+    InRange,
+    Mod,
+    Output,
+    Program,
+    Read,
+    Segment,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    children,
+    expr_variables,
+    linearise,
+    reads,
+    substitute,
+    substitute_expr,
+    substitute_guards,
+    variables,
+)
+from ...ops import Combiner, Folder
+from .inline import constant, tree_size
+
+T = TypeVar("T")
+#: The items of a mapping from names, which unlike it can be a key.
+Pairs: TypeAlias = tuple[tuple[str, T], ...]
+
+#: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers
+#: spill.
+MAX_TERMS, MAX_OUTPUTS = 64, 96
+#: Most elements that a thread reads for it: it holds all of them at a time.
+MAX_READS = 128
+#: Largest expression that unrolling may make.
+MAX_SIZE = 1500
+
+
+# ---- statements
+
+
+def unroll_tables(program: Program) -> Program:
+    """Return the program with sums over axes that index constant tables written out."""
+    if not program.constants:
+        return program
+    return evolve(program, statements=tuple(_unrolled(s, program) for s in program.statements))
+
+
+def _unrolled(statement: Statement, program: Program) -> Statement:
+    if statement.combine != "sum":
+        return statement
+    used = {
+        v for read in statement.reads if read.tensor in program.constants for i in read.indices for v in variables(i)
+    }
+    axes = [v for v in statement.reduce if v in used]
+    terms = prod(v.extent for v in axes)
+    if not 0 < terms <= MAX_TERMS or not axes or terms * tree_size(statement.body) > MAX_SIZE:
+        return statement
+    points = product(*(range(v.extent) for v in axes))
+    bodies = [substitute_expr(statement.body, dict(zip(axes, point, strict=True))) for point in points]
+    total = bodies[0]
+    for body in bodies[1:]:
+        total = Call("add", (total, body))
+    rest = tuple(v for v in statement.reduce if v not in axes)
+    return evolve(statement, body=total, reduce=rest, combine="sum" if rest else None)
+
+
+# ---- segments
+
+
+def fold_tables(group: FusedGroup) -> FusedGroup:
+    """Return the group with the tables folded into it where that is possible; it computes the same."""
+    if not group.constants:
+        return group
+    tensors, constants = tuple(group.tensors.items()), tuple(group.constants.items())
+    segments = tuple(_folded(s, tensors, constants, group.shared) for s in group.segments)
+    read = {t for s in segments for t in s.tensors_read}
+    kept = {t: type_ for t, type_ in tensors if t in read or t not in group.constants}
+    return evolve(group, segments=segments, tensors=kept, constants={t: table for t, table in constants if t in read})
+
+
+@lru_cache(maxsize=512)  # one unit is brought into normal form many times: to cut it out, alone, with every neighbour
+def _folded(
+    segment: Segment,
+    tensors: tuple[tuple[str, TensorType], ...],
+    constants: tuple[tuple[str, tuple[float, ...]], ...],
+    shared: tuple[str, ...],
+) -> Segment:
+    """Expand a pointwise segment over what indexes its tables, each axis as (quotient, residue)."""
+    group = FusedGroup((segment,), dict(tensors), (), (), shared, dict(constants))
+    if segment.reductions or any(o.extra or o.tensor in group.shared for o in segment.outputs):
+        return segment
+    periods = _periods(segment, group)
+    if periods is None:
+        return segment
+    quotients = {a: Var(f"{a.name}q", -(-a.extent // d)) for a, d in periods.items()}
+    places: list[tuple[Output, dict[Var, IndexLike], tuple[Guard, ...]]] = []
+    for point in product(*(range(d) for d in periods.values())):
+        values: dict[Var, IndexLike] = {
+            a: as_index(quotients[a]) * d + residue for (a, d), residue in zip(periods.items(), point, strict=True)
+        }
+        inside = tuple(g for a, i in values.items() if not (g := Guard(as_index(i), 0, a.extent)).always)
+        if not any(g.index.is_const for g in inside):
+            places += [(o, values, inside) for o in segment.outputs]
+    expander = _Expander(group)
+    bodies = [expander.value(o.body, values, inside) for o, values, inside in places]
+    found = {r for body in bodies for r in reads(body)}
+    if len(found) > MAX_READS or any(r.tensor in group.constants for r in found):
+        return segment
+    folded = Combiner(group.tensors, Folder(group.tensors)).combine(bodies)
+    outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))
+    axes = tuple(quotients.get(a, a) for a in segment.axes)
+    return Segment(tuple(a for a in axes if a.extent > 1) or axes[:1], (), outputs)
+
+
+def _output(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...], body: Expr) -> Output:
+    write = tuple(substitute(w, values) for w in output.write)
+    guards = tuple(dict.fromkeys((*substitute_guards(output.guards, values), *inside)))
+    return Output(output.tensor, write, body, guards=guards)
+
+
+@frozen
+class _Expander:
+    """Expressions at points of the axes that index tables: elements of tables are numbers, decided cases are chosen.
+
+    Reads get the guards of the element that is computed, so that none is out of range. What does not depend on all of a
+    point is made once for all points that agree.
+    """
+
+    group: FusedGroup
+    axes: dict[Expr, frozenset[Var]] = field(factory=dict)
+    made: dict[Hashable, Expr] = field(factory=dict)
+
+    def value(self, expr: Expr, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...]) -> Expr:
+        """Return an expression with axes replaced by values."""
+        key = (expr, inside, tuple((a, values[a]) for a in values if a in self._axes(expr)))
+        if key not in self.made:
+            self.made[key] = self._value(expr, values, inside)
+        return self.made[key]
+
+    def _axes(self, expr: Expr) -> frozenset[Var]:
+        if expr not in self.axes:
+            parts = children(expr)
+            self.axes[expr] = frozenset().union(*(self._axes(e) for e in parts)) if parts else expr_variables(expr)
+        return self.axes[expr]
+
+    def _value(self, expr: Expr, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...]) -> Expr:
+        if isinstance(expr, Call):
+            args = tuple(self.value(a, values, inside) for a in expr.args)
+            if expr.fn == "select" and isinstance(args[0], Const):
+                return args[1] if args[0].value else args[2]
+            return Call(expr.fn, args)
+        if isinstance(expr, Cast):
+            return Cast(expr.dtype, self.value(expr.arg, values, inside))
+        leaf = substitute_expr(expr, values)
+        if isinstance(leaf, InRange) and any(_never(g) for g in leaf.guards):
+            return Const(False, DType.BOOL)
+        return _element(leaf, inside, self.group) if isinstance(leaf, Read) else leaf
+
+
+def _element(read: Read, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
+    type_ = group.tensors[read.tensor]
+    if any(_never(g) for g in read.guards):
+        return constant(read.fill, type_.dtype)
+    if read.tensor in group.constants and all(i.is_const for i in read.indices) and not read.guards:
+        return constant(group.constants[read.tensor][linearise(read.indices, type_.strides).const], type_.dtype)
+    if not inside or all(_within(i, extent) for i, extent in zip(read.indices, type_.shape, strict=True)):
+        return read
+    return evolve(read, guards=tuple(dict.fromkeys((*read.guards, *inside))))
+
+
+def _never(guard: Guard) -> bool:
+    low, high = guard.index.bounds()
+    return high < guard.low or low >= guard.high
+
+
+def _within(index: Index, extent: int) -> bool:
+    low, high = index.bounds()
+    return low >= 0 and high < extent
+
+
+def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
+    """Return for each axis that indexes a table how many values of it a thread computes, None where these are too many."""
+    found: dict[Var, int] = {}
+    for output in segment.outputs:
+        for read in reads(output.body):
+            if read.tensor in group.constants:
+                indices = (*read.indices, *(g.index for g in read.guards))
+                for axis, period in (pair for i in indices for pair in _index_periods(i)):
+                    found[axis] = lcm(found.get(axis, 1), period)
+    periods = {a: min(d, a.extent) for a, d in found.items()}
+    if not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:
+        return None
+    return periods
+
+
+def _index_periods(index: Index) -> Iterator[tuple[Var, int]]:
+    """Yield the variables of an index with the number of steps after which it repeats."""
+    for atom, _ in index.terms:
+        if isinstance(atom, Mod) and len(atom.num.terms) == 1 and isinstance(inner := atom.num.terms[0][0], Var):
+            yield inner, atom.den
+        elif (
+            isinstance(atom, Mod)
+            and len(atom.num.terms) == 1
+            and isinstance(inner, FloorDiv)
+            and len(variables(inner.num)) == 1
+        ):
+            (var,) = variables(inner.num)
+            yield var, inner.den * atom.den
+        else:
+            yield from ((v, v.extent) for v in variables(Index(0, ((atom, 1),))))

@@ -1,0 +1,288 @@
+"""Groups: sets of units that become one kernel, and the workshop that forms them.
+
+A group's normal form is kept over canonical tensor names `t0`, `t1`, ... so that equal groups (same statements, types,
+liveness) have equal forms: they are brought into normal form once, evaluated once, and share one kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal
+
+from attrs import evolve, field, frozen
+
+from ...ir import FusedGroup, Segment, Statement, Storage
+from .legality import Policy, register_level, shared_level
+from .normalise import Illegal
+from .programs import Unit
+from .rename import rename_expr, rename_index, rename_statement
+from .views import Views
+
+#: Elements that the widest access moves.
+_WIDEST = 16
+
+
+@frozen(cache_hash=True)
+class Group:
+    """Units that one kernel computes.
+
+    `parts` has the units' names per segment, in order; `form` is the normal form over canonical names and `tensors` the
+    graph tensor that each of those stands for.
+    """
+
+    parts: tuple[tuple[str, ...], ...]
+    form: FusedGroup = field(repr=False, eq=False)
+    tensors: Mapping[str, str] = field(repr=False, eq=False)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of all units."""
+        return tuple(name for part in self.parts for name in part)
+
+    @property
+    def level(self) -> Literal["single", "register", "shared"]:
+        """How its units are fused."""
+        if len(self.parts) > 1:
+            return "shared"
+        return "register" if len(self.parts[0]) > 1 else "single"
+
+    @property
+    def named(self) -> FusedGroup:
+        """The normal form over graph tensors."""
+        return rename_group(self.form, self.tensors)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Graph tensors that the kernel reads."""
+        return tuple(self.tensors[t] for t in self.form.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Graph tensors that the kernel writes."""
+        return tuple(self.tensors[t] for t in self.form.outputs)
+
+    def storages(self, views: Views) -> dict[str, Storage]:
+        """Return where the canonical tensors live; buffers carry canonical names too, so that equal layouts compare
+        equal.
+
+        A kernel is handed pointers to its tensors, so of an offset it needs to know only the alignment: the steps of a
+        recurrence share their kernels.
+        """
+        found = {t: views.storage(self.tensors[t]) for t in (*self.form.inputs, *self.form.outputs)}
+        buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys(s.buffer for s in found.values()))}
+        return {
+            t: Storage(buffers[s.buffer], s.offset % _WIDEST and s.offset & -s.offset, s.strides)
+            for t, s in found.items()
+        }
+
+
+def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
+    """Name the tensors `t0`, `t1`, ... by their role and order, so that equal groups are equal; also return the new
+    names.
+    """
+    order = dict.fromkeys((*group.inputs, *group.constants, *group.shared, *group.outputs))
+    names = {tensor: f"t{n}" for n, tensor in enumerate(order)}
+    return rename_group(group, names), names
+
+
+def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
+    """Replace the names of tensors; values of reductions keep theirs."""
+
+    def rename(segment: Segment) -> Segment:
+        reductions = tuple(evolve(r, body=rename_expr(r.body, names)) for r in segment.reductions)
+        outputs = tuple(
+            evolve(
+                o,
+                tensor=names[o.tensor],
+                write=tuple(rename_index(w, names) for w in o.write),
+                body=rename_expr(o.body, names),
+            )
+            for o in segment.outputs
+        )
+        return Segment(segment.axes, reductions, outputs)
+
+    inputs, outputs, shared = (tuple(names[t] for t in each) for each in (group.inputs, group.outputs, group.shared))
+    tensors = {names.get(t, t): type_ for t, type_ in group.tensors.items()}
+    constants = {names[t]: table for t, table in group.constants.items()}
+    return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants)
+
+
+def form_key(form: FusedGroup) -> Hashable:
+    """Return a value that is equal for equal normal forms; forms over canonical names are equal for groups that compute
+    the same.
+    """
+    return (
+        form.segments,
+        tuple(form.tensors.items()),
+        form.inputs,
+        form.outputs,
+        form.shared,
+        tuple(form.constants.items()),
+    )
+
+
+class Workshop:
+    """Forms groups of units of one graph; every answer is kept by structure."""
+
+    def __init__(self, views: Views, policy: Policy) -> None:
+        self.views = views
+        self.policy = policy
+        programs = views.programs
+        self.types = programs.types
+        self.tables = programs.tables
+        self.order = {u.name: n for n, u in enumerate(programs.units)}
+        self.units = {u.name: u for u in programs.units}
+        self._consumers, self._producers = programs.consumers(), programs.producers()
+        self._view_units = {
+            u.writes[0]: u for u in programs.units if u.free and u.writes and u.writes[0] in views.sources
+        }
+        self._graph_outputs = set(programs.graph.outputs)
+        self._patterns: dict[object, int] = {}
+        self._pattern_of: dict[str, int] = {}
+        self._forms: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = {}
+        self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
+
+    # ---- questions
+
+    def single(self, unit: str) -> Group:
+        """Return the group of one unit, which always exists."""
+        found = self._form(((unit,),), None)
+        assert isinstance(found, Group), f"unit {unit} has no normal form: {found}"
+        return found
+
+    def used(self, unit: str) -> bool:
+        """Whether anything that a unit writes is read or an output."""
+        return any(self._needed(t, {unit}) for t in self.units[unit].writes)
+
+    def fuse(self, first: Group, second: Group) -> Group | Illegal:
+        """Return two groups as one kernel, `second` being a consumer of `first`: register level, else shared-memory
+        level.
+        """
+        if len(first.parts) + len(second.parts) > 3:
+            return Illegal("a kernel has at most two segments")
+        register = (*first.parts[:-1], self._sorted((*first.parts[-1], *second.parts[0])), *second.parts[1:])
+        found = (
+            self._form(register, self.policy) if len(register) <= 2 else Illegal("a kernel has at most two segments")
+        )
+        if isinstance(found, Group) or not self.policy.shared or len(first.parts) + len(second.parts) > 2:
+            return found
+        shared = self._form((*first.parts, *second.parts), self.policy)
+        if isinstance(shared, Group):
+            return shared
+        return Illegal(f"register level: {found.reason}; shared-memory level: {shared.reason}")
+
+    def is_view(self, unit: str) -> bool:
+        """Whether a unit is a free copy, which groups take in where they need it."""
+        return self.units[unit].free and self.units[unit].writes[0] in self.views.sources
+
+    def sources(self, tensor: str) -> str:
+        """Return the tensor that a view, or a view of a view, shows; itself where it is none."""
+        while tensor in self.views.sources:
+            tensor = self.views.sources[tensor]
+        return tensor
+
+    # ---- forming
+
+    def _sorted(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(sorted(names, key=lambda n: self.order[n]))
+
+    def _form(self, parts: tuple[tuple[str, ...], ...], policy: Policy | None) -> Group | Illegal:
+        if parts not in self._groups:
+            self._groups[parts] = self._make(parts, policy)
+        return self._groups[parts]
+
+    def _make(self, parts: tuple[tuple[str, ...], ...], policy: Policy | None) -> Group | Illegal:
+        if pieces := self._pieces([name for part in parts for name in part]):
+            return Illegal(f"'{pieces}' is written in pieces by several kernels")
+        members = [self._with_views(part, {name for p in parts for name in p}) for part in parts]
+        numbers: dict[str, int] = {}
+        for unit in (u for units in members for u in units):
+            for tensor in unit.tensors:
+                numbers.setdefault(tensor, len(numbers))
+        inside = {u.name for units in members for u in units}
+        for tensor in (t for units in members[:-1] for u in units for t in u.writes if not u.free):
+            if self._needed(tensor, inside):
+                return Illegal(f"'{tensor}' is in shared memory but needed outside")
+        live = [self._live(units, inside, members[n + 1 :]) for n, units in enumerate(members)]
+        key = (
+            tuple(tuple((self._pattern(u), tuple(numbers[t] for t in u.tensors)) for u in units) for units in members),
+            tuple(tuple(numbers[t] for t in tensors) for tensors in live),
+            policy is None,
+        )
+        if key not in self._forms:
+            self._forms[key] = self._normal_form(members, numbers, live, policy)
+        found = self._forms[key]
+        names = {f"t{n}": tensor for tensor, n in numbers.items()}
+        if isinstance(found, Illegal):
+            return Illegal(re.sub(r"\bt\d+\b", lambda m: f"'{names.get(m.group(), m.group())}'", found.reason))
+        form, canonical = found
+        return Group(parts, form, {new: names[old] for old, new in canonical.items()})
+
+    def _normal_form(
+        self,
+        members: Sequence[Sequence[Unit]],
+        numbers: Mapping[str, int],
+        live: Sequence[Sequence[str]],
+        policy: Policy | None,
+    ) -> tuple[FusedGroup, Mapping[str, str]] | Illegal:
+        names = {tensor: f"t{n}" for tensor, n in numbers.items()}
+        tensors = {names[t]: self.types[t] for t in numbers}
+        tables = {names[t]: self.tables[t] for t in numbers if t in self.tables}
+        halves: list[list[Statement]] = [
+            [rename_statement(s, names) for u in units for s in u.statements] for units in members
+        ]
+        kept = [[names[t] for t in each] for each in live]
+        if not any(kept):
+            return Illegal("nothing that it computes is used")
+        if len(halves) == 1:
+            form = register_level(halves[0], tensors, kept[0], tables, policy)
+        else:
+            form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
+        return form if isinstance(form, Illegal) else canonical_names(form)
+
+    def _pattern(self, unit: Unit) -> int:
+        """Return the number of a unit's structure: its statements over local names, with types and table values."""
+        if unit.name not in self._pattern_of:
+            local = {tensor: f"a{n}" for n, tensor in enumerate(unit.tensors)}
+            types = tuple(self.types[t] for t in unit.tensors)
+            tables = tuple(self.tables.get(t) for t in unit.tensors)
+            key = (tuple(rename_statement(s, local) for s in unit.statements), types, tables)
+            self._pattern_of[unit.name] = self._patterns.setdefault(key, len(self._patterns))
+        return self._pattern_of[unit.name]
+
+    def _pieces(self, names: Sequence[str]) -> str | None:
+        """Return a tensor of which the units write a piece and that they also read or write otherwise."""
+        units = [self.units[n] for n in names]
+        touched = [t for u in units for t in dict.fromkeys((*(self.sources(r) for r in u.reads), *u.writes))]
+        return next((t for u in units for t in u.writes if len(self._producers[t]) > 1 and touched.count(t) > 1), None)
+
+    def _with_views(self, part: Sequence[str], group: set[str]) -> list[Unit]:
+        """Return a part's units and the free copies through which they read what the group computes, in order."""
+        made = {t for name in group for t in self.units[name].writes}
+        chosen = {name: self.units[name] for name in part}
+        pending = list(chosen.values())
+        while pending:
+            for tensor in pending.pop().reads:
+                view = self._view_units.get(tensor)
+                if view is not None and view.name not in chosen and self.sources(tensor) in made:
+                    chosen[view.name] = view
+                    pending.append(view)
+        return [chosen[name] for name in self._sorted(tuple(chosen))]
+
+    def _live(self, units: Sequence[Unit], inside: set[str], later: Sequence[Sequence[Unit]]) -> tuple[str, ...]:
+        """Return the tensors of a part that are needed outside of it: by other groups, or by a later part."""
+        after = {t for part in later for u in part for t in u.reads}
+        written = dict.fromkeys(t for u in units if not u.free for t in u.writes)
+        return tuple(t for t in written if t in after or self._needed(t, inside))
+
+    def _needed(self, tensor: str, inside: set[str]) -> bool:
+        if tensor in self._graph_outputs:
+            return True
+        for unit in self._consumers.get(tensor, ()):
+            if unit.free and unit.writes[0] in self.views.sources:
+                if self._needed(unit.writes[0], inside):
+                    return True
+            elif unit.name not in inside:
+                return True
+        return False

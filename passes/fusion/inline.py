@@ -1,0 +1,198 @@
+"""Inlining: a pointwise statement disappears into the statements that read its tensor.
+
+A guarded read `guard ? t[f] : fill` of `t[i] = body(i)` becomes `select(InRange(guard), body(f), fill)` with the guard
+on every read of the body, so that no element is touched out of range; the select is dropped where the body yields the
+fill by itself:
+
+    sum x[h + r - 1] if 0 <= h + r - 1 < H else 0  with  x = relu(a * y)   ->   sum relu(a' * y')    (a', y' guarded, fill 0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...ir import (
+    FUNCTIONS,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    IndexValue,
+    InRange,
+    Read,
+    Statement,
+    TensorType,
+    as_index,
+    dtype_of,
+    rebuild,
+    substitute_expr,
+)
+from .rename import indirect_tensors
+from .solve import Solution, solve
+
+#: Larger bodies are not fused: a tree that doubles with every use would otherwise grow without bound.
+MAX_NODES = 4000
+
+
+class FusionError(Exception):
+    """Raised inside normalisation where statements cannot share a kernel; the message is the reason, a sentence."""
+
+
+def constant(value: float, dtype: DType) -> Const:
+    """Return a literal of an element type."""
+    if dtype is DType.BOOL:
+        return Const(bool(value), dtype)
+    return Const(float(value) if dtype.is_float or not math.isfinite(value) else int(value), dtype)
+
+
+def apply_guards(
+    expr: Expr, guards: Sequence[Guard], fill: float, tensors: Mapping[str, TensorType], held: frozenset[str]
+) -> Expr:
+    """Return `guards ? expr : fill`, guarding every read below; `held` are values in registers, which need no guard."""
+    live = tuple(g for g in guards if not g.always)
+    if not live:
+        return expr
+    for candidate in dict.fromkeys((0.0, fill)):
+        guarded = _guard_reads(expr, live, candidate, held)
+        if _outside_value(guarded, held) == fill:
+            return guarded
+    guarded = _guard_reads(expr, live, 0.0, held)
+    merged = _merge_select(guarded, live, fill)
+    return merged or Call("select", (InRange(live), guarded, constant(fill, dtype_of(expr, tensors))))
+
+
+def _guard_reads(expr: Expr, guards: tuple[Guard, ...], fill: float, held: frozenset[str]) -> Expr:
+    def leaf(node: Expr) -> Expr:
+        if not guards or not isinstance(node, Read) or node.tensor in held:
+            return node
+        return Read(
+            node.tensor, node.indices, tuple(dict.fromkeys(node.guards + guards)), node.fill if node.guards else fill
+        )
+
+    return rebuild(expr, leaf)
+
+
+def _outside_value(expr: Expr, held: frozenset[str]) -> float | None:
+    """Return what the expression yields where all its guards fail, None where that is not one number."""
+    if isinstance(expr, Const):
+        return float(expr.value)
+    if isinstance(expr, Read):
+        return expr.fill if expr.guards and expr.tensor not in held else None
+    if isinstance(expr, Cast):
+        return _outside_value(expr.arg, held) if expr.dtype.is_float else None
+    if not isinstance(expr, Call):
+        return None
+    args = [_outside_value(a, held) for a in expr.args]
+    if any(a is None for a in args):
+        return None
+    with np.errstate(all="ignore"):
+        value = float(FUNCTIONS[expr.fn].numpy(*(np.float64(a) for a in args if a is not None)))
+    return None if math.isnan(value) else value
+
+
+def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | None:
+    """Join the guards of `select(InRange(inner), body, fill)` with outer ones of the same fill."""
+    if not (isinstance(expr, Call) and expr.fn == "select" and isinstance(expr.args[0], InRange)):
+        return None
+    condition, body, other = expr.args
+    if not (isinstance(condition, InRange) and isinstance(other, Const) and float(other.value) == fill):
+        return None
+    return Call("select", (InRange(tuple(dict.fromkeys(condition.guards + guards))), body, other))
+
+
+def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:
+    solution = solve(list(zip(statement.write, indices, strict=True)), statement.axes)
+    if solution is None or solution.free:
+        raise FusionError(f"the elements that {statement.target} is written at cannot be traced back to its axes")
+    return solution
+
+
+class Inliner:
+    """Pointwise definitions of tensors, each held with its own producers already inlined.
+
+    A tensor that several statements write in pieces is defined by cases.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorType], held: frozenset[str]) -> None:
+        self.tensors = tensors
+        self.held = held
+        self._definitions: dict[str, list[Statement]] = {}
+
+    def define(self, statement: Statement) -> None:
+        """Add a pointwise statement; statements come in order of definition."""
+        body = self.inline(statement.body)
+        self._definitions.setdefault(statement.target, []).append(
+            Statement(statement.target, statement.axes, statement.write, body)
+        )
+
+    def inline(self, expr: Expr) -> Expr:
+        """Return the expression with every defined tensor replaced by its definition."""
+        self._check_indirect(expr)
+        result = rebuild(expr, self._leaf)
+        if tree_size(result) > MAX_NODES:
+            raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
+        return result
+
+    def _check_indirect(self, expr: Expr) -> None:
+        computed = indirect_tensors(expr) & (self._definitions.keys() | self.held)
+        if computed:
+            raise FusionError(f"{min(computed)} is used as an index, so it has to be in memory")
+
+    def _leaf(self, node: Expr) -> Expr:
+        if not isinstance(node, Read) or node.tensor not in self._definitions:
+            return node
+        value = self._by_cases([(_invert(p, node.indices), p.body) for p in self._definitions[node.tensor]])
+        return apply_guards(value, node.guards, node.fill, self.tensors, self.held)
+
+    def _by_cases(self, pieces: list[tuple[Solution, Expr]]) -> Expr:
+        """Return the value of the piece whose guards hold; the pieces together cover every element."""
+        possible = [(s, body) for s, body in pieces if not any(_never(g) for g in s.guards)] or pieces[:1]
+        certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)
+        value: Expr | None = None
+        for solution, body in reversed(possible[: certain + 1]):
+            here = _guard_reads(substitute_expr(body, solution.values), solution.guards, 0.0, self.held)
+            value = here if value is None else Call("select", (InRange(solution.guards), here, value))
+        assert value is not None
+        return value
+
+
+def _never(guard: Guard) -> bool:
+    low, high = guard.index.bounds()
+    return high < guard.low or low >= guard.high
+
+
+def tree_size(expr: Expr) -> int:
+    """Return the number of nodes of the tree, counting shared parts as often as they occur."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Expr) -> int:
+        if id(node) not in sizes:
+            below = node.args if isinstance(node, Call) else (node.arg,) if isinstance(node, Cast) else ()
+            sizes[id(node)] = 1 + sum(size(child) for child in below)
+        return sizes[id(node)]
+
+    return size(expr)
+
+
+def split_argument_reduction(statement: Statement, value: str, dtype: DType) -> tuple[Statement, Statement]:
+    """Rewrite an argmax (argmin) statement as a max (min) named `value` and the least position that attains it.
+
+    `dtype` is the element type of the positions. A position that is never attained does not occur: the largest is the
+    sentinel.
+    """
+    flat, step = Index(0), 1
+    for axis in reversed(statement.reduce):
+        flat, step = flat + axis * step, step * axis.extent
+    place = tuple(as_index(a) for a in statement.axes)
+    best = Statement(
+        value, statement.axes, place, statement.body, statement.reduce, str(statement.combine).removeprefix("arg")
+    )
+    held = Read(value, place)
+    body = Call("select", (Call("eq", (statement.body, held)), IndexValue(flat, dtype), Const(step - 1, dtype)))
+    return best, Statement(statement.target, statement.axes, statement.write, body, statement.reduce, "min")

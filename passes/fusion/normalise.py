@@ -1,0 +1,274 @@
+"""Normal form: a list of statements becomes one register-level segment, or a sentence that says why it cannot.
+
+Every element of the group is computed by an *instance*, a value of the parallel axes P of the last reduction (of the
+largest output where there is none). The access maps are solved from statement to statement, in both directions, for
+each statement's axes as functions of P; an output may have further axes, which the lanes of an instance share (softmax,
+normalisation). Pointwise statements are inlined. A group is legal when each reduction is read only by the instance that
+computed it.
+
+    acc[n, c] = sum_hw x[n, c, h, w]; y[n, c] = acc[n, c] / 49; z[n*C + c] = exp(y[n, c])
+      ->  axes (i0, i1); acc0 = sum over (r0, r1) x[i0, i1, r0, r1]; z[C*i0 + i1] = exp(acc0[i0, i1] / 49)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from attrs import evolve, frozen
+
+from ...ir import (
+    Call,
+    Cast,
+    DType,
+    Expr,
+    FusedGroup,
+    Index,
+    InRange,
+    Output,
+    Read,
+    Reduction,
+    Segment,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    dtype_of,
+    expr_variables,
+    factors,
+    rebuild,
+    substitute,
+    substitute_expr,
+    variables,
+)
+from .align import Places, align
+from .fold_tables import fold_tables
+from .inline import FusionError, Inliner, constant, split_argument_reduction
+from .rename import indirect_tensors, rename_axes
+from .solve import is_bijection, solve
+
+
+@frozen
+class Illegal:
+    """The answer of legality checks that say no, with the reason as a sentence."""
+
+    reason: str
+
+
+def normalise(
+    statements: Sequence[Statement],
+    tensors: Mapping[str, TensorType],
+    live: Sequence[str],
+    constants: Mapping[str, tuple[float, ...]] | None = None,
+) -> FusedGroup | Illegal:
+    """Return the normal form of statements whose tensors `live` are wanted in memory, or why they cannot be one
+    segment.
+    """
+    try:
+        return fold_tables(_Normaliser(dict(tensors), tuple(live), dict(constants or {})).run(statements))
+    except FusionError as error:
+        return Illegal(str(error))
+
+
+@frozen
+class _Normaliser:
+    tensors: dict[str, TensorType]
+    live: tuple[str, ...]
+    constants: dict[str, tuple[float, ...]]
+
+    def run(self, statements: Sequence[Statement]) -> FusedGroup:
+        plain = self._prepare(statements)
+        needed = self._needed(plain)
+        places = align(needed, self.live)
+        held = frozenset(s.target for s in needed if s.combine)
+        inliner = Inliner(self.tensors, held)
+        reductions: list[Reduction] = []
+        outputs: list[Output] = []
+        registers: dict[str, Expr] = {}  # what a read of a reduced tensor becomes
+        for number, statement in enumerate(needed):
+            values = places.of[number]
+            if statement.combine:
+                self._check_reduction(statement, values, places)
+                reductions.append(self._reduction(statement, values, inliner, places, registers))
+            else:
+                inliner.define(statement)
+            if statement.target in self.live:
+                outputs.append(self._output(statement, values, inliner, places, registers))
+        return self._group(Segment(places.axes, tuple(reductions), tuple(outputs)))
+
+    # ---- statements before alignment
+
+    def _prepare(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Rename axes apart, split argmax and argmin, and turn reductions over one element into plain statements."""
+        result: list[Statement] = []
+        for number, statement in enumerate(_join_pieces(statements, self.live, self.tensors)):
+            fresh = rename_axes(statement, f"s{number}_")
+            fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
+            if fresh.combine and not fresh.reduce:
+                body = constant(0, self.tensors[fresh.target].dtype) if fresh.combine.startswith("arg") else fresh.body
+                fresh = evolve(fresh, combine=None, body=body)
+            if fresh.combine and fresh.combine.startswith("arg"):
+                value = f"{fresh.target}.value"
+                self.tensors[value] = TensorType(
+                    dtype_of(fresh.body, self.tensors), tuple(a.extent for a in fresh.axes)
+                )
+                result.extend(split_argument_reduction(fresh, value, self.tensors[fresh.target].dtype))
+            else:
+                result.append(fresh)
+        return result
+
+    def _needed(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Return the statements that the live tensors depend on."""
+        wanted = set(self.live)
+        kept: list[Statement] = []
+        for statement in reversed(statements):
+            if statement.target in wanted:
+                kept.append(statement)
+                wanted.update(r.tensor for r in statement.reads)
+                wanted.update(indirect_tensors(statement.body))
+        return kept[::-1]
+
+    # ---- parts of the segment
+
+    def _check_reduction(self, statement: Statement, values: Mapping[Var, Index], places: Places) -> None:
+        axes = [a for a in statement.axes if a.extent > 1]
+        if not is_bijection(values, axes, [p for p in places.axes if p.extent > 1]):
+            raise FusionError(
+                f"the instances that compute {statement.target} do not match those of the group one to one"
+            )
+
+    def _reduction(
+        self,
+        statement: Statement,
+        values: Mapping[Var, Index],
+        inliner: Inliner,
+        places: Places,
+        registers: dict[str, Expr],
+    ) -> Reduction:
+        rows = places.row_vars(statement.reduce)
+        body = inliner.inline(statement.body)
+        body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
+        body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
+        name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
+        dtype = self.tensors[statement.target].dtype
+        self.tensors[name] = TensorType(
+            DType.F32 if dtype is DType.F16 else dtype, tuple(p.extent for p in places.axes)
+        )
+        value: Expr = Read(name, tuple(as_index(p) for p in places.axes))
+        value = Cast(dtype, value) if dtype is DType.F16 else value
+        registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
+        return Reduction(name, rows, str(statement.combine), body)
+
+    def _output(
+        self,
+        statement: Statement,
+        values: Mapping[Var, Index],
+        inliner: Inliner,
+        places: Places,
+        registers: dict[str, Expr],
+    ) -> Output:
+        if statement.combine:
+            body = registers[statement.target]
+        else:
+            body = self._resolve(substitute_expr(inliner.inline(statement.body), values), places, registers)
+        write = tuple(substitute(w, values) for w in statement.write)
+        used = frozenset().union(*(variables(w) for w in write)) - set(places.axes)
+        extra = tuple(v for v in _in_order(statement, values) if v in used)
+        rows = places.rows(extra)
+        return Output(
+            statement.target,
+            tuple(substitute(w, rows) for w in write),
+            substitute_expr(body, rows),
+            places.row_vars(extra),
+        )
+
+    def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
+        """Replace reads of reduced tensors by the instance's own value; raise where another instance's would be needed."""
+
+        def leaf(node: Expr) -> Expr:
+            if not isinstance(node, Read) or node.tensor not in registers:
+                return node
+            statement, values = places.reductions[node.tensor]
+            solution = solve(list(zip(statement.write, node.indices, strict=True)), statement.axes)
+            same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
+            if solution is None or not same:
+                raise FusionError(f"{node.tensor} is needed at elements that other threads compute")
+            value, guards = registers[node.tensor], tuple(dict.fromkeys((*solution.guards, *node.guards)))
+            if not guards:
+                return value
+            return Call("select", (InRange(guards), value, constant(node.fill, dtype_of(value, self.tensors))))
+
+        return rebuild(expr, leaf)
+
+    def _group(self, segment: Segment) -> FusedGroup:
+        read = dict.fromkeys(segment.tensors_read)
+        for body in segment.expressions:
+            read.update(dict.fromkeys(sorted(indirect_tensors(body))))
+        written = tuple(dict.fromkeys(o.tensor for o in segment.outputs))
+        own = [r.name for r in segment.reductions]
+        names = [*read, *written, *own]
+        inputs = tuple(t for t in read if t not in self.constants and t not in own)
+        tables = {t: v for t, v in self.constants.items() if t in read}
+        return FusedGroup((segment,), {n: self.tensors[n] for n in dict.fromkeys(names)}, inputs, written, (), tables)
+
+
+def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:
+    """Return the variables of the axes' values, slowest axis first and each axis's highest digit first."""
+    found: dict[Var, None] = {}
+    for axis in statement.axes:
+        terms = sorted(values[axis].terms, key=lambda term: -abs(term[1]))
+        for atom, _ in terms:
+            found.update(dict.fromkeys(sorted(variables(Index(0, ((atom, 1),))), key=lambda v: v.name)))
+    return list(found)
+
+
+def _hoist(
+    body: Expr, statement: Statement, rows: frozenset[Var], tensors: Mapping[str, TensorType]
+) -> tuple[Expr, Expr | None]:
+    """Split the factors that no reduced axis touches off the body of a sum."""
+    parts = factors(body)
+    if statement.combine != "sum" or len(parts) == 1 or not tensors[statement.target].dtype.is_float:
+        return body, None
+    fixed = [p for p in parts if not expr_variables(p) & rows]
+    moving = [p for p in parts if expr_variables(p) & rows]
+    if not fixed or not moving:
+        return body, None
+    return _product(moving), _product(fixed)
+
+
+def _product(parts: Sequence[Expr]) -> Expr:
+    result = parts[0]
+    for part in parts[1:]:
+        result = Call("mul", (result, part))
+    return result
+
+
+def _join_pieces(
+    statements: Sequence[Statement], live: Sequence[str], tensors: Mapping[str, TensorType]
+) -> list[Statement]:
+    """Define a live tensor that several pointwise statements write in pieces by one statement, by cases."""
+    number: dict[str, int] = {}
+    for statement in statements:
+        number[statement.target] = number.get(statement.target, 0) + 1
+    result: list[Statement] = []
+    pieces: dict[str, list[Statement]] = {}
+    for statement in statements:
+        if number[statement.target] > 1 and statement.combine:
+            raise FusionError(f"{statement.target} is written in pieces, one of them a reduction")
+        if number[statement.target] == 1 or statement.target not in live:
+            result.append(statement)
+            continue
+        pieces.setdefault(statement.target, []).append(statement)
+        if len(pieces[statement.target]) == number[statement.target]:
+            result.append(_cases(pieces[statement.target], tensors))
+    return result
+
+
+def _cases(pieces: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Statement:
+    target = pieces[0].target
+    inliner = Inliner(tensors, frozenset())
+    for number, piece in enumerate(pieces):
+        inliner.define(rename_axes(piece, f"p{number}_"))
+    axes = tuple(Var(f"d{n}", extent) for n, extent in enumerate(tensors[target].shape))
+    position = tuple(as_index(a) for a in axes)
+    return Statement(target, axes, position, inliner.inline(Read(target, position)))

@@ -1,0 +1,252 @@
+"""Partition of a graph into groups: Algorithm 1 of DeepCuts on graphs with branches.
+
+A partition is a set of groups whose quotient graph has no cycle (a merged set stays convex: no path leaves it and comes
+back). Consecutive groups X -> Y are merged where the merge is legal and the partition gets faster. `algorithm_1` is the
+paper's text: it keeps every partition that beats the one it was derived from, which is exponential where merges are
+independent. The time of a partition is the sum of its groups', so merges in different places do not interact, and
+`improve` follows one path through the same set R: always the merge that gains most. What is kept of the guarantee: the
+result is a member of R, so never slower than the partition it started from, and no single merge improves it. What is
+given up: partitions that only another order of merges reaches; graphs of few units get `algorithm_1` itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import count
+from math import inf
+from typing import Protocol
+
+from attrs import field, frozen
+
+from ...ir import FusedGroup, Mode
+from .groups import Group, Workshop, form_key
+from .normalise import Illegal
+
+#: Up to this many units, and partitions in R, Algorithm 1 runs as it is written.
+EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
+
+
+class Evaluator(Protocol):
+    """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return seconds, infinity where no kernel exists."""
+        ...
+
+
+@frozen
+class Remembered:
+    """An evaluator that is asked once about equal groups."""
+
+    evaluator: Evaluator
+    costs: dict[Hashable, float] = field(factory=dict)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group."""
+        key = form_key(group)
+        if key not in self.costs:
+            self.costs[key] = self.evaluator.cost(group)
+        return self.costs[key]
+
+
+@frozen
+class Partitioner:
+    """Merges groups of one graph; costs and merges are remembered."""
+
+    workshop: Workshop
+    evaluator: Evaluator
+    costs: dict[Hashable, float] = field(factory=dict)
+    readers: dict[str, frozenset[str]] = field(init=False)
+
+    @readers.default
+    def _readers(self) -> dict[str, frozenset[str]]:
+        """Map each unit that is no view to the units that read what it writes, directly or through views."""
+        shop = self.workshop
+        producers = shop.views.programs.producers()
+        found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
+        for name in found:
+            for tensor in shop.units[name].reads:
+                for producer in producers.get(shop.sources(tensor), ()):
+                    found[producer.name].add(name)
+        return {name: frozenset(readers - {name}) for name, readers in found.items()}
+
+    def cost(self, group: Group) -> float:
+        """Return the seconds of a group; equal groups are evaluated once."""
+        key = form_key(group.form)
+        if key not in self.costs:
+            self.costs[key] = self.evaluator.cost(group.form)
+        return self.costs[key]
+
+    def singletons(self) -> list[Group]:
+        """Return the initial partition: a group per unit that needs a kernel; what nothing uses is left out."""
+        shop = self.workshop
+        return [shop.single(u) for u in shop.units if not shop.units[u].free and shop.used(u)]
+
+    # ---- the quotient graph
+
+    def owners(self, groups: Iterable[Group]) -> dict[str, Group | str]:
+        """Map every unit to its group; units that need no kernel stand for themselves."""
+        owner: dict[str, Group | str] = {name: name for name in self.readers}
+        owner.update({unit: g for g in groups for unit in g.units})
+        return owner
+
+    def successors(self, vertex: Group | str, owner: dict[str, Group | str]) -> set[Group | str]:
+        """Return the groups that read what a group writes."""
+        units = vertex.units if isinstance(vertex, Group) else (vertex,)
+        return {owner[r] for u in units for r in self.readers[u]} - {vertex}
+
+    def convex(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
+        """Whether no path from `first` to `second` passes through a third group."""
+        pending = list(self.successors(first, owner) - {second})
+        seen = set(pending)
+        while pending:
+            following = self.successors(pending.pop(), owner)
+            if second in following:
+                return False
+            pending.extend(following - seen)
+            seen |= following
+        return True
+
+    def merge(self, first: Group, second: Group, owner: dict[str, Group | str]) -> Group | Illegal:
+        """Return two consecutive groups as one."""
+        merged = self.workshop.fuse(first, second)
+        if isinstance(merged, Group) and not self.convex(first, second, owner):
+            return Illegal("a path leaves the merged set and comes back")
+        return merged
+
+    def schedule(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the groups in an order in which each comes behind what it reads; ties go to the graph's order."""
+        owner = self.owners(groups)
+        vertices = dict.fromkeys(owner.values())
+        place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
+        following = {v: self.successors(v, owner) for v in vertices}
+        waits = dict.fromkeys(vertices, 0)
+        for v in vertices:
+            for w in following[v]:
+                waits[w] += 1
+        ties = count()
+        ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]
+        heapq.heapify(ready)
+        result: list[Group] = []
+        while ready:
+            _, _, v = heapq.heappop(ready)
+            if isinstance(v, Group):
+                result.append(v)
+            for w in following[v]:
+                waits[w] -= 1
+                if not waits[w]:
+                    heapq.heappush(ready, (place[w], next(ties), w))
+        assert len(result) == len(groups), "the partition has a cycle"
+        return result
+
+
+def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
+    """Return the groups of a graph in execution order.
+
+    `no-fusion` keeps one kernel per unit, `fusion` merges wherever the register level allows, `mixed` where it is
+    faster.
+    """
+    groups = partitioner.singletons()
+    if mode == "fusion":
+        groups = fuse_all(partitioner, groups)
+    elif mode == "mixed":
+        groups = _fastest(partitioner, groups)
+    return partitioner.schedule(groups)
+
+
+def _fastest(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
+    """Return the best partition of Algorithm 1's set where that is small, else the end of its greedy path."""
+    exact = algorithm_1(partitioner, initial) if len(initial) <= EXACT_UNITS else None
+    if exact is None:
+        return improve(partitioner, initial)
+    times = [(sum(partitioner.cost(g) for g in groups), len(groups)) for groups in exact]
+    return list(exact[times.index(min(times))])
+
+
+def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[frozenset[Group]] | None:
+    """Return the set R of the paper's Algorithm 1, in order of discovery; None where it outgrows its limit."""
+    found = {frozenset(initial): None}
+    unmarked = [frozenset(initial)]
+    while unmarked:
+        current = unmarked.pop(0)
+        owner = partitioner.owners(current)
+        for first, second in _consecutive(partitioner, current, owner):
+            merged = partitioner.merge(first, second, owner)
+            if isinstance(merged, Illegal) or not _gain(partitioner, first, second, merged) > 0:
+                continue
+            following = current - {first, second} | {merged}
+            if following not in found:
+                found[following] = None
+                unmarked.append(following)
+        if len(found) > EXACT_PARTITIONS:
+            return None
+    return list(found)
+
+
+def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
+    """Return the end of the path of best merges through Algorithm 1's set R."""
+    owner = partitioner.owners(initial)
+    groups = dict.fromkeys(initial)
+    ties = count()
+    queue: list[tuple[float, int, Group, Group, Group]] = []
+
+    def consider(pairs: Iterable[tuple[Group, Group]]) -> None:
+        for first, second in pairs:
+            merged = partitioner.workshop.fuse(first, second)
+            if isinstance(merged, Group) and (gain := _gain(partitioner, first, second, merged)) > 0:
+                heapq.heappush(queue, (-gain, next(ties), first, second, merged))
+
+    consider(_consecutive(partitioner, initial, owner))
+    while queue:
+        _, _, first, second, merged = heapq.heappop(queue)
+        if first not in groups or second not in groups or not partitioner.convex(first, second, owner):
+            continue
+        del groups[first], groups[second]
+        groups[merged] = None
+        owner.update(dict.fromkeys(merged.units, merged))
+        consider(p for p in _consecutive(partitioner, groups, owner) if merged in p)
+    return list(groups)
+
+
+def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
+    """Return the groups after every merge that the register level allows and a kernel exists for: epilogues first, then
+    prologues.
+    """
+    groups = dict.fromkeys(initial)
+    owner = partitioner.owners(initial)
+    for epilogues_only in (True, False):
+        changed = True
+        while changed:
+            changed = False
+            for first, second in _consecutive(partitioner, groups, owner):
+                if (
+                    first not in groups
+                    or second not in groups
+                    or (epilogues_only and second.form.segments[0].reductions)
+                ):
+                    continue
+                merged = partitioner.merge(first, second, owner)
+                if isinstance(merged, Group) and merged.level != "shared" and partitioner.cost(merged) < inf:
+                    del groups[first], groups[second]
+                    groups[merged] = None
+                    owner.update(dict.fromkeys(merged.units, merged))
+                    changed = True
+    return list(groups)
+
+
+def _consecutive(
+    partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
+) -> Iterator[tuple[Group, Group]]:
+    """Yield the pairs of groups that an edge connects, in the graph's order."""
+    ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
+    for group in ordered:
+        found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
+        for reader in sorted(found, key=lambda g: partitioner.workshop.order[g.units[0]]):
+            yield group, reader
+
+
+def _gain(partitioner: Partitioner, first: Group, second: Group, merged: Group) -> float:
+    """Return the seconds that a merge saves; a group that no kernel computes is worth nothing."""
+    after = partitioner.cost(merged)
+    return -inf if after == inf else partitioner.cost(first) + partitioner.cost(second) - after

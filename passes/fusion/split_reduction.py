@@ -1,0 +1,208 @@
+"""Split-K: a reduction with few results becomes two kernels, so that it fills the machine.
+
+The first sums parts of the reduced axis, a part being one more parallel axis, into a workspace; the second adds the
+parts up in a fixed order and applies the epilogue. Results are the same from run to run, unlike with atomic additions.
+Both are ordinary groups, so nothing behind this pass knows about it.
+
+    acc[m, n] = sum_k a[m, k] * b[k, n];  y = relu(acc)
+      ->   w[p, m, n] = sum_j a[m, J*p + j] * b[J*p + j, n];     acc[m, n] = sum_p w[p, m, n];  y = relu(acc)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from math import inf, prod
+
+from attrs import evolve, field, frozen
+
+from ...ir import (
+    COMBINERS,
+    Expr,
+    FusedGroup,
+    Guard,
+    Index,
+    Output,
+    Read,
+    Reduction,
+    Segment,
+    Target,
+    TensorType,
+    Var,
+    as_index,
+    expr_variables,
+    is_contraction,
+    reads,
+    substitute_expr,
+    variables,
+)
+from .groups import Group, canonical_names, form_key
+from .inline import apply_guards
+from .partition import Evaluator
+from .rename import indirect_tensors
+from .views import Views
+
+#: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
+#: reductions have a block for each result): with fewer tiles per SM, splitting may pay.
+TILE, COLUMNS, TILES_PER_SM = 2048, 128, 2
+#: Fewest terms that a part keeps, and most parts.
+MIN_TERMS, MAX_PARTS = 16, 64
+
+
+def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
+    """Return two groups that together compute a group, and the type of the workspace between them.
+
+    The workspace is the only output of the first and the first input of the second. None where the group is not one
+    reduction, or none of its reduced axes has that many elements.
+    """
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+        return None
+    (segment,) = group.segments
+    (reduction,) = segment.reductions
+    axis = _axis(reduction, parts)
+    if axis is None:
+        return None
+    part, rest = Var(_free("part", segment), parts), Var(axis.name, -(-axis.extent // parts))
+    body = _part_of(reduction, axis, as_index(part) * rest.extent + rest, group)
+    reduce = tuple(v for v in (rest if v == axis else v for v in reduction.reduce) if v.extent > 1) or (rest,)
+    kind = group.tensors[reduction.name]
+    workspace = TensorType(kind.dtype, (parts, *kind.shape))
+    name = next(n for n in (f"parts{k}" for k in range(len(group.tensors) + 1)) if n not in group.tensors)
+    places = tuple(as_index(a) for a in segment.axes)
+    inner = (as_index(part), *places)
+    first = Segment(
+        (part, *segment.axes),
+        (Reduction(reduction.name, reduce, reduction.combine, body),),
+        (Output(name, inner, Read(reduction.name, inner)),),
+    )
+    second = evolve(segment, reductions=(Reduction(reduction.name, (part,), reduction.combine, Read(name, inner)),))
+    before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
+    after = _group(group, second, {name: workspace}, group.outputs)
+    return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
+
+
+def _axis(reduction: Reduction, parts: int) -> Var | None:
+    """Return the reduced axis to split: one that divides evenly if there is any, the outermost of them."""
+    possible = [v for v in reduction.reduce if v.extent >= parts]
+    even = [v for v in possible if v.extent % parts == 0]
+    return next(iter((*even, *possible)), None)
+
+
+def _part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) -> Expr:
+    """Return the body at an element of a part; elements past the end of the axis contribute nothing."""
+    body = substitute_expr(reduction.body, {axis: index})
+    guard = Guard(index, 0, axis.extent)
+    return (
+        body if guard.always else apply_guards(body, (guard,), COMBINERS[reduction.combine], group.tensors, frozenset())
+    )
+
+
+def _free(name: str, segment: Segment) -> str:
+    taken = {v.name for body in segment.expressions for v in expr_variables(body)} | {v.name for v in segment.axes}
+    return next(n for n in (name, *(f"{name}{k}" for k in range(len(taken)))) if n not in taken)
+
+
+def _group(
+    group: FusedGroup, segment: Segment, types: Mapping[str, TensorType], outputs: tuple[str, ...]
+) -> FusedGroup:
+    read = dict.fromkeys(segment.tensors_read)
+    for body in segment.expressions:
+        read.update(dict.fromkeys(sorted(indirect_tensors(body))))
+    tables = {t: v for t, v in group.constants.items() if t in read}
+    inputs = tuple(t for t in (*group.inputs, *types) if t in read and t not in tables)
+    names = dict.fromkeys((*inputs, *tables, *outputs, *(r.name for r in segment.reductions)))
+    return FusedGroup((segment,), {n: types.get(n) or group.tensors[n] for n in names}, inputs, outputs, (), tables)
+
+
+# ---- which groups to split
+
+
+def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
+    """Return the numbers of parts worth comparing, least first: those that give every other SM a tile, up to several
+    for each.
+
+    There are none where the group has tiles enough by itself.
+    """
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+        return ()
+    (segment,) = group.segments
+    (reduction,) = segment.reductions
+    tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction))
+    terms = prod(v.extent for v in reduction.reduce)
+    if target.is_cpu or tiles > TILES_PER_SM * target.NUM_SM:
+        return ()
+    longest = max(v.extent for v in reduction.reduce)
+    limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // tiles)
+    found = [1 << k for k in range(1, 16) if 1 << k <= limit]
+    return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
+
+
+def _results_per_tile(reduction: Reduction) -> int:
+    """Return about how many results a block computes: those that share loads, or whose loads are neighbours in memory."""
+    if is_contraction(reduction):
+        return TILE
+    innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
+    return COLUMNS if innermost and not innermost & set(reduction.reduce) else 1
+
+
+@frozen
+class Splitting:
+    """What groups cost where each may be split: the model says in how many parts, `evaluator` whether that is faster."""
+
+    evaluator: Evaluator
+    modelled: Evaluator
+    target: Target
+    known: dict[Hashable, int] = field(factory=dict)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group, or of its parts where these are faster."""
+        return self.best(group)[0]
+
+    def best(self, group: FusedGroup) -> tuple[float, int]:
+        """Return the least seconds and in how many parts they are reached."""
+        whole = self.evaluator.cost(group)
+        parts = self._parts(group)
+        return min((whole, 1), (_seconds(group, parts, self.evaluator), parts)) if parts > 1 else (whole, 1)
+
+    def _parts(self, group: FusedGroup) -> int:
+        """Return the number of parts that is best by the model; more parts are tried as long as they help."""
+        key = form_key(group)
+        if key not in self.known:
+            found, slower = (inf, 1), False
+            for parts in candidates(group, self.target):
+                seconds = _seconds(group, parts, self.modelled)
+                slower = seconds >= found[0]
+                found = min(found, (seconds, parts))
+                if slower:
+                    break
+            self.known[key] = found[1]
+        return self.known[key]
+
+
+def _seconds(group: FusedGroup, parts: int, evaluator: Evaluator) -> float:
+    halves = split_reduction(group, parts)
+    return inf if halves is None else evaluator.cost(halves[0]) + evaluator.cost(halves[1])
+
+
+def split_groups(groups: Sequence[Group], views: Views, splitting: Splitting) -> tuple[Sequence[Group], Views]:
+    """Return the groups with those that gain from it split in two, and views that know the workspaces."""
+    types: dict[str, TensorType] = {}
+    result: list[Group] = []
+    for group in groups:
+        seconds, parts = splitting.best(group.form)
+        halves = split_reduction(group.form, parts) if parts > 1 and seconds < inf else None
+        if halves is None:
+            result.append(group)
+            continue
+        before, after, workspace = halves
+        name = f"parts of {group.outputs[0]}"
+        types[name] = workspace
+        tensors = {**group.tensors, before.outputs[0]: name}
+        for half in (before, after):
+            form, canonical = canonical_names(half)
+            result.append(
+                evolve(
+                    group, form=form, tensors={new: tensors[old] for old, new in canonical.items() if old in tensors}
+                )
+            )
+    programs = evolve(views.programs, types={**views.programs.types, **types})
+    return result, evolve(views, programs=programs)

@@ -1,0 +1,240 @@
+"""Where tensors live, so that data movement costs no kernel.
+
+A *copy* is a unit whose statements only read one element each. A copy of one statement becomes a view where the address
+of what it reads is affine in the coordinates of its result (reshape, transpose, slice, split, expand). A copy of
+several statements is a concatenation: its operands are placed inside the result's buffer, so that their producers write
+straight into it; largest results go first, and a concatenation of operands that already lie next to each other is a
+view again (DenseNet's growing prefixes). A graph output owns a dense buffer, so views of it are derived backwards: `y =
+reshape(x)` places x in y's buffer.
+
+    y = concat(a[2, 3], b[2, 5])     a: y + 0, strides (8, 1);  b: y + 3, strides (8, 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+
+from attrs import evolve, field, frozen
+
+from ...ir import Index, Statement, Storage, TensorType, Var, as_index, is_affine, linearise, substitute
+from .programs import Programs, Unit, copied
+from .solve import solve
+
+
+@frozen
+class Views:
+    """The programs with free units marked, and where each tensor lives that owns no dense buffer of its own name.
+
+    `sources` maps the result of a free copy to the tensor it views.
+    """
+
+    programs: Programs
+    storages: Mapping[str, Storage]
+    sources: Mapping[str, str] = field(factory=dict)
+
+    def storage(self, tensor: str) -> Storage:
+        """Return where a tensor lives."""
+        return self.storages.get(tensor) or Storage(tensor, 0, self.programs.types[tensor].strides)
+
+
+def find_views(programs: Programs) -> Views:
+    """Place concatenated tensors and outputs, then make every other copy a view where its addresses are affine."""
+    finder = _Finder(programs)
+    for output in programs.graph.outputs:
+        finder.claim_output(output)
+    joins = [u for u in programs.units if _is_join(u)]
+    for unit in sorted(joins, key=lambda u: -programs.types[u.writes[0]].size):
+        finder.join(unit)
+    for unit in programs.units:
+        finder.view(unit)
+    return finder.result()
+
+
+def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
+    """Return the elements that every row of a tensor is aligned to: a power of two that divides its offset and strides."""
+    steps = [s for s, extent in zip(storage.strides, type_.shape, strict=True) if extent > 1 and s != 1]
+    found = gcd(limit, storage.offset, *steps)
+    return found & -found if found else limit
+
+
+def addressed(storage: Storage, type_: TensorType) -> int:
+    """Return how many elements of memory a tensor spans, from its first to its last."""
+    return (
+        1 + sum(step * (extent - 1) for step, extent in zip(storage.strides, type_.shape, strict=True))
+        if type_.size
+        else 0
+    )
+
+
+def _is_join(unit: Unit) -> bool:
+    return (
+        len(unit.statements) > 1
+        and len(unit.writes) == 1
+        and all(copied(s) and s.target == unit.writes[0] for s in unit.statements)
+    )
+
+
+def _moved(
+    where: Sequence[Index], to: Sequence[Index], axes: Sequence[Var], shape: Sequence[int], storage: Storage
+) -> Storage | None:
+    """Return the storage of a tensor whose element `where(axes)` is element `to(axes)` of a tensor that lives at
+    `storage`.
+
+    None where addresses are not affine, or where they would run backwards: a storage begins at its first element.
+    """
+    dims = tuple(Var(f"d{n}", extent) for n, extent in enumerate(shape))
+    solution = solve([(w, as_index(d)) for w, d in zip(where, dims, strict=True)], axes)
+    if solution is None or solution.guards or solution.free:
+        return None
+    address = linearise([substitute(i, solution.values) for i in to], storage.strides)
+    if not is_affine(address):
+        return None
+    strides = tuple(address.coefficient(d) for d in dims)
+    return Storage(storage.buffer, storage.offset + address.const, strides) if min(strides, default=0) >= 0 else None
+
+
+class _Finder:
+    """The state of the search: tensors placed so far and units that turned out free."""
+
+    def __init__(self, programs: Programs) -> None:
+        self.programs = programs
+        self.types = programs.types
+        self.storages: dict[str, Storage] = {}
+        self.sources: dict[str, str] = {}
+        self.free: set[str] = set()
+        self.units: dict[str, tuple[Unit, ...]] = {u.name: (u,) for u in programs.units}
+        self.producer = {t: found[0] for t, found in programs.producers().items() if len(found) == 1}
+        self.outputs = set(programs.graph.outputs)
+
+    def result(self) -> Views:
+        units = tuple(
+            evolve(u, free=u.name in self.free) for unit in self.programs.units for u in self.units[unit.name]
+        )
+        return Views(evolve(self.programs, units=units), dict(self.storages), dict(self.sources))
+
+    def storage(self, tensor: str) -> Storage:
+        return self.storages.get(tensor) or Storage(tensor, 0, self.types[tensor].strides)
+
+    # ---- graph outputs
+
+    def claim_output(self, tensor: str) -> None:
+        """Place what a graph output copies inside the output's own buffer."""
+        unit = self.producer.get(tensor)
+        if (
+            unit is not None
+            and len(unit.statements) == 1
+            and copied(unit.statements[0])
+            and self._place_source(unit, self.storage(tensor))
+        ):
+            self._set_free(unit)
+
+    def _place(self, tensor: str, storage: Storage) -> bool:
+        """Make a computed tensor live at `storage`; False where it is an input, an output, or has another place."""
+        unit = self.producer.get(tensor)
+        if unit is None or tensor in self.outputs or tensor in self.storages or unit.name in self.free:
+            return False
+        if len(unit.statements) == 1 and copied(unit.statements[0]) and self._place_source(unit, storage):
+            self._set_free(unit)
+        self.storages[tensor] = storage
+        return True
+
+    def _place_source(self, unit: Unit, storage: Storage) -> bool:
+        (statement,) = unit.statements
+        read = copied(statement)
+        assert read is not None
+        if self.types[read.tensor].size != self.types[statement.target].size:
+            return False
+        found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
+        return found is not None and self._place(read.tensor, found)
+
+    def _set_free(self, unit: Unit) -> None:
+        self.free.add(unit.name)
+        if len(unit.statements) == 1:
+            self.sources[unit.writes[0]] = unit.reads[0]
+
+    # ---- concatenations
+
+    def join(self, unit: Unit) -> None:
+        """Place the operands of a concatenation; those that cannot be placed keep a copy each, unless none can."""
+        target = unit.writes[0]
+        together = None if target in self.outputs or target in self.storages else self._adjacent(unit)
+        if together is not None:
+            self.storages[target] = together
+            self._set_free(unit)
+            return
+        placed = [n for n, statement in enumerate(unit.statements) if self._place_part(statement, self.storage(target))]
+        if not placed:
+            return
+        pieces = [_piece(unit, [unit.statements[n] for n in placed], unit.name)]
+        rest = [n for n in range(len(unit.statements)) if n not in placed]
+        pieces += [_piece(unit, [unit.statements[n]], f"{unit.name}/{n}") for n in rest]
+        self.units[unit.name] = tuple(pieces)
+        self.free.add(unit.name)
+        self.producer.pop(target)
+
+    def _place_part(self, statement: Statement, storage: Storage) -> bool:
+        read = copied(statement)
+        assert read is not None
+        size = 1
+        for axis in statement.axes:
+            size *= axis.extent
+        if size != self.types[read.tensor].size:
+            return False
+        found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
+        return found is not None and self._place(read.tensor, found)
+
+    def _adjacent(self, unit: Unit) -> Storage | None:
+        """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""
+        reads = [copied(s) for s in unit.statements]
+        found = [self.storages.get(r.tensor) for r in reads if r is not None]
+        if any(f is None for f in found) or len({f.buffer for f in found if f is not None}) != 1:
+            return None
+        parts = [
+            (s, linearise(r.indices, f.strides) + f.offset)
+            for s, r, f in zip(unit.statements, reads, found, strict=True)
+            if r is not None and f is not None
+        ]
+        strides = [_stride(d, parts) for d in range(len(self.types[unit.writes[0]].shape))]
+        offsets = {address - linearise(s.write, strides) for s, address in parts}
+        offset = offsets.pop()
+        if offsets or not offset.is_const or min(offset.const, *strides) < 0 or found[0] is None:
+            return None
+        return Storage(found[0].buffer, offset.const, tuple(strides))
+
+    # ---- plain views
+
+    def view(self, unit: Unit) -> None:
+        """Make a copy of one statement a view of what it reads."""
+        target = unit.writes[0] if unit.writes else ""
+        if unit.name in self.free or len(unit.statements) != 1 or target in self.outputs or target in self.storages:
+            return
+        (statement,) = unit.statements
+        read = copied(statement)
+        if read is None:
+            return
+        found = _moved(
+            statement.write, read.indices, statement.axes, self.types[target].shape, self.storage(read.tensor)
+        )
+        if found is not None:
+            self.storages[target] = found
+            self._set_free(unit)
+
+
+def _piece(unit: Unit, statements: Sequence[Statement], name: str) -> Unit:
+    reads = tuple(dict.fromkeys(r.tensor for s in statements for r in s.reads))
+    return evolve(unit, name=name, statements=tuple(statements), reads=reads)
+
+
+def _stride(dim: int, parts: Sequence[tuple[Statement, Index]]) -> int:
+    """Return the step of one dim of a concatenation, from an axis that runs along it or from where its parts begin."""
+    for statement, address in parts:
+        for axis in statement.axes:
+            if statement.write[dim].coefficient(axis) == 1:
+                return address.coefficient(axis)
+    for first, start in parts:
+        for second, address in parts:
+            steps = [b.const - a.const for a, b in zip(first.write, second.write, strict=True)]
+            if steps[dim] and not any(s for n, s in enumerate(steps) if n != dim):
+                return (address.const - start.const) // steps[dim]
+    return 0

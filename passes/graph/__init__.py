@@ -1,0 +1,21 @@
+"""Graph to graph: rewrites to a canonical form, gradients, losses, guards of indices."""
+
+from .attach_loss import with_loss
+from .base import Pass, run_passes
+from .canonicalise import Canonicalise, canonical_passes
+from .gradient import differentiate_graph
+from .guard_indices import Checked, check_indices
+from .rewrite import fresh_name, prune
+
+__all__ = [
+    "Canonicalise",
+    "Checked",
+    "Pass",
+    "canonical_passes",
+    "check_indices",
+    "differentiate_graph",
+    "fresh_name",
+    "prune",
+    "run_passes",
+    "with_loss",
+]

@@ -1,0 +1,48 @@
+"""What a pass is, and running a list of them with the verifier at the seams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias
+
+from ...ir import CutsError, ErrorList, Graph, Infer, PassError, raise_all, violations
+
+#: Called with a pass's name and the graph it made.
+AfterPass: TypeAlias = Callable[[str, Graph], None]
+
+
+class Pass(Protocol):
+    """A rewriting of graphs that keeps what they compute."""
+
+    @property
+    def name(self) -> str:
+        """The kebab-case name that the command line knows the pass by."""
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the rewritten graph."""
+
+
+def run_passes(
+    graph: Graph, passes: Iterable[Pass], after: AfterPass | None = None, infer: Infer | None = None
+) -> Graph:
+    """Run passes in order; `infer` turns on verification after each, `after` sees each result."""
+    for step in passes:
+        try:
+            graph = step.run(graph)
+        except PassError:
+            raise
+        except CutsError as error:
+            raise PassError(f"pass '{step.name}': {error.message}", hint=error.hint) from error
+        if infer is not None:
+            _verify(step.name, graph, infer)
+        if after is not None:
+            after(step.name, graph)
+    return graph
+
+
+def _verify(name: str, graph: Graph, infer: Infer) -> None:
+    try:
+        raise_all(list(violations(graph, infer)))
+    except CutsError as error:
+        parts = error.errors if isinstance(error, ErrorList) else (error,)
+        raise PassError(f"pass '{name}' broke the graph: " + "; ".join(part.message for part in parts)) from error

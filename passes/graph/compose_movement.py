@@ -1,0 +1,199 @@
+"""Composes adjacent data movements and conversions into one operation, or into none.
+
+    %a: f32[2, 3, 4] = reshape(%x) {shape = [2, 3, 4]}      ->     %y: f32[4, 6] = reshape(%x) {shape = [4, 6]}
+    %y: f32[4, 6] = reshape(%a) {shape = [4, 6]}
+
+A movement is a program of one statement whose body is one unguarded read, perhaps converted. Two of them compose by
+substitution of their index maps. The composition is expressed by an operation that exists: one of the two, with its own
+attributes or with attributes composed like permutations. A proposal is taken only if its index map is equal to the
+composition, so a wrong one costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from ...ir import (
+    Attribute,
+    Cast,
+    CutsError,
+    DType,
+    Expr,
+    Graph,
+    Index,
+    IndexLike,
+    Node,
+    Program,
+    Read,
+    TensorType,
+    Var,
+    as_index,
+    rebuild,
+    substitute_expr,
+)
+from ...ops.language import Instances
+from .rewrite import prune, replace_value
+
+
+@frozen
+class _Move:
+    """What a movement computes: the element at coordinates `d0, d1, ...` of its result is `body`, which holds one read."""
+
+    body: Expr
+    result: TensorType
+
+
+@frozen
+class ComposeMovement:
+    """Let a movement read past the movement before it; the one passed over is dropped when nothing else reads it."""
+
+    name: ClassVar[str] = "compose-movement"
+    instances: Instances
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the graph with chains of movements as short as they can be written."""
+        position = 0
+        while position < len(graph.nodes):
+            shorter = self._shorten(graph, graph.nodes[position])
+            graph = prune(shorter) if shorter is not None else graph
+            position = 0 if shorter is not None else position + 1
+        return graph
+
+    def _shorten(self, graph: Graph, last: Node) -> Graph | None:
+        """Return the graph with a movement composed with its predecessor, or None."""
+        second = self._move(last, graph)
+        first_node = None if second is None else graph.producer().get(last.operands[0])
+        first = None if first_node is None else self._move(first_node, graph)
+        if second is None or first is None or first_node is None:
+            return None
+        source = first_node.operands[0]
+        composed = _compose(first, second, graph.types[source])
+        if _is_copy(composed, graph.types[source]):
+            return replace_value(graph, last.outputs[0], source)
+        for op, attributes in _proposals(first_node, last):
+            node = evolve(last, op=op, inputs=(source,), attributes=attributes)
+            if self._means(node, graph.types[source], composed):
+                return evolve(graph, nodes=tuple(node if n is last else n for n in graph.nodes))
+        return None
+
+    def _move(self, node: Node, graph: Graph) -> _Move | None:
+        """Return what a node with one operand moves, or None where it is no movement."""
+        if len(node.inputs) != 1 or len(node.operands) != 1 or len(node.outputs) != 1:
+            return None
+        return _read_move(self.instances.of_node(node, graph).program)
+
+    def _means(self, node: Node, source: TensorType, wanted: _Move) -> bool:
+        """Whether a proposed node computes the composition."""
+        try:
+            move = _read_move(self.instances.of(node, [source]).program)
+        except CutsError:
+            return False
+        return move == wanted
+
+
+def _coordinates(type_: TensorType) -> tuple[Index, ...]:
+    return tuple(as_index(Var(f"d{n}", extent)) for n, extent in enumerate(type_.shape))
+
+
+def _read_move(program: Program) -> _Move | None:
+    if len(program.statements) != 1 or len(program.outputs) != 1:
+        return None
+    statement = program.statements[0]
+    read = statement.body
+    while isinstance(read, Cast):
+        read = read.arg
+    if not statement.is_pointwise or not isinstance(read, Read) or read.guards or read.tensor not in program.inputs:
+        return None
+    result = program.tensors[program.outputs[0]]
+    values: dict[Var, IndexLike] = {}
+    for written, coordinate in zip(statement.write, _coordinates(result), strict=True):
+        digits = _digits(written, coordinate)
+        if digits is None:
+            return None
+        values |= digits
+    return _Move(_without_name(substitute_expr(statement.body, values)), result)
+
+
+def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
+    """Return what the axes of a written index are, given its value: `v + 4*u`, with v below 4, makes `v = i % 4` and `u
+    = i // 4`.
+    """
+    step = 1
+    values: dict[Var, IndexLike] = {}
+    for atom, factor in sorted(written.terms, key=lambda term: term[1]):
+        if not isinstance(atom, Var) or factor != step or written.const:
+            return None
+        values[atom] = coordinate // step % atom.extent
+        step *= atom.extent
+    return values
+
+
+def _compose(first: _Move, second: _Move, source: TensorType) -> _Move:
+    """Return the movement from the first's operand to the second's result."""
+
+    def leaf(read: Expr) -> Expr:
+        assert isinstance(read, Read)
+        values: dict[Var, IndexLike] = {
+            Var(f"d{n}", extent): read.indices[n] for n, extent in enumerate(first.result.shape)
+        }
+        return substitute_expr(first.body, values)
+
+    return _Move(_simplify_casts(rebuild(second.body, leaf), source.dtype), second.result)
+
+
+def _simplify_casts(expr: Expr, dtype: DType) -> Expr:
+    """Drop conversions that change nothing: to the type at hand, or through a type that holds every value."""
+    if not isinstance(expr, Cast):
+        return expr
+    inner = _simplify_casts(expr.arg, dtype)
+    while isinstance(inner, Cast) and _holds(inner.dtype, inner.arg.dtype if isinstance(inner.arg, Cast) else dtype):
+        inner = inner.arg
+    found = inner.dtype if isinstance(inner, Cast) else dtype
+    return inner if found is expr.dtype else Cast(expr.dtype, inner)
+
+
+_BITS = {DType.F16: 11, DType.F32: 24, DType.F64: 53}
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether every value of one element type is a value of another, so that a round trip changes nothing."""
+    if wide is narrow:
+        return True
+    if wide is DType.BOOL or narrow is DType.BOOL:
+        return narrow is DType.BOOL
+    signed = narrow.value.startswith("i")
+    magnitude = narrow.size * 8 - signed
+    if narrow.is_float:
+        return bool(wide.is_float and wide.size > narrow.size)
+    if wide.is_float:
+        return bool(_BITS[wide] >= magnitude)
+    return bool(wide.size * 8 - wide.value.startswith("i") >= magnitude and (wide.value.startswith("i") or not signed))
+
+
+def _is_copy(move: _Move, source: TensorType) -> bool:
+    return isinstance(move.body, Read) and move.body.indices == _coordinates(move.result) and source == move.result
+
+
+def _without_name(expr: Expr) -> Expr:
+    return rebuild(expr, lambda node: evolve(node, tensor="") if isinstance(node, Read) else node)
+
+
+def _proposals(first: Node, second: Node) -> Iterator[tuple[str, dict[str, Attribute]]]:
+    """Yield operations that might be the composition of two."""
+    yield second.op, dict(second.attributes)
+    yield first.op, dict(first.attributes)
+    if first.op != second.op:
+        return
+    composed = dict(second.attributes)
+    for name, outer in second.attributes.items():
+        inner = first.attributes.get(name)
+        if isinstance(inner, tuple) and isinstance(outer, tuple) and _is_permutation(inner) and _is_permutation(outer):
+            composed[name] = tuple(int(inner[int(n)]) for n in outer) if len(inner) == len(outer) else outer
+    yield first.op, composed
+
+
+def _is_permutation(value: tuple[int, ...] | tuple[float, ...] | tuple[str, ...]) -> bool:
+    return set(value) == set(range(len(value)))

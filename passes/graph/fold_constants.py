@@ -1,0 +1,72 @@
+"""Computes nodes whose inputs are all constants, with the float64 reference, rounding once to the declared type.
+
+    const %a: f32[2] = [1.0, 4.0]         ->     const %b: f32[2] = [1.0, 2.0]
+    %b: f32[2] = sqrt(%a)                        %y: f32[2] = add(%x, %b)
+    %y: f32[2] = add(%x, %b)
+
+Nodes whose results would be large, or which take many steps, are left to the kernels; so are nodes that define an
+output of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ...ir import Array, Graph, Node, Program
+from ...ops import evaluate
+from ...ops.language import Instances
+from .rewrite import prune
+
+
+@frozen
+class FoldConstants:
+    """Evaluate constant nodes of up to `max_elements` results and `max_steps` steps of their statements."""
+
+    name: ClassVar[str] = "fold-constants"
+    instances: Instances
+    max_elements: int = 1 << 24
+    max_steps: int = 1 << 28
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the graph with constant nodes as constants."""
+        constants = dict(graph.constants)
+        nodes = []
+        for node in graph.nodes:
+            folded = self._fold(node, graph, constants)
+            if folded is None:
+                nodes.append(node)
+            else:
+                constants.update(folded)
+        if len(nodes) == len(graph.nodes):
+            return graph
+        return prune(evolve(graph, nodes=tuple(nodes), constants=constants))
+
+    def _fold(self, node: Node, graph: Graph, constants: dict[str, Array]) -> dict[str, Array] | None:
+        """Return the values of a node's outputs, or None where it stays."""
+        if any(v not in constants for v in node.operands) or any(v in graph.outputs for v in node.outputs):
+            return None
+        if sum(graph.types[v].size for v in node.outputs) > self.max_elements:
+            return None
+        instance = self.instances.of_node(node, graph)
+        if _steps(instance.program) > self.max_steps:
+            return None
+        operands = {
+            f: constants[v]
+            for f, v in zip(instance.inputs, node.inputs, strict=False)
+            if f is not None and v is not None
+        }
+        results = evaluate(instance.program, operands)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return {
+                v: results[f].astype(graph.types[v].dtype.numpy)
+                for f, v in zip(instance.outputs, node.outputs, strict=True)
+            }
+
+
+def _steps(program: Program) -> int:
+    """Return how many times the bodies of a program's statements are evaluated."""
+    return sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements)

@@ -1,0 +1,66 @@
+"""Merges nodes that compute the same from the same values, and constants with equal contents.
+
+    %a: f32[4] = relu(%x)                 ->     %a: f32[4] = relu(%x)
+    %b: f32[4] = relu(%x)                        %y: f32[4] = add(%a, %a)
+    %y: f32[4] = add(%a, %b)
+
+Attributes are compared with their defaults filled in, so `softmax(%x)` and `softmax(%x) {axis = -1}` are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ...ir import Array, Graph
+from ...ops.language import Instances
+from .rewrite import prune, rename_inputs
+
+
+@frozen
+class MergeCommon:
+    """Let later duplicates read from the first; a duplicate that defines an output of the graph stays when the first
+    does too.
+    """
+
+    name: ClassVar[str] = "merge-common"
+    instances: Instances
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the graph with equal nodes and constants merged."""
+        renamed = _equal_constants(graph)
+        first: dict[object, tuple[str, ...]] = {}
+        nodes = []
+        for node in graph.nodes:
+            node = rename_inputs(node, renamed)
+            attributes = self.instances.of_node(node, graph).attributes
+            key = (node.op, node.inputs, tuple(sorted((k, repr(v)) for k, v in attributes.items())))
+            if key in first and not any(v in graph.outputs for v in node.outputs):
+                renamed.update(zip(node.outputs, first[key], strict=True))
+            else:
+                first.setdefault(key, node.outputs)
+                nodes.append(node)
+        return prune(evolve(graph, nodes=tuple(nodes))) if renamed else graph
+
+
+def _equal_constants(graph: Graph) -> dict[str, str]:
+    """Map constants to the first one of equal type and bits; graph outputs keep their own."""
+    first: dict[object, str] = {}
+    renamed: dict[str, str] = {}
+    for name, array in graph.constants.items():
+        key = (str(graph.types[name]), _digest(array))
+        if key in first and name not in graph.outputs:
+            renamed[name] = first[key]
+        else:
+            first.setdefault(key, name)
+    return renamed
+
+
+def _digest(array: Array) -> bytes:
+    """Return a hash of the bits; an array whose strides are all zero is hashed by its one element."""
+    if array.size and not any(array.strides):
+        return hashlib.sha256(b"splat" + array.reshape(-1)[:1].tobytes()).digest()
+    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes()).digest()

@@ -1,0 +1,74 @@
+"""Small steps that graph passes share: replacing values, dropping what nothing needs, fresh names, reading programs of
+nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import evolve
+
+from ...ir import Array, Graph, Node, Program, Read, TensorType, needed_nodes
+from ...ir import fresh_name as fresh_name  # the passes take it from here
+
+
+def rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
+    """Return a node that reads other values."""
+    if not any(v in renamed for v in node.operands):
+        return node
+    return evolve(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
+
+
+def replace_value(graph: Graph, old: str, new: str) -> Graph | None:
+    """Let `new` stand wherever `old` was read and drop `old`'s definition, or return None where an output's name
+    forbids it.
+
+    An output of the graph keeps its name: the node that makes `new` makes it under the name `old`, unless `new` has a
+    name to keep itself.
+    """
+    if old in graph.outputs and (new in graph.outputs or new in graph.inputs or new in graph.constants):
+        return None
+    gone, stays = (new, old) if old in graph.outputs else (old, new)
+    nodes = []
+    for node in graph.nodes:
+        if old not in node.outputs:
+            node = rename_inputs(node, {gone: stays})
+            renamed = tuple(stays if v == gone else v for v in node.outputs)
+            nodes.append(node if renamed == node.outputs else evolve(node, outputs=renamed))
+    return evolve(graph, nodes=tuple(nodes), types={v: t for v, t in graph.types.items() if v != gone})
+
+
+def prune(graph: Graph) -> Graph:
+    """Drop nodes, constants and types that no output needs; inputs stay."""
+    nodes, live = needed_nodes(graph.nodes, graph.outputs)
+    constants = {v: a for v, a in graph.constants.items() if v in live}
+    defined = {*graph.inputs, *constants, *(v for node in nodes for v in node.outputs)}
+    types = {v: t for v, t in graph.types.items() if v in defined}
+    if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants) and len(types) == len(graph.types):
+        return graph
+    return evolve(graph, nodes=nodes, constants=constants, types=types)
+
+
+def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str, TensorType]) -> Graph:
+    """Return the graph with more constants."""
+    return evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
+
+
+def copied_in_place(program: Program) -> str | None:
+    """Return the input that a program of one output copies element by element in place, or None."""
+    if len(program.outputs) != 1:
+        return None
+    sources: set[str] = set()
+    for statement in program.statements:
+        body = statement.body
+        in_place = (
+            isinstance(body, Read) and not body.guards and statement.is_pointwise and body.indices == statement.write
+        )
+        if not in_place or statement.target not in program.outputs:
+            return None
+        sources.update(read.tensor for read in statement.reads)
+    if len(sources) != 1:
+        return None
+    source = sources.pop()
+    same = source in program.inputs and program.tensors[source] == program.tensors[program.outputs[0]]
+    return source if same else None

@@ -1,0 +1,20 @@
+"""From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
+
+from .extract import extract
+from .frames import Frame, Layout, lay_out
+from .lower import lower
+from .staging import Binding, Tile, bind_dims, local_vars, main_read, stage
+
+__all__ = [
+    "Binding",
+    "Frame",
+    "Layout",
+    "Tile",
+    "bind_dims",
+    "extract",
+    "lay_out",
+    "local_vars",
+    "lower",
+    "main_read",
+    "stage",
+]

@@ -1,0 +1,169 @@
+"""Per-thread subgraph extraction (DeepCuts section 5.3), on demand.
+
+The paper builds the block's graph, splits the final stores into chunks, one per thread, walks backwards from a thread's
+stores and drops what was not marked. Here the block's graph is folded, so the walk visits each family once: the stores
+(and accumulations) of a thread are the block's with every box variable replaced by the thread's share of it, and the
+families they reach follow by substitution. `expand` and `mark` do it the paper's way on the scalar graph; tests hold
+both against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+
+from attrs import evolve
+
+from ...ir import (
+    Accumulate,
+    Convert,
+    Guard,
+    Held,
+    Index,
+    IndexLike,
+    IndexNode,
+    Item,
+    Kernel,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    Phase,
+    Root,
+    Store,
+    Test,
+    Value,
+    Var,
+    own_variables,
+    post_order,
+    substitute,
+    substitute_guards,
+    substitute_node,
+)
+from .widen import widen
+from .windows import merge_windows
+
+
+def extract(kernel: Kernel) -> Kernel:
+    """Return the kernel as one thread executes it: every phase's graph restricted to the thread's share, its accesses
+    merged.
+    """
+    return widen(merge_windows(evolve(kernel, items=tuple(_item(i) for i in kernel.items))))
+
+
+def _item(item: Item) -> Item:
+    if isinstance(item, Loop):
+        return Loop(item.var, tuple(_item(i) for i in item.body))
+    return extract_phase(item) if isinstance(item, Phase) else item
+
+
+def extract_phase(phase: Phase) -> Phase:
+    """Return the phase of one thread: walk backwards from its share of the roots."""
+    walk = _Walk(
+        {s.var: s.value for s in phase.shares},
+        {s.var: s.register for s in phase.shares},
+        tuple(g for s in phase.shares for g in s.valid),
+    )
+    return evolve(phase, roots=tuple(walk.root(r) for r in phase.roots), shares=())
+
+
+class _Walk:
+    """A backward walk: places for addresses, register numbers for held values, guards for elements past a share's end."""
+
+    def __init__(self, values: Mapping[Var, Index], registers: Mapping[Var, Index], valid: tuple[Guard, ...]) -> None:
+        self.values: dict[Var, IndexLike] = dict(values)
+        self.registers: dict[Var, IndexLike] = dict(registers)
+        self.valid = valid
+        self.seen: dict[Value, Value] = {}
+
+    def root(self, root: Root) -> Root:
+        if isinstance(root, Store):
+            address = substitute(root.address, self.values)
+            return evolve(root, address=address, value=self.value(root.value), guards=self.guards(root.guards))
+        if isinstance(root, Accumulate):
+            over = tuple(dict.fromkeys(v for axis in root.over for v in self._spread(axis)))
+            return evolve(root, at=self.held(root.at), value=self.value(root.value), over=over)
+        return root
+
+    def _spread(self, axis: Var) -> list[Var]:
+        """Return the thread-local variables that stand for a reduced axis, in loop order."""
+        if axis not in self.registers:
+            return [axis]
+        index = self.registers[axis]
+        assert isinstance(index, Index)
+        terms = sorted(index.terms, key=lambda term: -term[1])
+        return [a for a, _ in terms if isinstance(a, Var)]
+
+    def held(self, at: tuple[Index, ...]) -> tuple[Index, ...]:
+        return tuple(substitute(i, self.registers) for i in at)
+
+    def guards(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        return tuple(dict.fromkeys((*substitute_guards(guards, self.values), *self.valid)))
+
+    def value(self, node: Value) -> Value:
+        if node not in self.seen:
+            self.seen[node] = self._rebuild(node)
+        return self.seen[node]
+
+    def _rebuild(self, node: Value) -> Value:
+        if isinstance(node, Load):
+            return evolve(node, address=substitute(node.address, self.values), guards=self.guards(node.guards))
+        if isinstance(node, Op):
+            return Op(node.fn, tuple(self.value(a) for a in node.args), node.dtype)
+        if isinstance(node, Convert):
+            return Convert(self.value(node.arg), node.dtype)
+        if isinstance(node, IndexNode):
+            return evolve(node, index=substitute(node.index, self.values))
+        if isinstance(node, Test):
+            guards = substitute_guards(node.guards, self.values)
+            return Test(guards) if guards else Literal(True, node.dtype)
+        if isinstance(node, Held):
+            return evolve(node, at=self.held(node.at))
+        return node
+
+
+def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
+    """Replace variables everywhere in a phase (another chunk of the same loop, for example)."""
+    cache: dict[Value, Value] = {}
+
+    def root(node: Root) -> Root:
+        if isinstance(node, Store):
+            value = substitute_node(node.value, values, cache)
+            return evolve(
+                node,
+                address=substitute(node.address, values),
+                value=value,
+                guards=substitute_guards(node.guards, values),
+            )
+        if isinstance(node, Accumulate):
+            at, over = tuple(substitute(i, values) for i in node.at), tuple(v for v in node.over if v not in values)
+            return evolve(node, at=at, value=substitute_node(node.value, values, cache), over=over)
+        return node
+
+    shares = tuple(
+        evolve(s, value=substitute(s.value, values), valid=substitute_guards(s.valid, values)) for s in phase.shares
+    )
+    return evolve(
+        phase, roots=tuple(root(r) for r in phase.roots), shares=shares, when=substitute_guards(phase.when, values)
+    )
+
+
+def expand(roots: Iterable[Root]) -> Iterator[Root]:
+    """Yield the scalar roots of a folded graph: one for every point of a root's box, held values and loads included."""
+    for root in roots:
+        box = sorted(_box(root), key=lambda v: v.name)
+        for point in product(*(range(v.extent) for v in box)):
+            yield from substitute_phase(Phase("", "", (root,), ()), dict(zip(box, point, strict=True))).roots
+
+
+def _box(root: Root) -> set[Var]:
+    found: set[Var] = set()
+    for node in post_order([root]):
+        found |= own_variables(node)
+    return found
+
+
+def mark(roots: Iterable[Root], chosen: Iterable[Root]) -> set[Value | Root]:
+    """Return the nodes of a scalar graph that the chosen roots reach: what the paper keeps for a thread."""
+    every = set(post_order(roots))
+    return every & set(post_order(chosen))

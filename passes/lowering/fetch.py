@@ -1,0 +1,129 @@
+"""Fetch phases: all threads of a block load an operand's tile from global memory and store it to shared memory (section
+6.1).
+
+Threads walk the tile in the order of global addresses, so that neighbours load neighbours; where addresses allow, each
+moves a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from ...ir import (
+    DType,
+    Guard,
+    Index,
+    Literal,
+    Load,
+    Op,
+    Phase,
+    Read,
+    Share,
+    SharedBuffer,
+    Store,
+    Test,
+    Value,
+    Var,
+    as_index,
+    delinearise,
+    evaluate,
+    indirects,
+    substitute,
+    substitute_node,
+    variables,
+    vector_address,
+    vector_guards,
+)
+from .index_values import Context, value_of
+from .staging import Binding, Tile, main_read
+from .tabulate import Tables, tabulate
+
+
+def fetch_phase(
+    tile: Tile,
+    buffer: SharedBuffer,
+    slot: Index,
+    context: Context,
+    thread: Var,
+    name: str,
+    asynchronous: bool,
+    vector: int,
+    tables: Tables,
+) -> Phase:
+    """Return the phase that fills one stage of a tile; `slot` is the stage's number, `vector` the widest access in
+    elements.
+    """
+    context = evolve(context, binding=Binding({}, (), (), {}), extra=tile.valid)
+    order = _traversal(tile, context)
+    value = tabulate(_masked(tile, context, buffer.dtype), tile.flats, tables)
+    store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)
+    copies = isinstance(value, Load) and value.fill == 0 and buffer.dtype.size == 4
+    for width in (vector, 2, 1):
+        if width > vector or tile.coordinates[order[-1]].extent % width:
+            continue
+        shares, unrolled = _division(tile, order, thread, width)
+        if width == 1 or _vectorises(store, shares, unrolled[-1], copies and asynchronous):
+            break
+    return Phase(
+        "fetch", name, (store,), tuple(v for v in unrolled if v.extent > 1), shares, (), asynchronous and copies
+    )
+
+
+def _masked(tile: Tile, context: Context, dtype: DType) -> Value:
+    """Return the value of a tile element, 0 where the element does not exist."""
+    value = value_of(tile.value, context)
+    if not tile.valid or (isinstance(value, Load) and value.fill == 0):
+        return value
+    return Op("select", (Test(tile.valid), value, Literal(0.0 if dtype.is_float else 0, dtype)), dtype)
+
+
+def _traversal(tile: Tile, context: Context) -> list[int]:
+    """Order the coordinates by how far apart neighbours lie in global memory, nearest last."""
+    read = main_read(tile.value, frozenset(tile.coordinates))
+    plain: dict[Value, Value] = {}
+    loaded = substitute_node(
+        value_of(Read(read.tensor, read.indices), context), {f.var: f.value for f in tile.flats.values()}, plain
+    )
+    assert isinstance(loaded, Load)
+    zero = dict.fromkeys(variables(loaded.address) | set(tile.coordinates), 0)
+
+    def distance(position: int) -> int:
+        if indirects(loaded.address):
+            return abs(loaded.address.coefficient(tile.coordinates[position])) or 1 << 30
+        moved = zero | {tile.coordinates[position]: 1}
+        return abs(evaluate(loaded.address, moved) - evaluate(loaded.address, zero)) or 1 << 30
+
+    return sorted(range(len(tile.coordinates)), key=distance, reverse=True)
+
+
+def _division(tile: Tile, order: Sequence[int], thread: Var, width: int) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
+    """Divide the tile's elements among the threads: trip, thread, element of a vector."""
+    per_trip = thread.extent * width
+    trips = -(-tile.count // per_trip)
+    trip, element = Var("f", trips), Var("fv", width)
+    flat = as_index(trip) * per_trip + as_index(thread) * width + element
+    guard = Guard(flat, 0, tile.count)
+    valid = () if guard.always else (guard,)
+    places = delinearise(flat, [tile.coordinates[p].extent for p in order])
+    shares = tuple(
+        Share(tile.coordinates[p], place, Index(), valid if n == 0 else ())
+        for n, (p, place) in enumerate(zip(order, places, strict=True))
+    )
+    return shares, (trip, element)
+
+
+def _vectorises(store: Store, shares: Sequence[Share], element: Var, both: bool) -> bool:
+    """Whether the loads of a fetch (and its store, where an asynchronous copy needs both) move whole vectors."""
+    places = {s.var: s.value for s in shares}
+    valid = tuple(g for s in shares for g in s.valid)
+    value = store.value
+    while isinstance(value, Op) and value.fn == "select":
+        value = value.args[1]
+    if not isinstance(value, Load) or value.space != "global":
+        return False
+    guards = tuple(Guard(substitute(g.index, places), g.low, g.high) for g in value.guards) + valid
+    if vector_address(substitute(value.address, places), element) is None or vector_guards(guards, element) is None:
+        return False
+    return not both or vector_address(substitute(store.address, places), element) is not None

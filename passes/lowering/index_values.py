@@ -1,0 +1,147 @@
+"""From index expressions to data-flow nodes: reads become loads at flat addresses, with the guards that keep them in
+range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from ...ir import (
+    Atom,
+    Call,
+    Cast,
+    Clamp,
+    Const,
+    Convert,
+    Expr,
+    FloorDiv,
+    FusedGroup,
+    Guard,
+    Held,
+    Index,
+    IndexNode,
+    IndexValue,
+    Indirect,
+    InRange,
+    Literal,
+    Load,
+    Mod,
+    Op,
+    Read,
+    Storage,
+    Test,
+    Value,
+    Var,
+    clamp,
+    dtype_of,
+    floordiv,
+    linearise,
+    modulo,
+    substitute_expr,
+)
+from .staging import Binding, Box
+
+
+@frozen
+class Context:
+    """What an expression is evaluated against: where axes are, what is staged, held in registers or shared between
+    segments.
+
+    `staged` maps an operand to the load from its tile, `held` a reduction's name to its register, `boxes`, `pitches`
+    and `names` describe tensors that live in shared memory. `extra` are guards that every load is subject to besides.
+    """
+
+    group: FusedGroup
+    storages: Mapping[str, Storage]
+    binding: Binding
+    staged: Mapping[Expr, Value]
+    held: Mapping[str, Held]
+    boxes: Mapping[str, Box]
+    pitches: Mapping[str, tuple[int, ...]]
+    names: Mapping[str, str]
+    extra: tuple[Guard, ...] = ()
+
+
+def value_of(expr: Expr, context: Context) -> Value:
+    """Return the data-flow node of an expression; axes are replaced by their places, staged operands by their loads."""
+    if expr in context.staged:
+        return context.staged[expr]
+    if isinstance(expr, Call):
+        args = tuple(value_of(a, context) for a in expr.args)
+        return Op(expr.fn, args, dtype_of(expr, context.group.tensors))
+    if isinstance(expr, Cast):
+        return Convert(value_of(expr.arg, context), expr.dtype)
+    if isinstance(expr, Const):
+        return Literal(expr.value, expr.dtype)
+    if isinstance(expr, Read) and expr.tensor in context.held:
+        return context.held[expr.tensor]
+    return _leaf(expr, context)
+
+
+def _leaf(expr: Expr, context: Context) -> Value:
+    moved = substitute_expr(expr, context.binding.places)
+    if isinstance(moved, Const):
+        return Literal(moved.value, moved.dtype)
+    if isinstance(moved, IndexValue):
+        return IndexNode(resolve(moved.index, context), moved.dtype)
+    if isinstance(moved, InRange):
+        return Test(tuple(Guard(resolve(g.index, context), g.low, g.high) for g in moved.guards))
+    assert isinstance(moved, Read)
+    return _load(moved, context)
+
+
+def _load(read: Read, context: Context) -> Value:
+    dtype = context.group.tensors[read.tensor].dtype
+    guards = [Guard(resolve(g.index, context), g.low, g.high) for g in read.guards]
+    used: set[Var] = set()
+    for index in read.indices:
+        used |= context.binding.depends(index)
+    guards += [g for v, g in context.binding.valid.items() if v in used]
+    guards += context.extra
+    kept = tuple(dict.fromkeys(g for g in guards if not g.always))
+    if read.tensor in context.boxes:
+        box = context.boxes[read.tensor]
+        places = [i - b for i, b in zip(read.indices, box.base, strict=True)]
+        return Load(
+            "shared",
+            context.names[read.tensor],
+            linearise(places, context.pitches[read.tensor]),
+            dtype,
+            kept,
+            read.fill,
+        )
+    if read.tensor in context.group.constants:
+        strides = context.group.tensors[read.tensor].strides
+        return Load("constant", read.tensor, linearise(read.indices, strides), dtype, kept, read.fill)
+    indices = [resolve(i, context) for i in read.indices]
+    return Load("global", read.tensor, linearise(indices, strides_of(read.tensor, context)), dtype, kept, read.fill)
+
+
+def strides_of(tensor: str, context: Context) -> tuple[int, ...]:
+    """Return a global tensor's strides in elements: its storage's, or dense ones."""
+    storage = context.storages.get(tensor)
+    return storage.strides if storage is not None else context.group.tensors[tensor].strides
+
+
+def resolve(index: Index, context: Context) -> Index:
+    """Turn the coordinates of indirect reads into flat addresses, so that an `Indirect` atom has one index."""
+    result = Index(index.const)
+    for atom, factor in index.terms:
+        result = result + _resolve_atom(atom, context) * factor
+    return result
+
+
+def _resolve_atom(atom: Atom, context: Context) -> Index:
+    if isinstance(atom, FloorDiv):
+        return floordiv(resolve(atom.num, context), atom.den)
+    if isinstance(atom, Mod):
+        return modulo(resolve(atom.num, context), atom.den)
+    if isinstance(atom, Clamp):
+        return clamp(resolve(atom.arg, context), atom.low, atom.high)
+    if isinstance(atom, Indirect):
+        inner = [resolve(i, context) for i in atom.indices]
+        flat = linearise(inner, strides_of(atom.tensor, context))
+        return Index(0, ((Indirect(atom.tensor, (flat,), atom.extent, atom.wraps), 1),))
+    return Index(0, ((atom, 1),))

@@ -1,0 +1,443 @@
+"""Lowering: a fused group and a schedule become kernel IR, phases over the block's box (DeepCuts sections 5.1 and 5.2).
+
+Each segment contributes, per reduction, a loop of *fetch* and *compute* phases, and an *exit* phase with the epilogue
+and the stores. Segments are concatenated with a barrier between them (shared-memory-level fusion); within a segment
+values stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from ...ir import (
+    COMBINERS,
+    Accumulate,
+    Barrier,
+    Commit,
+    Expr,
+    FusedGroup,
+    Guard,
+    Held,
+    Index,
+    Initialise,
+    Item,
+    Kernel,
+    LaneReduce,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    Output,
+    Phase,
+    Read,
+    ReduceDim,
+    Reduction,
+    ReductionSchedule,
+    Root,
+    Schedule,
+    Share,
+    SharedBuffer,
+    Storage,
+    Store,
+    Target,
+    Test,
+    TileDim,
+    Value,
+    Var,
+    Wait,
+    as_index,
+    delinearise,
+    dtype_of,
+    expr_variables,
+    factors,
+    linearise,
+    operands,
+    substitute,
+    substitute_guards,
+)
+from .extract import substitute_phase
+from .fetch import fetch_phase
+from .frames import Frame, Layout, lay_out
+from .index_values import Context, strides_of, value_of
+from .staging import Binding, Tile, bind_dims, stage
+from .tabulate import Flat, tabulate
+
+
+@define
+class _Segment:
+    """The state of lowering one segment: row roots collected for the phase that shares their loads."""
+
+    layout: Layout
+    frame: Frame
+    storages: Mapping[str, Storage]
+    target: Target
+    items: list[Item] = field(factory=list)
+    roots: list[Root] = field(factory=list)
+    row: list[Var] = field(factory=list)
+    shares: dict[Var, Share] = field(factory=dict)
+
+    @property
+    def group(self) -> FusedGroup:
+        return self.layout.group
+
+
+def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
+    """Return the kernel IR of a group under a schedule, block level.
+
+    Raises `PassError` where a tensor shared between segments is not read by an affine box.
+    """
+    layout = lay_out(group, schedule, target)
+    items: list[Item] = []
+    for frame in layout.frames:
+        if items:
+            items.append(Barrier())
+        state = _Segment(layout, frame, storages, target)
+        _lower_segment(state)
+        items.extend(state.items)
+    return Kernel(
+        blocks=schedule.blocks,
+        threads=schedule.threads,
+        defines=tuple(layout.defines),
+        shared=tuple(layout.buffers.values()),
+        items=tuple(items),
+        reads=group.inputs,
+        writes=group.outputs,
+        dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
+        aligned={t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)},
+        tables=dict(layout.tables.values),
+        constants=group.constants,
+        min_blocks=schedule.min_blocks,
+    )
+
+
+def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:
+    """Elements that a tensor's first element is aligned to: buffers are aligned to 16 bytes, a view's offset may not
+    be.
+    """
+    widest = 16 // group.tensors[tensor].dtype.size
+    offset = storages[tensor].offset if tensor in storages else 0
+    while widest > 1 and offset % widest:
+        widest //= 2
+    return max(1, widest)
+
+
+def _lower_segment(state: _Segment) -> None:
+    """Emit the reductions in order, then the outputs. A row that fits one trip joins one phase, so that its loads are
+    shared.
+    """
+    state.shares = {s.var: s for s in state.frame.shares}
+    for number, reduction in enumerate(state.frame.segment.reductions):
+        schedule = state.frame.schedule.reductions[number]
+        if _is_resident(state.frame, schedule):
+            _resident(state, reduction, schedule)
+        else:
+            _flush(state, f"row{number}")
+            _looped(state, reduction, schedule, f"{state.frame.prefix}r{number}")
+    for number, output in enumerate(state.frame.segment.outputs):
+        _output(state, output, f"out{number}")
+    _flush(state, "exit")
+
+
+def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
+    """Whether lanes hold a row in one trip. Where some threads take no part they must still meet the others when lanes
+    are combined.
+    """
+    return (
+        not schedule.staging
+        and all(d.trips == 1 for d in schedule.dims)
+        and frame.schedule.lanes > 1
+        and not frame.when
+    )
+
+
+def _flush(state: _Segment, name: str) -> None:
+    """Close the phase that is being collected."""
+    if state.roots:
+        state.items.append(_phase(state, "exit", name, state.roots, state.row, state.shares))
+    state.roots, state.row = [], []
+
+
+def _phase(
+    state: _Segment, kind: str, name: str, roots: Sequence[Root], row: Sequence[Var], shares: Mapping[Var, Share]
+) -> Phase:
+    unrolled = tuple(v for v in row if v.extent > 1) + state.frame.unrolled
+    return Phase(kind, f"{state.frame.prefix}{name}", tuple(roots), unrolled, tuple(shares.values()), state.frame.when)
+
+
+def _bind(state: _Segment, dims: Sequence[ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]) -> Binding:
+    frame = state.frame
+    every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
+    places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
+    flats: dict[Var, Flat] = {}
+    for dim, local, start in zip(dims, locals_, starts, strict=True):
+        if state.layout.schedule.index == "table" and len(dim.axes) > 1:
+            length = dim.trips * dim.chunk
+            flat = Flat(Var(f"{local.name}flat", length), start + local, length)
+            flats[local] = flat
+            places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
+    return Binding(places, every, (*frame.tiles, *locals_), valid, flats)
+
+
+def _context(state: _Segment, binding: Binding, staged: Mapping[Expr, Value]) -> Context:
+    at = tuple(as_index(u) for u in state.frame.tiles)
+    held = {r.name: Held(r.name, at, state.group.tensors[r.name].dtype) for r in state.frame.segment.reductions}
+    names = {t: state.layout.buffers[t].name for t in state.layout.boxes}
+    return Context(
+        state.group, state.storages, binding, dict(staged), held, state.layout.boxes, state.layout.pitches, names
+    )
+
+
+def _initialise(state: _Segment, reduction: Reduction) -> Initialise:
+    shape = tuple(d.thread for d in state.frame.schedule.dims)
+    return Initialise(reduction.name, shape, reduction.combine, state.group.tensors[reduction.name].dtype)
+
+
+def _lane_reduce(state: _Segment, reduction: Reduction) -> LaneReduce:
+    dtype = state.group.tensors[reduction.name].dtype
+    lanes = state.frame.schedule.lanes
+    # The last lanes may be no whole row of them: the idle threads among them read each other's places all the same.
+    scratch = SharedBuffer("lanes", dtype, -(-state.layout.schedule.threads // lanes) * lanes)
+    known = state.layout.buffers.get("lanes", scratch)
+    state.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
+    shape = tuple(d.thread for d in state.frame.schedule.dims)
+    return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes)
+
+
+def _row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
+    """Spread a row's local elements over the lanes, `row_vector` neighbours at a time."""
+    lanes, width = frame.schedule.lanes, frame.schedule.row_vector
+    if lanes == 1 and width == 1:
+        return Share(local, as_index(local), as_index(local)), (local,)
+    group, element = Var(f"{local.name}o", local.extent // (lanes * width)), Var(f"{local.name}i", width)
+    value = as_index(group) * (lanes * width) + as_index(frame.lane) * width + element
+    return Share(local, value, as_index(group) * width + element), (group, element)
+
+
+def _resident(state: _Segment, reduction: Reduction, schedule: ReductionSchedule) -> None:
+    """Reduce a row held by the lanes in one trip; its loads are shared with other row statements of the phase."""
+    (dim,) = schedule.dims
+    local = Var(f"{state.frame.prefix}w", dim.chunk)
+    share, unrolled = _row_share(state.frame, local)
+    binding = _bind(state, (dim,), (local,), (Index(),))
+    state.roots += [
+        _initialise(state, reduction),
+        _accumulate(state, reduction, binding, (local,), {}, {}),
+        _lane_reduce(state, reduction),
+    ]
+    state.row += [v for v in unrolled if v not in state.row]
+    state.shares[local] = share
+
+
+def _accumulate(
+    state: _Segment,
+    reduction: Reduction,
+    binding: Binding,
+    locals_: Sequence[Var],
+    staged: Mapping[Expr, Value],
+    covered: Mapping[Expr, frozenset[Var]],
+) -> Accumulate:
+    """Build the accumulation of one chunk; elements past a ragged end contribute the identity."""
+    dtype = state.group.tensors[reduction.name].dtype
+    flats = {f.var: f for f in binding.flats.values()}
+    value = tabulate(value_of(reduction.body, _context(state, binding, staged)), flats, state.layout.tables)
+    missing = [v for v in locals_ if v in binding.valid and not _vanishes(reduction, v, binding, covered)]
+    if missing:
+        identity = COMBINERS[reduction.combine]
+        test = Test(tuple(binding.valid[v] for v in missing))
+        value = Op(
+            "select",
+            (test, value, Literal(identity if dtype.is_float else _integer_identity(reduction.combine), dtype)),
+            dtype,
+        )
+    return Accumulate(
+        reduction.name, tuple(as_index(u) for u in state.frame.tiles), reduction.combine, value, tuple(locals_), dtype
+    )
+
+
+def _integer_identity(combine: str) -> int:
+    return {"sum": 0, "prod": 1, "max": -(2**31), "min": 2**31 - 1}[combine]
+
+
+def _vanishes(reduction: Reduction, var: Var, binding: Binding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
+    """Whether the body is certainly 0 for missing elements: every factor that varies with `var` reads as 0 there."""
+    axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
+    parts = [p for p in factors(reduction.body) if axes & expr_variables(p)]
+    if reduction.combine != "sum" or not parts:
+        return False
+    return all(var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0 for p in parts)
+
+
+def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, prefix: str) -> None:
+    """Emit initialisation, the loop over chunks and the reduction across lanes."""
+    total = 1
+    for dim in schedule.dims:
+        total *= dim.trips
+    step = Var(f"{prefix}it", total)
+    row = state.frame.schedule.lanes > 1 or state.frame.schedule.row_vector > 1
+    locals_ = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(schedule.dims))
+    shares, unrolled = dict(state.shares), list(locals_)
+    if row:
+        shares[locals_[0]], pair = _row_share(state.frame, locals_[0])
+        unrolled = list(pair)
+    binding = _bind(state, schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
+    tiles = _tiles(state, reduction, schedule, binding, prefix)
+    if not row and _walks_reduced(tiles, locals_[-1], state.target):
+        shares[locals_[-1]], pair = _vector_share(locals_[-1], state.target.vector_bytes // 4)
+        unrolled[-1:] = pair
+    staged: dict[Expr, Value] = {
+        operand: _tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
+    }
+    accumulate = _accumulate(state, reduction, binding, locals_, staged, {e: t.covered for e, (t, _) in tiles.items()})
+    compute = _phase(state, "compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
+    state.items.append(_phase(state, "compute", "init", (_initialise(state, reduction),), (), {}))
+    state.items.extend(_ring(state, schedule, tiles, step, compute, prefix))
+    if state.frame.schedule.lanes > 1:
+        state.items.append(Phase("compute", f"{prefix}lanes", (_lane_reduce(state, reduction),), state.frame.unrolled))
+
+
+def _walks_reduced(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> bool:
+    """Whether some staged tile has neighbours along a reduced variable next to each other, so that compute may load
+    vectors of them.
+    """
+    width = target.vector_bytes // 4
+    if width < 2 or local.extent % width:
+        return False
+    places = [pair for tile, _ in tiles.values() for pair in zip(tile.uses, tile.pitch, strict=True)]
+    return any(use == as_index(local) and pitch == 1 for use, pitch in places)
+
+
+def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
+    """Divide a reduced variable into vectors, each of which one load may bring."""
+    group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
+    value = as_index(group) * width + element
+    return Share(local, value, value), (group, element)
+
+
+def _chunk_starts(schedule: ReductionSchedule, step: Index) -> tuple[Index, ...]:
+    places = delinearise(step, [d.trips for d in schedule.dims])
+    return tuple(place * dim.chunk for place, dim in zip(places, schedule.dims, strict=True))
+
+
+def _tiles(
+    state: _Segment, reduction: Reduction, schedule: ReductionSchedule, binding: Binding, prefix: str
+) -> dict[Expr, tuple[Tile, SharedBuffer]]:
+    """Lay out the tile of each staged operand and declare its ring of buffers."""
+    parts = operands(reduction, [r.name for r in state.frame.segment.reductions])
+    shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
+    tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
+    for choice in schedule.staging:
+        operand = parts[choice.operand]
+        tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_")
+        buffer = SharedBuffer(
+            f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors), tile.size * schedule.stages
+        )
+        state.layout.buffers[buffer.name] = buffer
+        tiles[operand] = (tile, buffer)
+    return tiles
+
+
+def _tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
+    return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
+
+
+def _ring(
+    state: _Segment,
+    schedule: ReductionSchedule,
+    tiles: Mapping[Expr, tuple[Tile, SharedBuffer]],
+    step: Var,
+    compute: Phase,
+    prefix: str,
+) -> list[Item]:
+    """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per
+    chunk.
+
+    Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
+    """
+
+    def fetch(at: Index, guarded: bool) -> list[Item]:
+        found: list[Item] = []
+        context = _context(state, Binding({}, (), (), {}), {})
+        width = state.target.vector_bytes // 4
+        for number, (tile, buffer) in enumerate(tiles.values()):
+            ring = schedule.stages > 1
+            slot, name = as_index(step) % schedule.stages, f"{prefix}fetch{number}"
+            phase = fetch_phase(
+                tile, buffer, slot, context, state.layout.thread, name, ring, width, state.layout.tables
+            )
+            found.append(_at_step(phase, step, at, guarded))
+        return found
+
+    if not tiles:
+        return [Loop(step, (compute,))] if step.extent > 1 else [compute]
+    if schedule.stages == 1:
+        body = (*fetch(as_index(step), False), Barrier(), compute, Barrier())
+        return [Loop(step, body)] if step.extent > 1 else [*body[: body.index(compute) + 1]]
+    ahead = schedule.stages - 1
+    items: list[Item] = []
+    for early in range(ahead):
+        items += [*(fetch(Index(early), False) if early < step.extent else ()), Commit()]
+    following = fetch(as_index(step) + ahead, True)
+    return [*items, Loop(step, (Wait(ahead - 1), Barrier(), *following, Commit(), compute))]
+
+
+def _at_step(phase: Phase, step: Var, at: Index, guarded: bool) -> Phase:
+    """Return a fetch phase for another chunk than the loop's own, skipped past the end."""
+    moved = substitute_phase(phase, {step: at})
+    guard = Guard(at, 0, step.extent)
+    if not guarded or guard.always:
+        return moved
+    return Phase(
+        moved.kind, moved.name, moved.roots, moved.unrolled, moved.shares, (*moved.when, guard), moved.asynchronous
+    )
+
+
+def _output(state: _Segment, output: Output, name: str) -> None:
+    """Emit an output's store: with the phase being collected, or in a loop of its own over a long row."""
+    frame = state.frame
+    if not output.extra:
+        lane = Guard(as_index(frame.lane), 0, 1)
+        binding = _bind(state, (), (), ())
+        state.roots.append(_store(state, output, binding, () if lane.always else (lane,)))
+        return
+    dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
+    local = Var(f"{frame.prefix}w", dim.chunk)
+    share, unrolled = _row_share(frame, local)
+    if dim.trips == 1:
+        state.roots.append(_store(state, output, _bind(state, (dim,), (local,), (Index(),)), ()))
+        state.row += [v for v in unrolled if v not in state.row]
+        state.shares[local] = share
+        return
+    _flush(state, f"before_{name}")
+    step = Var(f"{frame.prefix}{name}it", dim.trips)
+    binding = _bind(state, (dim,), (local,), (as_index(step) * dim.chunk,))
+    phase = _phase(state, "exit", name, (_store(state, output, binding, ()),), unrolled, state.shares | {local: share})
+    state.items.append(Loop(step, (phase,)))
+
+
+def _row_chunk(state: _Segment, extra: tuple[Var, ...]) -> int:
+    """Elements of a row per trip of an output loop: as the reduction over the same row has it, else eight per lane at
+    most.
+    """
+    for reduction, schedule in zip(state.frame.segment.reductions, state.frame.schedule.reductions, strict=True):
+        if reduction.reduce == extra and len(schedule.dims) == 1:
+            return schedule.dims[0].chunk
+    length = 1
+    for axis in extra:
+        length *= axis.extent
+    step = state.frame.schedule.lanes * state.frame.schedule.row_vector
+    return min(8, -(-length // step)) * step
+
+
+def _store(state: _Segment, output: Output, binding: Binding, guards: tuple[Guard, ...]) -> Store:
+    context = _context(state, binding, {})
+    value = value_of(output.body, context)
+    dtype = state.group.tensors[output.tensor].dtype
+    if output.tensor in state.layout.boxes:
+        address = linearise([as_index(u) for u in state.frame.tiles], state.layout.pitches[output.tensor])
+        return Store("shared", state.layout.buffers[output.tensor].name, address, value, dtype, guards)
+    places = [substitute(i, binding.places) for i in output.write]
+    address = linearise(places, strides_of(output.tensor, context))
+    written = substitute_guards(output.guards, binding.places)
+    return Store("global", output.tensor, address, value, dtype, (*binding.valid.values(), *guards, *written))

@@ -1,0 +1,272 @@
+"""Whether the threads of a block-level kernel meet wherever they must: no race in shared memory, no meeting under a
+condition.
+
+Nothing runs. The items are walked in their order, loops turn by turn with the step as a number, so that slots of a ring
+are constants and every access of a phase is an interval of a buffer, over all threads. Between two barriers an interval
+that one phase writes must not meet what another one, or the next turn's, reads or writes. What an asynchronous phase
+copies arrives with the `Wait` for its group, for the thread that waits, and behind the next barrier for the others.
+
+    fetch writes a[0..63]; compute reads a[0..63]    ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
+
+Intervals are bounds, so what is told may be no race, but no race between phases is passed over. That the threads of one
+phase write different elements is up to its shares, which nobody looks at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from attrs import define, field, frozen
+
+from ...ir import (
+    Atom,
+    Barrier,
+    Commit,
+    Guard,
+    Index,
+    Indirect,
+    Item,
+    Kernel,
+    LaneReduce,
+    Load,
+    Loop,
+    Phase,
+    Store,
+    Var,
+    Wait,
+    post_order,
+    substitute,
+    substitute_guards,
+)
+
+#: A loop of more than four times as many turns is walked at both ends; the stages of a ring divide the number.
+TURNS = 24
+
+
+def check_barriers(kernel: Kernel) -> tuple[str, ...]:
+    """Return in words where a block-level kernel lacks a barrier or a wait, or combines lanes under a condition."""
+    walk = _Walk(kernel)
+    walk.items(kernel.items)
+    walk.finish()
+    return tuple(walk.found)
+
+
+@frozen
+class _Access:
+    """Elements of a shared buffer that a phase reads or writes, where all guards hold."""
+
+    buffer: str
+    address: Index
+    guards: tuple[Guard, ...]
+
+
+@frozen
+class _Span:
+    """An interval of elements of a shared buffer, and the phase that touches it."""
+
+    phase: str
+    buffer: str
+    first: int
+    last: int
+
+    def meets(self, other: _Span) -> bool:
+        """Whether the two have an element in common."""
+        return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
+
+    @property
+    def text(self) -> str:
+        """The interval as reasons write it."""
+        return f"{self.buffer}[{self.first}..{self.last}]"
+
+
+@define
+class _Walk:
+    """The state between two items: accesses since the last barrier, copies under way, what shared memory holds.
+
+    `open` are copies of no group yet, `groups` the unfinished groups, oldest first. `steps` are the numbers of the
+    turns of the loops around.
+    """
+
+    kernel: Kernel
+    reads: list[_Span] = field(factory=list)
+    writes: list[_Span] = field(factory=list)
+    open: list[_Span] = field(factory=list)
+    groups: list[list[_Span]] = field(factory=list)
+    filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
+    steps: dict[Var, int] = field(factory=dict)
+    found: dict[str, None] = field(factory=dict)
+    known: dict[int, tuple[list[_Access], list[_Access]]] = field(
+        factory=dict
+    )  # what phases load and store, by their `id`
+
+    @property
+    def scratch(self) -> int:
+        """Bytes in which threads exchange what lanes combine."""
+        return sum(b.elements * b.dtype.size for b in self.kernel.shared if b.name == "lanes")
+
+    def items(self, items: Iterable[Item]) -> None:
+        """Walk items in order."""
+        for item in items:
+            if isinstance(item, Loop):
+                for step in _turns(item.var.extent):
+                    self.steps[item.var] = step
+                    self.items(item.body)
+                del self.steps[item.var]
+            elif isinstance(item, Phase):
+                self._phase(item)
+            elif isinstance(item, Commit):
+                self.groups.append(self.open)
+                self.open = []
+            elif isinstance(item, Wait):
+                while len(self.groups) > item.pending:
+                    self.writes += self.groups.pop(0)
+            if isinstance(item, Barrier) or self.kernel.threads == 1:
+                self._meet()
+
+    def finish(self) -> None:
+        """Find copies that nobody waits for."""
+        for span in self._copying():
+            self._find(f"phase {span.phase} copies {span.text}, and the kernel ends without a wait for it")
+
+    def _meet(self) -> None:
+        """Let all threads see what was written."""
+        self.reads.clear()
+        for span in self.writes:
+            self.filled[span.buffer] = _joined([*self.filled.get(span.buffer, ()), (span.first, span.last)])
+        self.writes.clear()
+
+    def _copying(self) -> list[_Span]:
+        return [*self.open, *(span for group in self.groups for span in group)]
+
+    def _find(self, reason: str) -> None:
+        self.found[reason] = None
+
+    def _phase(self, phase: Phase) -> None:
+        when = substitute_guards(phase.when, self.steps)
+        if any(g.index.is_const for g in when):
+            return  # what is true of every thread at this step is gone, so it is false
+        self._collective(phase, when)
+        if id(phase) not in self.known:
+            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store)
+        reads, writes = self.known[id(phase)]
+        for span in self._spans(phase, reads):
+            self._read(span)
+        arriving = self.open if phase.asynchronous else self.writes
+        for span in self._spans(phase, writes):
+            self._write(span)
+            arriving.append(span)
+
+    def _collective(self, phase: Phase, when: Sequence[Guard]) -> None:
+        """Check that all threads take part where lanes are combined, and that scratch has room for the last lanes, idle
+        ones included.
+        """
+        for root in phase.roots:
+            if not isinstance(root, LaneReduce):
+                continue
+            if when:
+                self._find(
+                    f"phase {phase.name} combines lanes of {root.name} under the condition {' and '.join(g.text for g in when)}"
+                )
+            places = -(-self.kernel.threads // root.lanes) * root.lanes
+            if places * root.dtype.size > self.scratch:
+                room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
+                self._find(f"phase {phase.name} combines lanes of {root.name} in {room}")
+
+    def _read(self, span: _Span) -> None:
+        rivals = [f"phase {w.phase} wrote since the last barrier" for w in self.writes if span.meets(w)]
+        rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
+        for rival in rivals:
+            self._find(f"phase {span.phase} reads {span.text} that {rival}")
+        if not rivals and not any(
+            low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())
+        ):
+            self._find(f"phase {span.phase} reads {span.text}, not all of which was written before")
+        self.reads.append(span)
+
+    def _write(self, span: _Span) -> None:
+        rivals = [f"phase {r.phase} read since the last barrier" for r in self.reads if span.meets(r)]
+        rivals += [f"phase {w.phase} wrote since the last barrier" for w in self.writes if span.meets(w)]
+        rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
+        for rival in rivals:
+            self._find(f"phase {span.phase} overwrites {span.text} that {rival}")
+
+    def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Span]:
+        """Yield what accesses touch at this step; those that no thread makes are left out, those out of a buffer's
+        range are found.
+        """
+        sizes = {b.name: b.elements for b in self.kernel.shared}
+        for access in accesses:
+            bounds = self._bounds(access)
+            if bounds is None:
+                continue
+            span = _Span(phase.name, access.buffer, *bounds)
+            if span.first < 0 or span.last >= sizes.get(access.buffer, 0):
+                self._find(f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements")
+            yield span
+
+    def _bounds(self, access: _Access) -> tuple[int, int] | None:
+        """Return the first and the last element that an access may touch; None where its guards fail for all threads."""
+        address = substitute(access.address, self.steps)
+        ranges: dict[Var, tuple[int, int]] = {}
+        for guard in substitute_guards(access.guards, self.steps):
+            if guard.index.is_const:
+                return None
+            _narrow(ranges, guard)
+        if any(low > high for low, high in ranges.values()):
+            return None
+        inside = {v: Var(f"{v.name}.", high - low + 1) + low for v, (low, high) in ranges.items()}
+        return self._extent(substitute(address, inside))
+
+    def _extent(self, index: Index) -> tuple[int, int]:
+        """Return least and greatest value of an index; a table is looked up only where it is read."""
+        low = high = index.const
+        for atom, factor in index.terms:
+            ends = [factor * end for end in self._range(atom)]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    def _range(self, atom: Atom) -> tuple[int, int]:
+        if isinstance(atom, Indirect) and atom.tensor in self.kernel.tables:
+            first, last = atom.indices[0].bounds()
+            values = self.kernel.tables[atom.tensor][max(0, first) : last + 1]
+            return (min(values), max(values)) if values else atom.bounds()
+        return atom.bounds()
+
+
+def _accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[_Access]:
+    """Return what a phase loads from shared memory, or stores to it."""
+    nodes = (n for n in post_order(phase.roots) if isinstance(n, kind) and n.space == "shared")
+    return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes))
+
+
+def _turns(extent: int) -> Iterator[int]:
+    """Yield the turns of a loop to walk: all of them, or those at both ends of a long loop, as a ring does the same in
+    between.
+    """
+    middle = range(2 * TURNS, (extent - 2 * TURNS) // TURNS * TURNS)
+    yield from (step for step in range(extent) if step not in middle)
+
+
+def _narrow(ranges: dict[Var, tuple[int, int]], guard: Guard) -> None:
+    """Restrict the range of a variable that a guard limits all by itself."""
+    if len(guard.index.terms) != 1:
+        return
+    ((var, factor),) = guard.index.terms
+    if not isinstance(var, Var):
+        return
+    low, high = guard.low - guard.index.const, guard.high - 1 - guard.index.const
+    if factor < 0:
+        low, high, factor = -high, -low, -factor
+    first, last = ranges.get(var, var.bounds())
+    ranges[var] = max(first, -(-low // factor)), min(last, high // factor)
+
+
+def _joined(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join intervals that overlap or lie next to each other."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(intervals):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return found

@@ -1,0 +1,301 @@
+"""Which tile of shared memory an operand of a reduction is staged in, and how elements of the tile are named.
+
+Two modes, derived from the accesses. *Box*: some tensor index mixes two or more local variables (`i*stride +
+a*dilation`: a halo is shared by neighbouring outputs), so the tile is the box of tensor elements that the block reads
+(DeepCuts' input tile, with the corrected halo `(H_block - 1) * S_H + (F_H - 1) * D_H + 1`). *Gather*: the tile is
+indexed by the tile dims and reduce dims the operand depends on (implicit GEMM, weights, matrices), one element per
+combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import field, frozen
+
+from ...ir import (
+    Expr,
+    Guard,
+    Index,
+    IndexLike,
+    IndexValue,
+    InRange,
+    Read,
+    ReduceDim,
+    ReductionSchedule,
+    SegmentSchedule,
+    Staging,
+    TileDim,
+    Var,
+    as_index,
+    delinearise,
+    expr_variables,
+    reads,
+    rebuild,
+    substitute,
+    substitute_expr,
+    variables,
+)
+from .tabulate import Flat
+
+
+@frozen
+class Binding:
+    """What the axes of a segment are in terms of block-level variables, for one reduction.
+
+    `places` maps every axis to its index; `dims` are the tile dims, then the reduce dims, `locals` their block-local
+    variables; `valid` holds the guard that a local variable's element exists, for ragged dims only. `flats` lists
+    flattened dims that places know under a name of their own (by local variable), for tables.
+    """
+
+    places: Mapping[Var, Index]
+    dims: tuple[TileDim | ReduceDim, ...]
+    locals: tuple[Var, ...]
+    valid: Mapping[Var, Guard] = field(factory=dict)
+    flats: Mapping[Var, Flat] = field(factory=dict)
+
+    def moving(self, used: frozenset[Var]) -> frozenset[Var]:
+        """Return the locals that the places of some axes are made of, whether or not a division makes them vanish from
+        what is read.
+        """
+        places = [self.depends(self.places[a]) for a in used if a in self.places]
+        return frozenset().union(*places)
+
+    def depends(self, index: Index | Expr) -> frozenset[Var]:
+        """Return the locals that an index or expression over places depends on."""
+        used = variables(index) if isinstance(index, Index) else expr_variables(index)
+        return frozenset(v for v in self.locals if v in used or (v in self.flats and self.flats[v].var in used))
+
+
+@frozen
+class Tile:
+    """A staged operand's tile.
+
+    `value` is what an element holds, over the coordinate variables and the block's; `valid` says which elements exist
+    (others hold 0). Reads of a box are guarded, for it may reach beyond the tensor: those elements are padding, or of
+    no consequence. `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each
+    coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged locals
+    whose missing elements are 0.
+    """
+
+    coordinates: tuple[Var, ...]
+    uses: tuple[Index, ...]
+    value: Expr
+    valid: tuple[Guard, ...]
+    pitch: tuple[int, ...]
+    size: int
+    halo: bool
+    covered: frozenset[Var]
+    flats: Mapping[Var, Flat] = field(factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Elements that a fetch phase moves, padding not included."""
+        return prod(c.extent for c in self.coordinates)
+
+    def address(self, places: Sequence[IndexLike]) -> Index:
+        """Return the offset of an element within one stage, in elements."""
+        total = Index()
+        for place, pitch in zip(places, self.pitch, strict=True):
+            total = total + as_index(place) * pitch
+        return total
+
+
+def bind_dims(
+    dims: Sequence[TileDim | ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]
+) -> tuple[dict[Var, Index], dict[Var, Guard]]:
+    """Return each axis' index and each ragged dim's guard, for dims that begin at `starts` and run over `locals_`."""
+    places: dict[Var, Index] = {}
+    valid: dict[Var, Guard] = {}
+    for dim, local, start in zip(dims, locals_, starts, strict=True):
+        flat = start + local
+        guard = Guard(flat, 0, dim.extent)
+        if not guard.always:
+            valid[local] = guard
+        places.update(zip(dim.axes, delinearise(flat, [a.extent for a in dim.axes]), strict=True))
+    return places, valid
+
+
+def local_vars(
+    schedule: SegmentSchedule, reduction: ReductionSchedule | None, prefix: str
+) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
+    """Return the block-local variables of the tile dims and of a reduction's dims."""
+    tiles = tuple(Var(f"{prefix}u{d}", dim.block) for d, dim in enumerate(schedule.dims))
+    reduces = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(reduction.dims)) if reduction else ()
+    return tiles, reduces
+
+
+def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
+    """Return the read of an operand that depends on most axes, the first of those."""
+    return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))
+
+
+def stage(operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: Binding, choice: Staging, prefix: str) -> Tile:
+    """Return the tile of an operand under a binding of the axes; `prefix` names its coordinate variables."""
+    local = frozenset(binding.locals)
+    main = main_read(operand, frozenset(binding.places))
+    indices = [substitute(i, binding.places) for i in main.indices]
+    affine = all(_is_local_affine(i, local) for i in indices) and not any(
+        binding.moving(_divided(i)) for i in main.indices
+    )
+    if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
+        tile = _box(operand, indices, shapes, binding, choice, prefix)
+        if tile is not None:
+            return tile
+    return _gather(operand, binding, choice, prefix)
+
+
+def _divided(index: Index) -> frozenset[Var]:
+    """Return the axes that an index has inside divisions and remainders."""
+    return variables(Index(0, tuple((a, f) for a, f in index.terms if not isinstance(a, Var))))
+
+
+def _is_local_affine(index: Index, local: frozenset[Var]) -> bool:
+    return all(isinstance(a, Var) or not variables(Index(0, ((a, 1),))) & local for a, _ in index.terms)
+
+
+def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], int]:
+    order = choice.order if len(choice.order) == len(extents) else tuple(range(len(extents)))
+    pitch = [0] * len(extents)
+    step = 1
+    for rank, position in enumerate(reversed(order)):
+        pitch[position] = step
+        step *= extents[position] + (choice.pad if rank == 0 else 0)
+    return tuple(pitch), step
+
+
+def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Tile:
+    bound = substitute_expr(operand, binding.places)
+    used = binding.moving(expr_variables(operand))
+    reduce_first = sorted(range(len(binding.dims)), key=lambda d: isinstance(binding.dims[d], TileDim))
+    kept = [binding.locals[d] for d in reduce_first if binding.locals[d] in used]
+    coordinates = tuple(Var(f"{prefix}{k}", v.extent) for k, v in enumerate(kept))
+    rename: dict[Var, IndexLike] = dict(zip(kept, coordinates, strict=True))
+    pitch, size = _layout([v.extent for v in coordinates], choice)
+    ragged = [v for v in kept if v in binding.valid]
+    valid = tuple(Guard(substitute(g.index, rename), g.low, g.high) for g in (binding.valid[v] for v in ragged))
+    uses = tuple(as_index(v) for v in kept)
+    flats = {f.var: Flat(f.var, substitute(f.value, rename), f.length) for v, f in binding.flats.items() if v in rename}
+    return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
+
+
+def _box(
+    operand: Expr,
+    indices: Sequence[Index],
+    shapes: Mapping[str, tuple[int, ...]],
+    binding: Binding,
+    choice: Staging,
+    prefix: str,
+) -> Tile | None:
+    local = frozenset(binding.locals)
+    coordinates: list[Var] = []
+    uses: list[Index] = []
+    solved: dict[Var, IndexLike] = {}
+    whole: list[tuple[Index, Index]] = []
+    for index in indices:
+        moving = Index(0, tuple((a, f) for a, f in index.terms if isinstance(a, Var) and a in local))
+        if not moving.terms:
+            continue
+        low, high = moving.bounds()
+        var = Var(f"{prefix}{len(coordinates)}", high - low + 1)
+        place = index - moving + low + var
+        coordinates.append(var)
+        uses.append(moving - low)
+        whole.append((index, place))
+        atom, factor = moving.terms[0]
+        if len(moving.terms) == 1 and factor == 1 and isinstance(atom, Var):
+            solved[atom] = as_index(var)
+    value = _confined(_rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes)
+    if expr_variables(value) & local:
+        return None
+    covered = [v for v in binding.valid if v in solved]
+    valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
+    pitch, size = _layout([c.extent for c in coordinates], choice)
+    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered))
+
+
+def _confined(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:
+    """Guard every read of a box's element, in the dims that the box moves along, by the bounds of the tensor it reads."""
+
+    def leaf(node: Expr) -> Expr:
+        if not isinstance(node, Read):
+            return node
+        own = (
+            Guard(i, 0, n) for i, n in zip(node.indices, shapes[node.tensor], strict=True) if variables(i) & coordinates
+        )
+        return Read(
+            node.tensor,
+            node.indices,
+            tuple(dict.fromkeys((*node.guards, *(g for g in own if not g.always)))),
+            node.fill,
+        )
+
+    return rebuild(value, leaf)
+
+
+def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[Var, IndexLike]) -> Expr:
+    """Express an operand over the box's coordinates: whole indices first, then variables that are coordinates
+    themselves.
+    """
+
+    def move(index: Index) -> Index:
+        for old, new in whole:
+            difference = index - old
+            if difference.is_const:
+                return new + difference
+        return substitute(index, solved)
+
+    def move_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        return tuple(Guard(move(g.index), g.low, g.high) for g in guards)
+
+    def leaf(node: Expr) -> Expr:
+        if isinstance(node, Read):
+            return Read(node.tensor, tuple(move(i) for i in node.indices), move_guards(node.guards), node.fill)
+        if isinstance(node, InRange):
+            return InRange(move_guards(node.guards))
+        if isinstance(node, IndexValue):
+            return IndexValue(move(node.index), node.dtype)
+        return node
+
+    return rebuild(expr, leaf)
+
+
+@frozen
+class Box:
+    """The box of a shared tensor that a block needs: where it begins (in block coordinates) and its extents, per tensor
+    dim.
+    """
+
+    base: tuple[Index, ...]
+    extents: tuple[int, ...]
+
+
+def needed_box(reads_: Sequence[Read], places: Mapping[Var, Index], local: frozenset[Var]) -> Box | str:
+    """Return the box that covers all reads of one tensor by a block, or why there is none.
+
+    `places` gives tile axes in block coordinates and locals; reduced axes stand for themselves and count as local.
+    """
+    base: list[Index] = []
+    extents: list[int] = []
+    for position in range(len(reads_[0].indices)):
+        fixed: Index | None = None
+        low = high = 0
+        for read in reads_:
+            index = substitute(read.indices[position], places)
+            moving = Index(0, tuple((a, f) for a, f in index.terms if variables(Index(0, ((a, 1),))) & local))
+            if any(not isinstance(a, Var) for a, _ in moving.terms):
+                return f"dim {position} of the shared tensor is not read by an affine index ({index.text})"
+            first, last = moving.bounds()
+            rest = index - moving
+            if fixed is None:
+                fixed, low, high = rest, first, last
+            elif not (rest - fixed).is_const:
+                return f"two reads of the shared tensor differ by more than a constant in dim {position}"
+            else:
+                shift = (rest - fixed).const
+                low, high = min(low, first + shift), max(high, last + shift)
+        assert fixed is not None
+        base.append(fixed + low)
+        extents.append(high - low + 1)
+    return Box(tuple(base), tuple(extents))

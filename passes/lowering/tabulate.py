@@ -1,0 +1,104 @@
+"""The memory-based index function (DeepCuts section 6.2): parts of an address that only depend on a flattened axis come
+from a table.
+
+A flattened reduced axis (C*R*S of an implicit GEMM) is taken apart by divisions and moduli wherever it is used in an
+address or a guard. The terms that depend on nothing else are functions of one integer, so the host makes a table of
+their sum, and the kernel adds one loaded number instead:  `A(p) + (k // 9) * HW + (k // 3 % 3) * W + k % 3`  ->  `A(p)
++ table[k]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define, evolve, field, frozen
+
+from ...ir import (
+    Convert,
+    Guard,
+    Index,
+    IndexLike,
+    IndexNode,
+    Indirect,
+    Load,
+    Op,
+    Test,
+    Value,
+    Var,
+    evaluate,
+    indirects,
+    substitute,
+    variables,
+)
+
+
+@frozen
+class Flat:
+    """A flattened axis under its own name: `var` stands for `value`; tables cover `[0, length)`."""
+
+    var: Var
+    value: Index
+    length: int
+
+
+@define
+class Tables:
+    """The tables of a kernel by generated name; equal tables are one."""
+
+    values: dict[str, tuple[int, ...]] = field(factory=dict)
+
+    def name_of(self, values: tuple[int, ...]) -> str:
+        """Return the name of a table, adding it where it is new."""
+        for name, known in self.values.items():
+            if known == values:
+                return name
+        name = f"table{len(self.values)}"
+        self.values[name] = values
+        return name
+
+
+def tabulate(node: Value, flats: Mapping[Var, Flat], tables: Tables) -> Value:
+    """Return a value whose addresses and guards look up what depends on a flattened axis alone, and name the axis no
+    more.
+    """
+    if not flats:
+        return node
+    if isinstance(node, Load):
+        return evolve(node, address=_index(node.address, flats, tables), guards=_guards(node.guards, flats, tables))
+    if isinstance(node, Op):
+        return evolve(node, args=tuple(tabulate(a, flats, tables) for a in node.args))
+    if isinstance(node, Convert):
+        return evolve(node, arg=tabulate(node.arg, flats, tables))
+    if isinstance(node, IndexNode):
+        return evolve(node, index=_index(node.index, flats, tables))
+    if isinstance(node, Test):
+        return evolve(node, guards=_guards(node.guards, flats, tables))
+    return node
+
+
+def _guards(guards: tuple[Guard, ...], flats: Mapping[Var, Flat], tables: Tables) -> tuple[Guard, ...]:
+    return tuple(Guard(_index(g.index, flats, tables), g.low, g.high) for g in guards)
+
+
+def _index(index: Index, flats: Mapping[Var, Flat], tables: Tables) -> Index:
+    for flat in flats.values():
+        index = _tabulated(index, flat, tables)
+    plain: dict[Var, IndexLike] = {f.var: f.value for f in flats.values()}
+    return substitute(index, plain)
+
+
+def _tabulated(index: Index, flat: Flat, tables: Tables) -> Index:
+    """Replace the terms that depend on one flattened axis alone, where they are more than a multiple of it."""
+    alone = tuple(
+        (a, f)
+        for a, f in index.terms
+        if variables(Index(0, ((a, 1),))) == {flat.var} and not indirects(Index(0, ((a, 1),)))
+    )
+    if all(isinstance(a, Var) for a, _ in alone):
+        return index
+    part = Index(0, alone)
+    values = tuple(evaluate(part, {flat.var: n}) for n in range(flat.length))
+    lowest = min(values)
+    name = tables.name_of(tuple(v - lowest for v in values))
+    lookup = Indirect(name, (flat.value,), max(values) - lowest + 1, wraps=False)
+    return index - part + lowest + Index(0, ((lookup, 1),))

@@ -1,0 +1,131 @@
+"""Sliding windows: loads of neighbouring outputs that hit the same element become one (DeepCuts section 5.1, merged
+load nodes).
+
+An accumulation over a filter reads `x[s*i + r]` for every output `i` of the thread and every tap `r`. As families over
+(r, i) these loads are `R * I`; over the window position `w = s*i + r` they are `s*(I - 1) + R`:
+
+    acc[i] += x[s*i + r] * f[r]   over r, i      ->      X[w] = x[w] over w;   acc[i] += X[s*i + r] * f[r]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from attrs import evolve
+
+from ...ir import (
+    Accumulate,
+    Convert,
+    Guard,
+    Index,
+    Item,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Phase,
+    Root,
+    Value,
+    Var,
+    Window,
+    as_index,
+    own_indices,
+    own_variables,
+    post_order,
+    substitute,
+    variables,
+)
+
+#: Elements a thread may hold of one window: they all live in registers at once.
+LARGEST = 64
+
+
+def merge_windows(kernel: Kernel) -> Kernel:
+    """Return an extracted kernel whose accumulations load each element of a window once."""
+    return evolve(kernel, items=tuple(_item(i) for i in kernel.items))
+
+
+def _item(item: Item) -> Item:
+    if isinstance(item, Loop):
+        return Loop(item.var, tuple(_item(i) for i in item.body))
+    return _phase(item) if isinstance(item, Phase) else item
+
+
+def _phase(phase: Phase) -> Phase:
+    roots: list[Root] = []
+    added: dict[Var, None] = {}
+    for root in phase.roots:
+        if isinstance(root, Accumulate):
+            merged = {load: _window(load, root.over, phase.unrolled) for load in _loads(root)}
+            changed = {load: window for load, window in merged.items() if window is not None}
+            if changed:
+                root = evolve(root, value=_replace(root.value, changed))
+                added.update(dict.fromkeys(v for w in changed.values() for v in w.axes))
+        roots.append(root)
+    return evolve(phase, roots=tuple(roots), unrolled=(*phase.unrolled, *added)) if added else phase
+
+
+def _loads(root: Accumulate) -> Iterable[Load]:
+    return [n for n in post_order([root.value]) if isinstance(n, Load)]
+
+
+def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var]) -> Window | None:
+    """Return a load as a window over every pair of a reduced and an output variable that walk the same dimension."""
+    axes: list[Var] = []
+    at: list[Index] = []
+    moved = load
+    for tap in over:
+        for output in unrolled:
+            if output in over or tap.extent == 1 or output.extent == 1:
+                continue
+            stride = _stride(moved, tap, output)
+            extent = stride * (output.extent - 1) + tap.extent
+            if stride and extent < tap.extent * output.extent:
+                # The name tells which pair it is; equal windows of two loads are one.
+                window = Var(f"{tap.name}{output.name}", extent)
+                moved = _shift(moved, tap, output, window)
+                axes.append(window)
+                at.append(as_index(output) * stride + tap)
+                break
+    size = 1
+    for var in own_variables(moved) & {*unrolled, *axes}:
+        size *= var.extent
+    left = {v for v in own_variables(moved) & set(over) if v.extent > 1}
+    for var in left:
+        size //= var.extent
+    return Window(moved, tuple(axes), tuple(at)) if axes and size <= LARGEST else None
+
+
+def _stride(load: Load, tap: Var, output: Var) -> int:
+    """Return s where the load only depends on `s * output + tap` (s >= 1), else 0."""
+    found: set[int] = set()
+    for index in own_indices(load):
+        first, second = index.coefficient(tap), index.coefficient(output)
+        inner = variables(index - as_index(tap) * first - as_index(output) * second)
+        if tap in inner or output in inner:
+            return 0
+        if first or second:
+            found.add(second // first if first and second % first == 0 else 0)
+    (stride,) = found if len(found) == 1 else (0,)
+    return max(0, stride)
+
+
+def _shift(load: Load, tap: Var, output: Var, window: Var) -> Load:
+    """Return the load over the window's positions: the tap's variable stands for all of it."""
+
+    def move(index: Index) -> Index:
+        factor = index.coefficient(tap)
+        return substitute(index, {output: 0}) + as_index(window) * factor - as_index(tap) * factor if factor else index
+
+    guards = tuple(Guard(move(g.index), g.low, g.high) for g in load.guards)
+    return evolve(load, address=move(load.address), guards=tuple(g for g in guards if not g.always))
+
+
+def _replace(node: Value, changed: dict[Load, Window]) -> Value:
+    if isinstance(node, Load):
+        return changed.get(node, node)
+    if isinstance(node, Op):
+        return evolve(node, args=tuple(_replace(a, changed) for a in node.args))
+    if isinstance(node, Convert):
+        return evolve(node, arg=_replace(node.arg, changed))
+    return node

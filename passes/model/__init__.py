@@ -1,0 +1,38 @@
+"""What a point of a group's space costs: its geometry, its work and traffic, a lower bound, the order of points."""
+
+from .banks import conflict_factor
+from .bound import Bound, bound, limiting
+from .features import Features, count_features
+from .footprint import Count
+from .geometry import Columns, Geometry, geometries
+from .least_work import group_work
+from .pul_paper import pul
+from .rank import rank
+from .structure import Knob, SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like, next_power, powers
+from .tiles import coordinate_count, own_order
+
+__all__ = [
+    "Bound",
+    "Columns",
+    "Count",
+    "Features",
+    "Geometry",
+    "Knob",
+    "SegmentStructure",
+    "Structure",
+    "axis_classes",
+    "bound",
+    "class_runs",
+    "conflict_factor",
+    "coordinate_count",
+    "count_features",
+    "geometries",
+    "group_work",
+    "is_matrix_like",
+    "limiting",
+    "next_power",
+    "own_order",
+    "powers",
+    "pul",
+    "rank",
+]

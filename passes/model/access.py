@@ -1,0 +1,192 @@
+"""How the threads of a block share an expression: covers of its axes, width of accesses, cycles that a warp's loads
+take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Expr, Read, Target, Var, expr_variables, reads, variables
+from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
+from .geometry import Geometry
+from .tiles import StagedTile
+
+
+@frozen
+class Place:
+    """Where an expression is evaluated: the parts of one trip that a thread and a block go through, and the trips of
+    each loop.
+
+    A thread's elements along a dim are `groups` runs of neighbours (`TileDim` says where they lie): `thread` counts all
+    of them, `run` covers one run. `whole` covers all trips of a block.
+    """
+
+    thread: Cover
+    run: Cover
+    groups: tuple[Count, ...]
+    block: Cover
+    whole: Cover
+    trips: tuple[Count, ...]
+    parallel: int
+    threads: Count
+
+    def repeats(self, used: frozenset[object]) -> Count:
+        """How many trips compute something new that depends on the used variables."""
+        loops = zip(self.thread.dims[self.parallel :], self.trips, strict=True)
+        return product(t for dim, t in loops if used.intersection(dim))
+
+    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+        """How many different elements a thread reads in one trip: neighbours of a run share halos, runs far apart do
+        not.
+        """
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        runs = product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if used.intersection(dim))
+        return least(elements(read, shape, self.run) * runs, elements(read, shape, self.block))
+
+    @property
+    def all_trips(self) -> Count:
+        """Trips of all loops."""
+        return product(self.trips)
+
+
+def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
+    """Return the place inside the given loops of a segment."""
+    chunk = [geometry.chunk[k] for k in which]
+    per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
+    padded = Cover(geometry.structure.dims, geometry.thread, geometry.cover(geometry.thread).extents)
+    lane = Cover(
+        tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents
+    )
+    block = geometry.cover(geometry.block)
+    sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
+    runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
+    return Place(
+        padded.joined(lane),
+        geometry.cover(runs).joined(lane),
+        tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True)),
+        block.joined(geometry.loop_cover(which, chunk)),
+        block.joined(geometry.loop_cover(which, geometry.extents(which))),
+        tuple(geometry.trips[k] for k in which),
+        len(geometry.structure.dims),
+        geometry.threads,
+    )
+
+
+def running_axis(read: Read) -> tuple[Var | None, int]:
+    """Return the axis along which a read moves from element to element in memory, and a number that all others step by
+    multiples of.
+
+    Others may be in the innermost index as well if they step over the whole of that axis: the parts of a split axis,
+    digits of a number.
+    """
+    terms = read.indices[-1].terms if read.indices else ()
+    axes = [atom for atom, factor in terms if factor == 1]
+    if len(axes) != 1 or not isinstance(axis := axes[0], Var):
+        return None, 1
+    steps = [factor for atom, factor in terms if atom != axis]
+    return (axis, gcd(*steps)) if all(abs(step) >= axis.extent for step in steps) else (None, 1)
+
+
+def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
+    """Return how many elements one access moves: the vector of the dim whose last axis runs along the innermost tensor
+    dim.
+    """
+    axis, step = running_axis(read)
+    if axis is None:
+        return 1
+    widest = gcd(widest, step)
+    for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
+        if axis == dim[-1]:
+            return np.gcd(vector, widest)
+    if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
+        return np.gcd(geometry.row_vector, widest)
+    return 1
+
+
+def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, where the tile
+    is no halo.
+    """
+    used = expr_variables(expr)
+    for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
+        if used.intersection(dim) and any(a.extent > 1 for a in dim):
+            aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
+            return np.where(np.logical_or(tile.halo, tile.turned), 1, np.where(aligned, vector, 1))
+    return 1
+
+
+def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> tuple[Count, Count]:
+    """Return the instructions that move one element of a staged tile, and how many lanes' stores meet in a bank.
+
+    A vector moves where memory and tile run along the same axis.
+
+    Elsewhere elements move one by one, or, with a single buffer, come as vectors and are stored one by one. A halo
+    decodes its coordinates.
+    """
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    used = expr_variables(expr)
+    axis, _ = running_axis(main)
+    dims = [d for d in geometry.structure.dims if used.intersection(d) and any(a.extent > 1 for a in d)]
+    loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[tile.reduction]]
+    loops = [d for d in loops if used.intersection(d)]
+    straight = bool(dims) and axis == dims[-1][-1]
+    turned = bool(loops) and axis == loops[0][-1]
+    along = np.where(tile.turned, turned, straight)
+    single = 0.25 + 1.0 if axis is not None else 2.0
+    apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
+    cost = np.where(tile.halo, 3.0, np.where(along, 0.25, apart))
+    depth = geometry.chunk[geometry.structure.reduces[tile.reduction][0]] if loops else 1
+    ways = np.maximum(
+        1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.equal(geometry.pad, 1), 32, 8))
+    )
+    return cost, np.where(np.logical_or(tile.halo, np.logical_or(along, not turned)), 1.0, ways)
+
+
+def decoding_cost(read: Read, geometry: Geometry) -> float:
+    """Return the instructions that a direct load takes besides itself: comparisons of its guards, division of flattened
+    indices.
+    """
+    used = frozenset[object]().union(*(variables(i) for i in read.indices))
+    flat = any(
+        len(d) > 1 and len(used.intersection(d)) > 1 for d in (*geometry.structure.loops, *geometry.structure.dims)
+    )
+    return 2.0 * len(read.guards) + 4.0 * flat
+
+
+def divides(read: Read, geometry: Geometry) -> float:
+    """Return 1 where an address takes divisions: a flattened loop has more than one axis that the read's indices tell
+    apart.
+    """
+    used = frozenset[object]().union(*(variables(i) for i in read.indices))
+    return float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
+
+
+def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
+    """Return the least cycles that loads of all warps take: lanes that read one address share it."""
+    distinct: Count = 1.0
+    if geometry.structure.lanes:
+        loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
+        distinct = least(target.warp_size, geometry.lanes) * 1.0 if used & loops else 1.0
+    for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
+        if used.intersection(dim):
+            distinct = distinct * along
+    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
+    return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
+
+
+def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
+    """Return how many memory lines of `unit` elements one access of a warp touches; neighbours of a thread's vector
+    count as one run.
+    """
+    along = geometry.lanes_along(target.warp_size)
+    cover = geometry.cover([a * v for a, v in zip(along, geometry.vector, strict=True)])
+    if geometry.structure.lanes:
+        row = least(target.warp_size, geometry.lanes) * geometry.row_vector
+        cover = cover.joined(
+            geometry.loop_cover(range(len(geometry.structure.loops)), [row] * len(geometry.structure.loops))
+        )
+    return segments_of(read, shape, cover, unit)

@@ -1,0 +1,86 @@
+"""Bank conflicts of shared-memory loads, by simulating the addresses of a warp (the paper's `COEF_bc`, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir import FusedGroup, Target, Var, expr_variables, operands
+from .footprint import Count
+from .geometry import Geometry
+from .tiles import operand_steps
+
+
+def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target) -> Count:
+    """Return `COEF_bc` of every point: the worst of its staged operands, 1 where no load conflicts."""
+    worst: Count = 1.0
+    for segment, geometry in zip(group.segments, sizes, strict=True):
+        own = [r.name for r in segment.reductions]
+        for position, reduction in enumerate(segment.reductions):
+            for operand in geometry.structure.staged[position]:
+                expr = operands(reduction, own)[operand]
+                steps = operand_steps(expr, segment, reduction, geometry, position)
+                used = expr_variables(expr)
+                worst = np.maximum(worst, _simulated(used, steps, geometry, target))
+    return worst
+
+
+def _simulated(used: frozenset[Var], steps: Sequence[Count], geometry: Geometry, target: Target) -> Count:
+    """Simulate each different warp once: the lanes along each dim and the banks between neighbours say all there is to
+    know.
+    """
+    banks = target.banks
+    key: Count = np.int64(0)
+    radix = target.warp_size + 1
+    lanes = geometry.lanes_along(target.warp_size)
+    dims = list(zip(geometry.structure.dims, lanes, steps, geometry.vector, strict=True))[::-1]
+    kept = 0
+    for dim, along, step, vector in dims:
+        if all(a.extent == 1 for a in dim):
+            continue
+        stride = step * vector if used & set(dim) else 0
+        turn = np.where(np.equal(stride, 0), 0, (stride - 1) % banks + 1)
+        key = (key * radix + along) * (banks + 1) + turn
+        kept += 1
+        if kept == 5:  # a key of five dims fills 64 bits; no warp reaches further
+            break
+    different, places = np.unique(key, return_inverse=True)
+    found: np.ndarray[Any, Any] = warp_cycles(*_decode(different, kept, radix, banks), banks, target.warp_size)[places]
+    return found.reshape(np.shape(key))
+
+
+def _decode(
+    keys: np.ndarray[Any, Any], dims: int, radix: int, banks: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the lanes and the stride of each dim, fastest first, a row per key."""
+    lanes, strides = np.ones((2, keys.size, dims), dtype=np.int64)
+    for d in reversed(range(dims)):
+        keys, strides[:, d] = np.divmod(keys, banks + 1)
+        keys, lanes[:, d] = np.divmod(keys, radix)
+    return lanes, strides
+
+
+def warp_cycles(
+    along: np.ndarray[Any, Any], strides: np.ndarray[Any, Any], banks: int, lanes: int
+) -> np.ndarray[Any, Any]:
+    """Return how many cycles one load of a warp takes, for each row: the most different words that one bank must serve.
+
+    A row gives the lanes along each dim, fastest first, and the distance in words between neighbouring lanes along it;
+    a distance of 0 means that the lanes read the same word, which is served once.
+    """
+    rest = np.broadcast_to(np.arange(lanes), (len(along), lanes))
+    address = word = np.zeros((len(along), lanes), dtype=np.int64)
+    for d in range(along.shape[1]):
+        rest, at = np.divmod(rest, np.maximum(1, along[:, d : d + 1]))
+        stride = strides[:, d : d + 1]
+        address = address + at * stride
+        word = word * (lanes + 1) + np.where(stride > 0, at, 0)
+    bank = address % banks
+    order = np.argsort(bank * (lanes + 1) ** along.shape[1] + word, axis=1, kind="stable")
+    bank, word = np.take_along_axis(bank, order, axis=1), np.take_along_axis(word, order, axis=1)
+    fresh = np.ones_like(bank, dtype=bool)
+    fresh[:, 1:] = (bank[:, 1:] != bank[:, :-1]) | (word[:, 1:] != word[:, :-1])
+    served = np.stack([np.sum(fresh & (bank == b), axis=1) for b in range(banks)])
+    return np.asarray(served.max(axis=0), dtype=np.float64)

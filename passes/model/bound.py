@@ -1,0 +1,131 @@
+"""A lower bound on the time of a point.
+
+The bound is `launch + max(first + max(throughput terms), latency)`. Every term is the least time one resource needs, at
+the highest rate the target can reach; `first` is the latency of the first load from global memory, before which there
+is nothing to compute with, nor anything that a memory could deliver:
+
+* math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole
+  principle), at peak.
+* issue: warp instructions of those blocks, at the number an SM issues per clock.
+* shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth`
+  bytes.
+* l2: sectors that blocks must get past the L1 cache and the bytes they store, at the bandwidth of the L2 cache.
+* dram: distinct bytes read and written, at DRAM bandwidth, less those that may be in the L2 cache when the kernel
+  starts.
+* latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
+
+A GPU is taken to start with cold caches, as kernels are timed: what it then holds of other data must be written back
+before it takes in new, so that in the long run every distinct byte passes through DRAM.
+
+The bound is never an estimate: where registers limit how many blocks are resident, it takes those that a thread
+certainly holds. `passes.rank` is an estimate, and orders points for measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Target
+from .features import Features
+from .footprint import Count, ceil_div
+
+#: Clocks between dependent multiply-adds, on every machine described so far.
+CHAIN_CLOCKS = 4.0
+#: Least part of DRAM latency that a load served by a cache takes.
+CACHED_LATENCY = 0.3
+#: Names of the resources, in the order of the table that `bound_terms` returns.
+RESOURCES = ("math", "issue", "shared", "l2", "dram", "latency")
+
+
+@frozen
+class Bound:
+    """The bound of points: `time` in seconds with the launch, `terms` per resource, blocks expected to fit an SM at
+    once.
+
+    `first` is what goes before all throughput terms.
+    """
+
+    time: Count
+    terms: dict[str, Count]
+    first: Count
+    occupancy: Count
+
+
+def occupancy(features: Features, target: Target) -> Count:
+    """Return how many blocks are resident on an SM: limited by blocks, warps, registers (in groups of 8) and shared
+    memory.
+    """
+    return resident_blocks(features, features.registers, target)
+
+
+def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
+    """Return how many blocks are resident on an SM if a thread has so many registers; 0 where not one fits."""
+    warps = ceil_div(features.threads, target.warp_size)
+    registers = np.ceil(registers / 8) * 8 * target.warp_size * warps
+    resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
+    resident = np.minimum(resident, target.registers_per_sm // registers)
+    return np.minimum(resident, target.shared_per_sm // np.maximum(1, features.shared + target.shared_reserved))
+
+
+def bound(features: Features, target: Target) -> Bound:
+    """Return the lower bound of every point. A CPU's cache may hold the data when a kernel starts, a GPU's is cold."""
+    most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.is_cpu else features.unique_bytes
+    lanes = float(target.warp_size)
+    barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
+    warps = ceil_div(features.threads, target.warp_size)
+    issued = _warp_instructions(features, lanes) + features.barriers * warps
+    load = target.dram_latency * (CACHED_LATENCY if target.is_cpu else 1.0)
+    waves = np.ceil(features.grid / (target.NUM_SM * most))
+    chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
+    fetching = np.minimum(features.grid, target.NUM_SM)  # what one block got, L1 may keep for the next one on its SM
+    through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
+    terms: dict[str, Count] = {
+        "math": fullest * features.flops * (target.NUM_SM / target.PERF_peak),
+        "issue": fullest * issued / (target.issue_per_clock * target.clock),
+        "shared": fullest * features.least_wavefronts / target.clock,
+        "l2": through / target.l2_bandwidth,
+        "dram": dram / target.BW_global,
+        "latency": waves * (load + chain / target.clock),
+    }
+    first = 0.0 if target.is_cpu else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
+    return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
+
+
+def _warp_instructions(features: Features, lanes: float) -> Count:
+    return (features.issue + features.certain) / lanes
+
+
+def limiting(found: Bound) -> str:
+    """Return which resource decides the bound of one point."""
+    return max(
+        found.terms, key=lambda name: float(found.terms[name]) + (0.0 if name == "latency" else float(found.first))
+    )
+
+
+def longest(terms: Mapping[str, Count], first: Count) -> Count:
+    """Return the least time that terms of every point allow: latency contains the first load, throughput begins behind
+    it.
+    """
+    top = terms["latency"]
+    for name, value in terms.items():
+        if name != "latency":
+            top = np.maximum(top, first + value)
+    return top
+
+
+def warmed(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
+    """Return the bound of one point, given by its terms, where `nbytes` of its data were just written and may be in the
+    L2 cache.
+    """
+    resources = {name: terms[name] for name in RESOURCES}
+    if not nbytes:
+        return target.launch_time + float(longest(resources, terms["first"]))
+    # The first load, and with it the shortest chain of loads, may now hit the cache.
+    resources["dram"] = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
+    resources["latency"] = terms["latency"] - (1.0 - CACHED_LATENCY) * target.dram_latency
+    return target.launch_time + float(longest(resources, CACHED_LATENCY * terms["first"]))

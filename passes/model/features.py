@@ -1,0 +1,219 @@
+"""What a point costs, counted from the accesses: the inputs of both performance models, for all points of a structure
+at once.
+
+Counts are per block unless a name says otherwise, sums over the segments of the group. They follow how kernels are
+generated: every element of a tile is computed (tails are predicated, not skipped), a value is computed and loaded once
+per box of the axes it depends on, staged operands are computed in the fetch phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Expr, FusedGroup, Read, Segment, Target, Var
+from .access import access_vector, place_of
+from .footprint import Count, ceil_div, least, product
+from .geometry import Geometry
+from .least_work import group_work, memory_reads, nodes, translations
+from .registers import Registers, register_limit, thread_registers
+from .scheduled_work import Totals, add_reduction
+from .tiles import StagedTile, staged_tiles
+
+
+@frozen
+class PaperCounts:
+    """What the paper's model knows of one segment: its predecessor's loads and transactions, the arithmetic of all its
+    operations.
+    """
+
+    comp_block: Count
+    comp_thread: Count
+    loads: Count
+    transactions: Count
+
+
+@frozen
+class Features:
+    """Derived counts of a structure's points; every value broadcasts against the others.
+
+    `flops` counts a multiply-add as two, `issue` as one slot; both for all threads of a block. `thread_flops` and
+    `thread_loads` are `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads,
+    `wavefronts` the cycles of shared memory or L1 that all loads take; `certain` are the memory instructions and
+    `least_wavefronts` the cycles that are left where the compiler merges all neighbours into vectors. `streamed` are
+    bytes that pass by the L1 cache. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block
+    must get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is the longest chain of
+    dependent operations of a thread, `body` the operations of its longest unrolled loop body, `tile` the elements of
+    the smallest staged tile, `lines` counts the memory lines that direct loads and stores of warps touch (a CPU loads
+    lane by lane: none), `copies` the instructions of all threads that fetch staged tiles. Of a thread's registers,
+    `held` are certain, `needed` the fewest that spill nothing, `registers` what a compiler is expected to use of the
+    `limit` it has. `outer` counts blocks along the outermost dim; `rows` is the part of `bytes` that depends on it
+    only, `columns` the part that does not depend on it; `again` are bytes that a later statement of the block reads
+    once more. `instances` counts a thread's independent results, `decoding` the instructions of all threads for guards
+    and flattened indices of direct loads, `direct` the load instructions of one thread that are no part of a fetch,
+    `divided` the elements that a block fetches by way of divisions, `divided_direct` such loads of one thread, `table`
+    is 1 where tables take the place of those divisions, `scatter` the cycles in which fetches store tiles turned round.
+    """
+
+    grid: Count
+    outer: Count
+    threads: Count
+    shared: Count
+    registers: Count
+    needed: Count
+    held: Count
+    limit: Count
+    body: Count
+    tile: Count
+    flops: Count
+    issue: Count
+    thread_flops: Count
+    thread_loads: Count
+    shared_loads: Count
+    wavefronts: Count
+    certain: Count
+    least_wavefronts: Count
+    lines: Count
+    copies: Count
+    direct: Count
+    divided: Count
+    divided_direct: Count
+    table: float
+    decoding: Count
+    scatter: Count
+    global_loads: Count
+    transactions: Count
+    bytes: Count
+    streamed: Count
+    rows: Count
+    columns: Count
+    again: Count
+    fetched: Count
+    stores: Count
+    stored: Count
+    chain: Count
+    barriers: Count
+    rounds: Count
+    stages: Count
+    raster: Count
+    min_blocks: Count
+    instances: Count
+    useful_flops: float
+    unique_bytes: float
+    segments: tuple[PaperCounts, ...]
+
+
+def count_features(
+    group: FusedGroup,
+    geometry: Sequence[Geometry],
+    target: Target,
+    raster: Count = 1,
+    min_blocks: Count = 0,
+    work: tuple[float, float] | None = None,
+    index: str = "computed",
+) -> Features:
+    """Return the counts of all points whose sizes are given, per segment; `work` is what `group_work` says, where that
+    is known.
+    """
+    totals = Totals(group, target)
+    shared: Count = 0
+    registers = Registers(0, 0, 0)
+    smallest: Count = np.inf
+    parts: list[PaperCounts] = []
+    for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
+        if position:
+            totals.add("barriers", 1.0)
+        tiles = staged_tiles(group, segment, part)
+        for tile in tiles:
+            smallest = least(smallest, tile.count)
+        shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
+        parts.append(_segment(totals, segment, part, tiles))
+        registers = registers.joined(thread_registers(segment, part, tiles))
+    threads: Count = 0
+    instances: Count = 1
+    for part in geometry:
+        threads = np.maximum(threads, part.threads)
+        instances = np.maximum(instances, product(part.thread))
+    last = geometry[-1]
+    grid = product(
+        ceil_div(prod(a.extent for a in d), b) * 1.0 for d, b in zip(last.structure.dims, last.block, strict=True)
+    )
+    stages: Count = 1
+    for part in geometry:
+        stages = np.maximum(stages, part.stages)
+    useful, unique = work or group_work(group)
+    limit = register_limit(threads, min_blocks, target)
+    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
+    return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
+                    needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages, raster=raster,
+                    min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
+                    segments=tuple(parts), table=float(index == "table"),
+                    **totals.sums)  # fmt: skip
+
+
+def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+    """Return the shared bytes of a tensor the segment leaves for later ones, and of the scratch of a reduction across
+    lanes.
+    """
+    total: Count = 0
+    if geometry.structure.shared:
+        size = group.tensors[geometry.structure.shared].dtype.size
+        total = ceil_div(product(geometry.block) * size, 16) * 16
+    if geometry.structure.lanes:
+        widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
+        scratch = geometry.threads * widest
+        total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    return total
+
+
+def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> PaperCounts:
+    """Add up one segment; return its counts for the paper's model."""
+    before = dict(totals.sums)
+    own = [r.name for r in segment.reductions]
+    for position, reduction in enumerate(segment.reductions):
+        place = place_of(geometry, geometry.structure.reduces[position])
+        staged = {t.expr: t for t in tiles if t.reduction == position}
+        totals.begin(geometry, position > 0)
+        add_reduction(totals, reduction.body, reduction.combine, place, staged, geometry, own)
+    fetched = dict(totals.sums)
+    done: dict[tuple[Var, ...], dict[Expr, None]] = {
+        o.extra: {} for o in segment.outputs
+    }  # equal nodes of outputs are computed once
+    traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
+    for output in segment.outputs:
+        known = done[output.extra]
+        which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
+        place = place_of(geometry, which)
+        totals.begin(geometry, bool(segment.reductions and output.extra))
+        totals.compute(output.body, place, known)
+        per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
+        loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
+        for read in loaded_here:
+            totals.load(read, place, geometry, traffic.get(read, 0))
+        known.update(dict.fromkeys(nodes(output.body)))
+        size = totals.group.tensors[output.tensor].dtype.size
+        written = Read(output.tensor, output.write)
+        vector = access_vector(written, geometry, totals.target.vector_bytes // size)
+        totals.add("stores", per_thread / vector * geometry.threads)
+        totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
+        if output.tensor not in totals.group.shared:
+            totals.add("stored", _stored(totals, output.tensor, geometry, which))
+            totals.touch(written, per_thread / vector, place, geometry)
+        if output.extra or not segment.reductions:
+            totals.add("rounds", place.all_trips * totals.repeat)
+    loaded = fetched if segment.reductions else totals.sums
+    return PaperCounts(
+        totals.since("flops", before),
+        totals.since("thread_flops", before),
+        loaded["thread_loads"] - before["thread_loads"],
+        loaded["transactions"] - before["transactions"],
+    )
+
+
+def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int]) -> Count:
+    """Return the bytes a block writes of an output."""
+    sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
+    return product(sizes) * float(prod(geometry.extents(which))) * totals.group.tensors[tensor].dtype.size

@@ -1,0 +1,144 @@
+"""How many distinct elements a box of iterations touches, for one point or for arrays of points.
+
+All functions take extents as integers or as NumPy arrays that broadcast against each other, so that one text serves a
+single schedule and a million points. Counts are exact for sums of two variables one of which has a coefficient of one
+(strides, halos, dilations), and an estimate from above otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
+from typing import Any, TypeAlias
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, variables
+
+#: A number, or an array of numbers with one entry per point.
+Count: TypeAlias = Any
+
+
+def ceil_div(value: Count, step: Count) -> Count:
+    """Return `ceil(value / step)` of integers."""
+    return -(-value // step)
+
+
+def product(values: Iterable[Count]) -> Count:
+    """Return the product, 1 for none."""
+    total: Count = 1
+    for value in values:
+        total = total * value
+    return total
+
+
+def least(a: Count, b: Count) -> Count:
+    """Return the elementwise minimum."""
+    return np.minimum(a, b)
+
+
+@frozen
+class Cover:
+    """The part of an iteration space that a block, thread, lane or chunk goes through: how much of each dim, and of
+    each axis.
+
+    `sizes` counts elements of each dim (a dim is a tuple of axes flattened row-major); `extents` of each axis; `owner`
+    names an axis' dim. Both are clipped to the space, since what lies outside is never read.
+    """
+
+    dims: tuple[tuple[Var, ...], ...]
+    sizes: tuple[Count, ...]
+    extents: Mapping[Var, Count]
+
+    def dependent(self, used: frozenset[Var]) -> Count:
+        """Iterations that differ in the used variables: the product over the dims that hold one."""
+        return product(size for dim, size in zip(self.dims, self.sizes, strict=True) if used.intersection(dim))
+
+    @staticmethod
+    def of(dims: Sequence[tuple[Var, ...]], sizes: Sequence[Count]) -> Cover:
+        """Build the cover of given sizes; a run along a flattened dim is taken to begin at a row's start."""
+        extents: dict[Var, Count] = {}
+        clipped: list[Count] = []
+        for axes, size in zip(dims, sizes, strict=True):
+            total = product(a.extent for a in axes)
+            size = least(size, total)
+            clipped.append(size)
+            if len(axes) == 1:
+                extents[axes[0]] = size
+                continue
+            inner = 1
+            for axis in reversed(axes):
+                rows = np.maximum(1, size // inner) if inner > 1 else size
+                extents[axis] = least(rows, axis.extent)
+                inner *= axis.extent
+        return Cover(tuple(dims), tuple(clipped), extents)
+
+    def joined(self, other: Cover) -> Cover:
+        """Return the product of two covers over different dims."""
+        return Cover(self.dims + other.dims, self.sizes + other.sizes, {**self.extents, **other.extents})
+
+
+def span(index: Index, extents: Mapping[Var, Count]) -> Count:
+    """Return the greatest minus the least value of an index over a cover's extents."""
+    total: Count = 0
+    for atom, factor in index.terms:
+        if isinstance(atom, Var):
+            width: Count = extents.get(atom, 1) - 1
+        elif isinstance(atom, FloorDiv):
+            width = span(atom.num, extents) // atom.den
+        elif isinstance(atom, Mod):
+            width = least(span(atom.num, extents), atom.den - 1)
+        elif isinstance(atom, Clamp):
+            width = least(span(atom.arg, extents), atom.high - atom.low)
+        else:
+            width = least(_combinations(atom, extents), atom.extent) - 1
+        total = total + abs(factor) * width
+    return total
+
+
+def _combinations(atom: Indirect, extents: Mapping[Var, Count]) -> Count:
+    used = frozenset[Var]().union(*(variables(i) for i in atom.indices))
+    return product(extents.get(v, 1) for v in used)
+
+
+def distinct(index: Index, extents: Mapping[Var, Count], limit: int) -> Count:
+    """Return how many values an index takes over a cover's extents, at most `limit`."""
+    used = variables(index)
+    if not used:
+        return 1
+    step = gcd(*(abs(f) for _, f in index.terms))
+    combinations = product(extents.get(v, 1) for v in used)
+    return least(least(span(index, extents) // step + 1, combinations), limit)
+
+
+def elements(read: Read, shape: Sequence[int], cover: Cover) -> Count:
+    """Return how many distinct elements of a tensor a read touches over a cover."""
+    box = product(distinct(i, cover.extents, e) for i, e in zip(read.indices, shape, strict=True))
+    used = frozenset[Var]().union(*(variables(i) for i in read.indices))
+    return least(box, cover.dependent(used))
+
+
+def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
+    """Return how many aligned groups of `unit` elements of a row-major tensor hold what a read touches over a cover.
+
+    Neighbouring rows count as one run where whole rows are read. Every run is taken to begin at a group's start.
+    """
+    counts = [distinct(i, cover.extents, e) for i, e in zip(read.indices, shape, strict=True)]
+    if not counts:
+        return 1
+    rows: Count = 1
+    run: Count = 1
+    whole: Count = True
+    for position in range(len(shape) - 1, -1, -1):
+        count = counts[position]
+        spread = count * _step(read.indices[position]) if whole is True else count
+        run = run * np.where(whole, spread, 1)
+        rows = rows * np.where(whole, 1, count)
+        whole = np.logical_and(whole, count >= shape[position])
+    return rows * ceil_div(run, unit)
+
+
+def _step(index: Index) -> int:
+    """Return the distance between neighbouring values of an index."""
+    return min((abs(f) for _, f in index.terms), default=1)

@@ -1,0 +1,156 @@
+"""Block, thread and loop sizes of all points of a structure, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import FusedGroup, Index, Segment, Var, reads
+from .footprint import Count, Cover, ceil_div, least, product
+from .structure import SegmentStructure, Structure
+
+#: Arrays of knob values by knob name; they broadcast against each other.
+Columns = Mapping[str, Count]
+
+
+@frozen
+class Geometry:
+    """Sizes of one segment: elements per block and per thread of each dim, threads along it, chunk and trips of each
+    loop.
+
+    `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
+    memory runs along a reduced axis, 0 none.
+    """
+
+    structure: SegmentStructure
+    block: tuple[Count, ...]
+    thread: tuple[Count, ...]
+    vector: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    chunk: tuple[Count, ...]
+    trips: tuple[Count, ...]
+    lanes: Count
+    row_vector: Count
+    stages: Count
+    pad: Count
+    warp: tuple[Count, ...] = ()
+    order: Count = 0
+
+    def lanes_along(self, warp_size: int) -> list[Count]:
+        """Return how many of a warp's lanes lie along each dim: by the warp map, or with the last dim fastest, after
+        the lanes of a row.
+        """
+        left: Count = np.maximum(np.int64(warp_size) // self.lanes, 1)
+        found: list[Count] = []
+        for count in reversed(self.counts):
+            along = least(left, count)
+            left = np.maximum(left // along, 1)
+            found.insert(0, along)
+        if not self.warp:
+            return found
+        return [np.where(np.greater(w, 0), w, along) for w, along in zip(self.warp, found, strict=True)]
+
+    @property
+    def threads(self) -> Count:
+        """Threads of a block that the segment uses."""
+        return product(self.counts) * self.lanes
+
+    def cover(self, sizes: Sequence[Count]) -> Cover:
+        """Return the cover of the parallel axes for the given sizes of the dims."""
+        return Cover.of(self.structure.dims, sizes)
+
+    def loop_cover(self, which: Sequence[int], sizes: Sequence[Count]) -> Cover:
+        """Return the cover of the reduced axes of some loops, for the given sizes of those."""
+        return Cover.of([self.structure.loops[k] for k in which], sizes)
+
+    def extents(self, which: Sequence[int]) -> list[int]:
+        """Return the whole extents of some loops."""
+        return [prod(a.extent for a in self.structure.loops[k]) for k in which]
+
+
+def geometries(group: FusedGroup, structure: Structure, columns: Columns, warp_size: int) -> tuple[Geometry, ...]:
+    """Return the sizes of every segment; those that fill shared memory take theirs from the later segments that read
+    it.
+    """
+    found: list[Geometry] = []
+    for position in range(len(group.segments) - 1, -1, -1):
+        parts = structure.segments[position]
+        boxes: Sequence[Count] = ()
+        if parts.shared:
+            later = list(zip(group.segments[position + 1 :], found, strict=True))
+            boxes = shared_box(parts.shared, later, len(parts.dims))
+        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size))
+    return tuple(found)
+
+
+def _geometry(
+    parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int
+) -> Geometry:
+    rank = range(len(parts.dims))
+    thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
+    counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
+    lanes = columns.get(f"{prefix}lanes", 1)
+    row_vector = columns.get(f"{prefix}rv", 1)
+    chunk = tuple(columns[f"{prefix}c{k}"] * lanes * row_vector for k in range(len(parts.loops)))
+    return Geometry(
+        parts,
+        tuple(t * e for t, e in zip(counts, thread, strict=True)),
+        thread,
+        tuple(columns.get(f"{prefix}v{d}", 1) for d in rank),
+        counts,
+        chunk,
+        tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True)),
+        lanes,
+        row_vector,
+        columns.get(f"{prefix}stages", 1),
+        columns.get(f"{prefix}pad", 0),
+        _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
+        columns.get(f"{prefix}order", 0),
+    )
+
+
+def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> tuple[Count, ...]:
+    """Return a warp's lanes along each dim for a knob that counts those of the faster dim of the patch; 0 means no map."""
+    if along is None:
+        return ()
+    slow, fast = parts.patch
+    off = np.equal(along, 0)
+    other = np.where(off, 0, warp_size // np.maximum(along, 1))
+    return tuple(along if d == fast else other if d == slow else np.where(off, 0, 1) for d in range(len(parts.dims)))
+
+
+def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int) -> list[Count]:
+    """Return the extents of the box of a shared tensor that a block of the later segments reads (`staging.needed_box`
+    in arrays).
+    """
+    sizes: list[Count] = [1] * rank
+    for segment, geometry in later:
+        found = [r for body in segment.expressions for r in reads(body) if r.tensor == tensor]
+        if not found:
+            continue
+        local: dict[Var, Count] = {}
+        for dim, size in zip(geometry.structure.dims, geometry.block, strict=True):
+            local.update({a: size if len(dim) == 1 else least(size, a.extent) for a in dim})
+        for d in range(rank):
+            base = found[0].indices[d]
+            low: Count = 0
+            high: Count = 0
+            for k, read in enumerate(found):
+                first, last = _bounds(read.indices[d], local)
+                shift = (read.indices[d] - base).const
+                low = first + shift if k == 0 else least(low, first + shift)
+                high = last + shift if k == 0 else np.maximum(high, last + shift)
+            sizes[d] = np.maximum(sizes[d], high - low + 1)
+    return sizes
+
+
+def _bounds(index: Index, local: Mapping[Var, Count]) -> tuple[Count, Count]:
+    low: Count = 0
+    high: Count = 0
+    for atom, factor in index.terms:
+        reach = factor * (local.get(atom, atom.extent) - 1) if isinstance(atom, Var) else factor * atom.bounds()[1]
+        low, high = (low, high + reach) if factor > 0 else (low + reach, high)
+    return low, high

@@ -1,0 +1,184 @@
+"""The order in which points are worth measuring: an estimate of time, made of the bound's counts and of what the bound
+forgives.
+
+Nothing is discarded by it. On a GPU it is a soft maximum of what each resource takes, and what nothing overlaps.
+`passes.costs` holds the constants, fitted to measured kernels:
+
+* issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
+  shared memory; both
+  slower where warps and independent results are too few to hide latency.
+* moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2;
+  bytes through L2.
+* direct loads: a thread has few of them in flight, fewer where guards and divisions come before them or lanes touch
+  many lines.
+* exposed: in each round of a loop, latency of memory beyond the time that the buffers ahead, or other warps, have work
+  for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ir import Target
+from .bound import CACHED_LATENCY, Bound, resident_blocks
+from .features import Features
+from .footprint import Count, ceil_div
+from .rank_constants import FITTED, Costs
+
+#: Weight of the estimate among points that take what the bound says.
+ORDER = 0.001
+#: Operations of an unrolled body that the caches of instructions hold.
+LONG = 2048.0
+#: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
+LATE = 0.9
+
+
+def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0, costs: Costs = FITTED) -> Count:
+    """Return the time by which points are ordered, never much below the bound; `conflicts` is the bank conflict factor."""
+    if target.is_cpu:
+        return _on_cpu(features, found, target)
+    fitting = _occupancy(features, target)
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
+    resident = np.minimum(fitting, fullest)
+    waves = np.maximum(1.0, blocks / resident)
+    busy = _softly_longest(
+        (
+            *_computing(features, blocks, resident, target, conflicts, costs),
+            *_moving(features, blocks, fitting, target, costs),
+            waves * _direct(features, costs) * target.dram_latency,
+        ),
+        1.0 + costs.overlap,
+    )
+    exposed = _exposed(features, busy, waves, resident, target, costs)
+    barriers = (
+        waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
+    )
+    total = blocks * costs.block / target.clock + busy + exposed + barriers + costs.fixed * target.dram_latency
+    tables = (
+        features.table * np.greater(features.divided, 0) * waves * features.rounds * costs.entry * target.dram_latency
+    )
+    time = target.launch_time + (total + tables) * _unwieldy(features, costs)
+    # Small kernels are estimated below their bound, and would all be alike.
+    return np.maximum(time, found.time) + ORDER * time
+
+
+def _occupancy(features: Features, target: Target) -> Count:
+    """Return how many blocks an SM is expected to hold."""
+    late = np.minimum(np.maximum(LATE * features.needed, 16.0), features.limit)
+    registers = np.where(np.equal(features.copies, 0), late, features.registers)
+    return np.maximum(1, resident_blocks(features, registers, target))
+
+
+def _softly_longest(times: tuple[Count, ...], sharpness: float) -> Count:
+    """Return a little more than the longest time: resources get into each other's way."""
+    top = times[0]
+    for time in times[1:]:
+        top = np.maximum(top, time)
+    total: Count = 0.0
+    for time in times:
+        total = total + (time / top) ** sharpness
+    return top * total ** (1.0 / sharpness)
+
+
+def _exposed(features: Features, busy: Count, waves: Count, resident: Count, target: Target, costs: Costs) -> Count:
+    """Return the seconds in which memory is waited for: in rounds of loops, beyond the work there is, and as blocks
+    begin.
+    """
+    warps = ceil_div(features.threads, target.warp_size)
+    staged = np.greater(features.copies, 0)
+    others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
+    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1)
+    ahead = np.where(ring, features.stages - 1.0, 0.0) + 1.0 - 1.0 / others
+    latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
+    rounds = waves * np.maximum(1.0, features.rounds)
+    waiting = rounds * latency**2 / (latency + costs.ahead * ahead * busy / rounds)
+    return waiting + costs.first * waves * target.dram_latency / resident
+
+
+def _computing(
+    features: Features, blocks: Count, resident: Count, target: Target, conflicts: Count, costs: Costs
+) -> tuple[Count, Count]:
+    """Return the seconds that the fullest SM issues for, and those that its path to shared memory is busy."""
+    lanes = float(target.warp_size)
+    warps = ceil_div(features.threads, target.warp_size)
+    idle = lanes * warps / features.threads
+    accesses = (
+        costs.load * features.global_loads + costs.shared_load * features.shared_loads + costs.store * features.stores
+    )
+    divisions = features.divided * (costs.division + costs.table * features.table)
+    fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
+    overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
+    issue = (features.issue + accesses) / lanes * idle + fetches + overhead
+    returned = costs.returned * features.thread_loads * features.threads / lanes
+    shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
+    shared = (
+        shared + costs.written * features.copies / lanes + costs.turned * features.scatter + costs.line * features.lines
+    )
+    parallel = resident * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
+    busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+    return busy * issue / target.issue_per_clock, busy * shared
+
+
+def _direct(features: Features, costs: Costs) -> Count:
+    """Return the latencies that a thread's direct loads take one after another."""
+    loads = np.maximum(features.direct * features.threads, 1e-9)
+    guarded = (1.0 + features.decoding / loads) ** costs.guarded
+    apart = np.clip(features.lines * 32.0 / (loads + features.stores), 1.0, 32.0) ** costs.apart
+    return costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * apart
+
+
+def _moving(features: Features, blocks: Count, fitting: Count, target: Target, costs: Costs) -> tuple[Count, Count]:
+    """Return the seconds that data takes: from DRAM, and through the L2 cache for the fullest SM."""
+    together = np.minimum(features.grid, target.NUM_SM * fitting)
+    large = np.greater(features.unique_bytes, target.l2_bytes / 2)
+    dram = np.maximum(features.unique_bytes, np.where(large, _waved(features, together), 0.0))
+    lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # part that L2 no longer holds
+    dram = dram + costs.again * lost * features.grid * features.again
+    asked = np.maximum(features.bytes, features.fetched)
+    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
+
+
+def _waved(features: Features, together: Count) -> Count:
+    """Return the bytes that DRAM moves if blocks that run together share what they read, and later ones find nothing."""
+    side = np.maximum(1.0, features.grid / np.maximum(1.0, features.outer))
+    tall = np.minimum(np.where(np.equal(features.outer % features.raster, 0), features.raster, 1), features.outer)
+    wide = np.minimum(side, np.ceil(together / tall))
+    tall = np.maximum(tall, np.ceil(together / wide))
+    own = np.maximum(0.0, features.bytes - features.rows - features.columns)
+    wave = tall * features.rows + wide * features.columns + together * own
+    return features.grid / together * (wave + together * features.stored)
+
+
+def _unwieldy(features: Features, costs: Costs) -> Count:
+    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), and on launch bounds that ask
+    for the impossible.
+    """
+    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / LONG)))
+    roomy = np.greater(features.registers, 128)
+    asked = np.where(
+        np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
+    )
+    return long + asked + 0.0005 * np.log2(features.raster)
+
+
+def _on_cpu(features: Features, found: Bound, target: Target) -> Count:
+    """Return the order for a CPU: small work-groups, few registers and barriers, no latency to hide."""
+    warps = ceil_div(features.threads, target.warp_size)
+    idle = target.warp_size * warps / features.threads
+    busy = np.minimum(1.0, features.grid / target.NUM_SM)
+    terms = found.terms
+    busiest = np.maximum(terms["math"], np.maximum(terms["issue"], terms["shared"]))
+    compute = (0.9 * busiest + 0.05 * (terms["math"] + terms["issue"] + terms["shared"])) * idle
+    traffic = features.grid * (0.5 * features.bytes + 0.5 * features.fetched + features.stored) / target.l2_bandwidth
+    memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, 0.05)
+    waves = np.ceil(features.grid / (target.NUM_SM * found.occupancy))
+    exposed = np.where(np.greater(features.stages, 1), 0.35, 1.0)
+    rounds = waves * features.rounds * target.dram_latency * CACHED_LATENCY * exposed
+    # A barrier ends a loop over the work-items and spills what lives across it.
+    barriers = waves * features.barriers * (target.barrier_clocks + features.threads * 16.0) / target.clock
+    long = 1.0 + 0.1 * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
+    long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.threads / 64.0)))
+    long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.registers / 96.0)))
+    return target.launch_time + (compute + memory + terms["latency"] + rounds + barriers) * long

@@ -1,0 +1,119 @@
+"""Registers of a thread, estimated for all points of a structure at once; the constants were fitted to what ptxas
+reported for 500 kernels.
+
+Three figures: what a thread certainly *holds* (accumulators of a reduction), the fewest it *needs* to spill nothing,
+and what a compiler is *expected* to use where it may choose: it then loads the next elements while it works on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Reduction, Segment, Target, expr_variables, operands, reads
+from .footprint import Count, ceil_div, least, product
+from .geometry import Geometry
+from .tiles import StagedTile
+
+#: Addresses, coordinates, loop counters and temporaries of any kernel.
+BASE = 26.0
+#: More of them where a fetch decodes the coordinates of a halo, or each element of a flattened loop is decoded.
+DECODED = 10.0
+#: Elements of an operand that is used once: a few are in flight, none is kept.
+PASSING = 8.0
+#: Warps share a register file by fours: one for each scheduler.
+WARPS_TOGETHER = 4
+
+
+@frozen
+class Registers:
+    """Registers of a thread that are certainly held, needed to spill nothing, and expected."""
+
+    held: Count
+    needed: Count
+    expected: Count
+
+    def joined(self, other: Registers) -> Registers:
+        """Return the maximum: segments run one after another."""
+        pairs = ((self.held, other.held), (self.needed, other.needed), (self.expected, other.expected))
+        return Registers(*(np.maximum(a, b) for a, b in pairs))
+
+
+def register_limit(threads: Count, min_blocks: Count, target: Target) -> Count:
+    """Return how many registers a thread may have where `min_blocks` blocks shall be resident: the compiler obeys, or
+    spills.
+    """
+    warps = ceil_div(ceil_div(threads, target.warp_size), WARPS_TOGETHER) * WARPS_TOGETHER
+    share = target.registers_per_sm // (warps * target.warp_size * np.maximum(1, min_blocks))
+    return least(np.maximum(8, share // 8 * 8), target.max_registers)
+
+
+def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
+    """Estimate one segment."""
+    instances = product(geometry.thread) * 1.0
+    if not segment.reductions:
+        used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * _shared(segment)
+        return Registers(8.0, used, used)
+    own = [r.name for r in segment.reductions]
+    held = instances * len(segment.reductions)
+    fragments: Count = 0.0
+    for position, reduction in enumerate(segment.reductions):
+        fragments = np.maximum(fragments, _fragments(segment, reduction, geometry, position, own))
+    extra: Count = 0.0
+    for tile in tiles:
+        extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
+    needed = BASE + held + _row(geometry) + fragments + extra
+    return Registers(instances, needed, needed + fragments)
+
+
+def _shared(segment: Segment) -> int:
+    """Return how many values the outputs of an instance have in common: a folded transform reads a tile and holds it."""
+    found = [set(reads(o.body)) for o in segment.outputs]
+    distinct = len(set().union(*found))
+    return distinct if sum(map(len, found)) > 2 * distinct else 0
+
+
+def _fragments(segment: Segment, reduction: Reduction, geometry: Geometry, position: int, own: Sequence[str]) -> Count:
+    """Return what one step of a reduction keeps besides accumulators: the elements of each operand, and what guards and
+    indices take.
+    """
+    instances = product(geometry.thread) * 1.0
+    parts = operands(reduction, own)
+    total: Count = 0.0
+    for number, part in enumerate(parts):
+        used = expr_variables(part)
+        elements = geometry.cover(geometry.thread).dependent(used) * 1.0
+        passing = np.logical_or(elements >= instances, len(parts) == 1)
+        total = total + np.where(passing, least(elements, PASSING), elements)
+        if number in geometry.structure.staged[position]:
+            continue
+        if any(r.guards for r in reads(part)):
+            total = total + 0.5 * least(elements, 32.0)
+        if any(len(geometry.structure.loops[k]) > 1 and used.intersection(geometry.structure.loops[k][:-1])
+               for k in geometry.structure.reduces[position]):  # fmt: skip
+            total = total + DECODED / len(parts)
+    return total
+
+
+def resident_row(geometry: Geometry) -> Count:
+    """Return whether lanes hold whole rows: every reduction takes one trip, so that all statements of the row share its
+    loads.
+    """
+    if not geometry.structure.lanes:
+        return np.bool_(False)
+    single: Count = np.greater(geometry.lanes, 1)
+    for trips in geometry.trips:
+        single = np.logical_and(single, np.equal(trips, 1))
+    return single
+
+
+def _row(geometry: Geometry) -> Count:
+    """Return the elements of rows that a thread keeps from one statement to the next."""
+    if len(geometry.structure.reduces) < 2:
+        return 0.0
+    longest: Count = 0
+    for chunk in geometry.chunk:
+        longest = np.maximum(longest, ceil_div(chunk, geometry.lanes))
+    return np.where(resident_row(geometry), longest * product(geometry.thread) * 1.0, 0.0)

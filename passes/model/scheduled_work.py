@@ -1,0 +1,222 @@
+"""Adding up the work of reductions: arithmetic, loads, fetch phases, traffic of a block, reductions across lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ...ir import Call, Expr, FusedGroup, Read, Target, dtype_of, expr_variables, reads, variables
+from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
+from .footprint import Count, ceil_div, least, product, segments_of
+from .geometry import Geometry
+from .least_work import memory_reads, node_cost, nodes
+from .registers import resident_row
+from .tiles import StagedTile
+
+
+class Totals:
+    """Sums that are gathered while walking a group; one instance per call of `count_features`."""
+
+    def __init__(self, group: FusedGroup, target: Target) -> None:
+        self.group = group
+        self.target = target
+        self.sums: dict[str, Count] = dict.fromkeys(
+            ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
+             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows",
+             "columns", "decoding", "scatter", "again", "direct",
+             "divided", "divided_direct", "certain", "least_wavefronts", "streamed"), 0)  # fmt: skip
+        self.traffic: dict[Read, Count] = {}
+        self.seen: set[Expr] = set()
+        self.repeat: Count = 1
+
+    def add(self, name: str, value: Count) -> None:
+        """Add to one sum."""
+        self.sums[name] = self.sums[name] + value
+
+    def begin(self, geometry: Geometry, again: bool) -> None:
+        """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load
+        and compute.
+        """
+        resident = resident_row(geometry)
+        if not again or not np.any(resident):
+            self.seen = set()
+        self.repeat = np.where(resident, 0, 1) if again else 1
+
+    def weight(self, node: Expr) -> Count:
+        """Return how much of a node's cost a statement bears: none of what an earlier statement of its phase did."""
+        return self.repeat if node in self.seen else 1
+
+    def since(self, name: str, before: dict[str, Count]) -> Count:
+        """Return how much a sum has grown since a copy of the sums was taken."""
+        return self.sums[name] - before[name]
+
+    def compute(self, expr: Expr, place: Place, stop: Collection[Expr], fused: bool = False) -> None:
+        """Count the arithmetic of an expression in every thread; `fused` makes the top node one half of a multiply-add."""
+        for node in nodes(expr, stop):
+            work = node_cost(node)
+            if not work.issue:
+                continue
+            used = expr_variables(node)
+            once = place.thread.dependent(used)
+            times = once * place.repeats(frozenset(used)) * self.weight(node) * 1.0
+            self.seen.add(node)
+            self.add("thread_flops", times * work.flops)
+            self.add("flops", times * work.flops * place.threads)
+            if not (fused and node == expr):
+                self.add("issue", times * work.issue * place.threads)
+                self.add("body", once * 1.0)
+
+    def load(self, read: Read, place: Place, geometry: Geometry, lattices: int = 1) -> None:
+        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared
+        memory.
+
+        `lattices` says for how many disjoint sets of elements the read's traffic stands, 0 where another one's stands
+        for it.
+        """
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        kind = self.group.tensors[read.tensor]
+        times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
+        self.seen.add(read)
+        widest = self.target.vector_bytes // kind.dtype.size
+        vector = access_vector(read, geometry, widest)
+        self.add("thread_loads", times)
+        self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
+        self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
+        if read.tensor in self.group.shared:
+            self.add("shared_loads", times / vector * place.threads)
+            return
+        self.add("global_loads", times / vector * place.threads)
+        self.add("direct", times / vector)
+        self.add("divided_direct", times / vector * divides(read, geometry))
+        self.add("fetched", times * place.threads * kind.dtype.size)
+        self.block_traffic(read, place, lattices)
+        self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
+        self.touch(read, times / vector, place, geometry)
+
+    def at_least(
+        self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count
+    ) -> None:
+        """Count what loads take at least: a compiler may merge neighbours into vectors where the schedule does not ask
+        for it.
+        """
+        self.add("certain", loads / widest * threads)
+        self.add("least_wavefronts", wavefronts(self.target, used, loads / widest, widest * size, geometry))
+
+    def touch(self, read: Read, accesses: Count, place: Place, geometry: Geometry) -> None:
+        """Count the memory lines that a thread's accesses touch, with its warp."""
+        if not self.target.is_cpu:
+            kind = self.group.tensors[read.tensor]
+            unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
+            touched = warp_lines(read, kind.shape, unit, geometry, self.target)
+            self.add("lines", accesses * touched * ceil_div(place.threads, self.target.warp_size))
+
+    def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> Count:
+        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors; return the
+        bytes.
+        """
+        kind = self.group.tensors[read.tensor]
+        size = kind.dtype.size
+        self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices))
+        unit = max(1, self.target.sector_bytes // size)
+        moved = segments_of(read, kind.shape, place.whole, unit) * float(
+            lattices * min(self.target.sector_bytes, unit * size)
+        )
+        before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
+        self.traffic[read] = np.maximum(before, moved)
+        more = self.traffic[read] - before
+        self.add("bytes", more)
+        self.add("again", np.minimum(before, moved) * self.repeat)
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
+        if not outer:
+            self.add("columns", more)
+        elif not any(inner):
+            self.add("rows", more)
+        return more
+
+
+def add_reduction(
+    totals: Totals,
+    body: Expr,
+    combine: str,
+    place: Place,
+    staged: dict[Expr, StagedTile],
+    geometry: Geometry,
+    own: Sequence[str],
+) -> None:
+    """Add up one reduction."""
+    fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
+    parallel = product(place.thread.sizes[: place.parallel]) * 1.0
+    reduced = product(place.thread.sizes[place.parallel :]) * 1.0
+    steps = parallel * reduced * place.all_trips
+    totals.add("flops", steps * place.threads)
+    totals.add("thread_flops", steps)
+    totals.add("issue", steps * place.threads)
+    totals.add("body", parallel * reduced)
+    totals.add("chain", reduced * place.all_trips)
+    totals.compute(body, place, tuple(staged), fused)
+    for expr, tile in staged.items():
+        _fetch(totals, expr, tile, place, geometry)
+    held = {r for e in staged for r in reads(e)}
+    for read in memory_reads(body, own):
+        if read not in held:
+            totals.load(read, place, geometry)
+    if staged:
+        refilled = np.where(
+            np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
+        )  # a buffer that is read before it is filled again
+        totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
+    totals.add("rounds", place.all_trips * totals.repeat * 1.0)
+    if geometry.structure.lanes:
+        _combine_lanes(totals, parallel, geometry)
+
+
+def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
+    """Count the reduction across lanes: shuffles within a warp, one exchange between warps; a tree where a warp is no
+    warp.
+    """
+    steps = np.log2(geometry.lanes)
+    warp = totals.target.warp_size
+    tree = np.logical_or(totals.target.is_cpu, geometry.threads % warp != 0)
+    exchanges = np.where(tree, steps + 2, np.where(np.greater(geometry.lanes, warp), 2.0, 0.0))
+    several = np.greater(geometry.lanes, 1)
+    totals.add("barriers", np.where(several, parallel * exchanges, 0.0))
+    totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
+    totals.add("chain", np.where(several, parallel * steps, 0.0))
+
+
+def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
+    """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
+    moved = tile.count * place.all_trips * 1.0
+    for node in nodes(expr):
+        work = node_cost(node)
+        totals.add("flops", moved * work.flops)
+        totals.add("issue", moved * work.issue)
+    size = dtype_of(expr, totals.group.tensors).size
+    cost, ways = copy_cost(expr, tile, geometry)
+    past = (
+        np.logical_and(np.less_equal(cost, 0.25), np.greater(geometry.stages, 1))
+        if totals.target.async_copy
+        else np.bool_(False)
+    )
+    for read in reads(expr):
+        totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
+        totals.add("certain", moved / (totals.target.vector_bytes // 4))
+        totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
+        totals.add("streamed", np.where(past, totals.block_traffic(read, place), 0.0))
+    totals.add("copies", moved * cost)
+    totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
+    totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
+    totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
+    used = expr_variables(expr)
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    totals.add("divided", moved * divides(main, geometry))
+    once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
+    loads = once * place.repeats(frozenset(used)) * 1.0
+    widest = totals.target.vector_bytes // size
+    vector = least(tile_vector(expr, tile, geometry), widest)
+    totals.add("thread_loads", loads)
+    totals.at_least(used, loads, widest, size, geometry, place.threads)
+    totals.add("shared_loads", loads / vector * place.threads)
+    totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))

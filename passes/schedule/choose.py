@@ -1,0 +1,177 @@
+"""Choosing parameters of a group without a device, and saying why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import ceil
+
+import attrs
+import numpy as np
+from attrs import field, frozen
+
+from ...ir import FusedGroup, PassError, Schedule, Segment, Target, Var, substitute, substitute_expr, substitute_guards
+from ..fusion import rename_expr, rename_index
+from ..model import Bound, Features, bound, limiting
+from .climb import Point, best_points
+from .enumerate import columns_of, schedule_of
+from .legal_points import features_of
+from .space import Space, make_space
+
+
+@frozen
+class Candidate:
+    """A chosen point: its schedule, the lower bound of its time in seconds, what limits it, and its counts by name.
+
+    `score` is the model's order (smaller is better): estimated seconds for `bound`, one minus the PUL for `paper`.
+    `measured` is what measurements add to reports, as JSON values.
+    """
+
+    schedule: Schedule
+    bound: float
+    limit: str
+    features: Mapping[str, float]
+    score: float
+    measured: Mapping[str, object] = field(factory=dict)
+
+
+@frozen
+class _Key:
+    """A group up to names of tensors and axes: equal groups are searched once."""
+
+    shape: tuple[object, ...]
+    group: FusedGroup = field(eq=False)
+
+
+def choose(group: FusedGroup, target: Target, model: str = "bound", count: int = 1) -> list[Candidate]:
+    """Return the best `count` legal points of a group by a model, best first; ties go to the earlier point of the
+    space.
+
+    `model` is "bound" or "paper". Raises `PassError` where no point is legal, which the target's limits can cause.
+    """
+    points = _search(_Key(structural_key(group), group), target, model, count)
+    if not points:
+        raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
+    space = make_space(group, target)
+    return [candidate_of(space, point) for point in points]
+
+
+@lru_cache(maxsize=4096)
+def _search(key: _Key, target: Target, model: str, count: int) -> tuple[Point, ...]:
+    return best_points(key.group, target, model, count)
+
+
+def structural_key(group: FusedGroup) -> tuple[object, ...]:
+    """Return what the space of a group depends on, with names replaced by numbers."""
+    names: dict[str, str] = {}
+    for segment in group.segments:
+        for name in (
+            *segment.tensors_read,
+            *(r.name for r in segment.reductions),
+            *(o.tensor for o in segment.outputs),
+        ):
+            names.setdefault(name, f"t{len(names)}")
+    for name in group.tensors:
+        names.setdefault(name, f"t{len(names)}")
+    types = tuple(sorted((names[n], str(t)) for n, t in group.tensors.items()))
+    return (*(_segment_key(s, names) for s in group.segments), types, tuple(names[t] for t in group.shared))
+
+
+def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ...]:
+    axes = [
+        *segment.axes,
+        *(v for r in segment.reductions for v in r.reduce),
+        *(v for o in segment.outputs for v in o.extra),
+    ]
+    places: dict[Var, Var] = {}
+    for axis in axes:
+        places.setdefault(axis, Var(f"v{len(places)}", axis.extent))
+    reductions = tuple(
+        (
+            names[r.name],
+            tuple(places[v] for v in r.reduce),
+            r.combine,
+            rename_expr(substitute_expr(r.body, places), names),
+        )
+        for r in segment.reductions
+    )
+    outputs = tuple(
+        (
+            names[o.tensor],
+            tuple(rename_index(substitute(i, places), names) for i in o.write),
+            tuple(places[v] for v in o.extra),
+            rename_expr(substitute_expr(o.body, places), names),
+            substitute_guards(o.guards, places),
+        )
+        for o in segment.outputs
+    )
+    return tuple(places[a] for a in segment.axes), reductions, outputs
+
+
+def candidate_of(space: Space, point: Point) -> Candidate:
+    """Return the candidate that a point of a group's full space describes."""
+    structure = space.structures[point.structure]
+    columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
+    values = {name: int(column[0]) for name, column in columns.items()}
+    schedule = schedule_of(space.group, structure, values, space.target.warp_size)
+    return assess(space.group, schedule, space.target, point.score)
+
+
+def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float | None = None) -> Candidate:
+    """Return a schedule with its bound, what limits it and its counts; its score is the bound where none is given."""
+    features = features_of(group, schedule, target)
+    found = bound(features, target)
+    time = float(found.time)
+    return Candidate(schedule, time, limiting(found), _numbers(features, found), time if score is None else score)
+
+
+def _numbers(features: Features, found: Bound) -> dict[str, float]:
+    values = {f.name: getattr(features, f.name) for f in attrs.fields(Features) if f.name != "segments"}
+    values["occupancy"] = found.occupancy
+    values.update({f"time_{name}": term for name, term in (*found.terms.items(), ("first", found.first))})
+    return {name: float(value) for name, value in values.items()}
+
+
+#: What each resource of the bound means to a reader.
+_MEANING = {
+    "math": "arithmetic at peak rate",
+    "issue": "issuing instructions",
+    "shared": "bandwidth of shared memory and L1",
+    "l2": "bandwidth of the L2 cache",
+    "dram": "bandwidth of global memory",
+    "latency": "latency of memory, barriers and dependent operations",
+}
+
+
+def explain(candidate: Candidate, target: Target) -> str:
+    """Return what limits a candidate and what it wastes, a line each."""
+    numbers = candidate.features
+    time = max(candidate.bound, 1e-12)
+    share = numbers[f"time_{candidate.limit}"] / time
+    direct = candidate.limit != "latency" and numbers["time_first"] > 0
+    lines = [
+        f"at least {candidate.bound * 1e6:.2f} us: {share:.0%} of it {_MEANING[candidate.limit]}, "
+        f"{target.launch_time / time:.0%} the launch"
+        + (f", {numbers['time_first'] / time:.0%} the first load" if direct else ""),
+        _waves(int(numbers["grid"]), target.NUM_SM),
+        f"{int(numbers['threads'])} threads a block, {int(numbers['occupancy'])} blocks resident on an SM, "
+        f"{int(numbers['shared'])} bytes of shared memory, about {int(numbers['registers'])} registers",
+    ]
+    computed, useful = numbers["flops"] * numbers["grid"], numbers["useful_flops"]
+    if useful and computed > 1.05 * useful:
+        lines.append(f"{1 - useful / computed:.0%} of the arithmetic is padding or recomputed")
+    moved = numbers["grid"] * (numbers["bytes"] + numbers["stored"])
+    lines.append(f"{moved / 1e6:.3g} MB through L2, {numbers['unique_bytes'] / 1e6:.3g} MB of them distinct")
+    return "\n".join(lines)
+
+
+def _waves(blocks: int, sms: int) -> str:
+    """Say how evenly blocks fall on SMs: "133 blocks on 132 SMs: 50% of the SM time idle"."""
+    waves = ceil(blocks / sms)
+    idle = 1 - blocks / (sms * waves)
+    text = f"{blocks} {'block' if blocks == 1 else 'blocks'} on {sms} SMs"
+    if idle < 0.005:
+        return f"{text}: every SM works to the end"
+    return f"{text}: {idle:.0%} of the SM time idle" + (
+        "" if waves == 1 else f", the last of {waves} rounds is {blocks % sms or sms} blocks"
+    )

@@ -1,0 +1,265 @@
+"""All points of a space as arrays, which of them are legal and why others are not, and points as schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product as cartesian
+from math import prod
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import (
+    FusedGroup,
+    ReduceDim,
+    ReductionSchedule,
+    Schedule,
+    Segment,
+    SegmentSchedule,
+    Staging,
+    Target,
+    TileDim,
+    operands,
+)
+from ..model import (
+    Columns,
+    Count,
+    Features,
+    Geometry,
+    Structure,
+    coordinate_count,
+    count_features,
+    geometries,
+    next_power,
+    own_order,
+)
+from .legal_points import MAX_BODY
+from .space import Space
+
+#: Points that are evaluated at once, so that arrays stay in the cache.
+BATCH = 1 << 17
+
+
+@frozen
+class Slice:
+    """Consecutive points of a structure: the leading knobs at `fixed` positions, the next one from `first` to `last`,
+    the rest whole.
+
+    `start` is the number of the first point within the structure.
+    """
+
+    fixed: tuple[int, ...]
+    first: int
+    last: int
+    start: int
+
+
+@frozen
+class Batch:
+    """Evaluated points of one structure.
+
+    They are consecutive from number `start` of the space, or, where `points` is
+    given, those with these numbers counted from `start`.
+    """
+
+    structure: Structure
+    start: int
+    size: int
+    columns: Columns
+    features: Features
+    illegal: Mapping[str, Count]
+    sizes: tuple[Geometry, ...]
+    points: np.ndarray[Any, Any] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the mesh the columns span."""
+        return np.broadcast_shapes(*(np.shape(c) for c in self.columns.values())) if self.columns else ()
+
+    def flat(self, value: Count) -> np.ndarray[Any, Any]:
+        """Return a feature or score of every point as a flat array."""
+        return np.asarray(np.broadcast_to(value, self.shape).reshape(-1))
+
+    @property
+    def legal(self) -> np.ndarray[Any, Any]:
+        """Whether each point is legal."""
+        bad: Count = np.bool_(False)
+        for reason in self.illegal.values():
+            bad = np.logical_or(bad, reason)
+        return np.asarray(np.logical_not(self.flat(bad)))
+
+
+def mesh(structure: Structure, part: Slice) -> dict[str, Count]:
+    """Return the knobs of a slice as an open mesh: arrays that broadcast to all its points."""
+    rank = len(structure.knobs)
+    columns: dict[str, Count] = {}
+    for axis, knob in enumerate(structure.knobs):
+        table = np.asarray(knob.values, dtype=np.int64)
+        if axis < len(part.fixed):
+            table = table[part.fixed[axis] : part.fixed[axis] + 1]
+        elif axis == len(part.fixed):
+            table = table[part.first : part.last]
+        for place, name in enumerate(knob.names):
+            columns[name] = table[:, place].reshape([-1 if k == axis else 1 for k in range(rank)])
+    return columns
+
+
+def slices(structure: Structure) -> Iterator[Slice]:
+    """Yield the points of a structure in order, in slices of at most about `BATCH` points."""
+    shape = structure.shape
+    axis = 0
+    while axis + 1 < len(shape) and prod(shape[axis + 1 :]) > BATCH:
+        axis += 1
+    inner = prod(shape[axis + 1 :])
+    step = max(1, BATCH // inner)
+    start = 0
+    for fixed in cartesian(*(range(n) for n in shape[:axis])):
+        for first in range(0, shape[axis] if shape else 1, step):
+            last = min(first + step, shape[axis]) if shape else 1
+            yield Slice(fixed, first, last, start)
+            start += (last - first) * inner
+
+
+def columns_at(structure: Structure, points: np.ndarray[Any, Any]) -> dict[str, Count]:
+    """Return the knobs of the points with the given numbers within the structure."""
+    if not structure.knobs:
+        return {}
+    return columns_of(structure, np.stack(np.unravel_index(points, structure.shape), axis=1))
+
+
+def columns_of(structure: Structure, places: np.ndarray[Any, Any]) -> dict[str, Count]:
+    """Return the knobs of points given as rows of positions, one per knob."""
+    columns: dict[str, Count] = {}
+    for axis, knob in enumerate(structure.knobs):
+        table = np.asarray(knob.values, dtype=np.int64)[places[:, axis]]
+        columns.update({name: table[:, place] for place, name in enumerate(knob.names)})
+    return columns
+
+
+def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Features) -> dict[str, Count]:
+    """Return for each rule which points break it."""
+    reasons: dict[str, Count] = {
+        "threads": features.threads > target.MAX_thread,
+        "shared": features.shared > target.MAX_shared,
+        "registers": features.needed > features.limit,
+        "body": features.body > MAX_BODY,
+        "tile": np.less_equal(features.tile, 1),
+        "extent": np.bool_(False),
+        "vector": np.bool_(False),
+        "warp": np.bool_(False),
+    }
+    for geometry in sizes:
+        _check_dims(geometry, reasons)
+    return reasons
+
+
+def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
+    parts = geometry.structure
+    for d, dim in enumerate(parts.dims):
+        limit = next_power(prod(a.extent for a in dim))
+        if not parts.shared:
+            reasons["extent"] = np.logical_or(reasons["extent"], geometry.block[d] > limit)
+        if geometry.warp:
+            uneven = geometry.counts[d] % np.maximum(geometry.warp[d], 1) != 0
+            reasons["warp"] = np.logical_or(reasons["warp"], uneven)
+        reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
+    for k, loop in enumerate(parts.loops):
+        limit = next_power(prod(a.extent for a in loop))
+        reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
+
+
+def evaluate(
+    space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None
+) -> Batch:
+    """Count the features of points and check them."""
+    sizes = geometries(space.group, structure, columns, space.target.warp_size)
+    launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
+    features = count_features(space.group, sizes, space.target, *launch, work=space.work, index=structure.index)
+    illegal = illegal_reasons(sizes, space.target, features)
+    size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
+    return Batch(structure, start, size, columns, features, illegal, sizes, points)
+
+
+def batches(space: Space) -> Iterator[Batch]:
+    """Yield all points of a space in order, in batches that fit the cache."""
+    start = 0
+    for structure in space.structures:
+        for part in slices(structure):
+            yield evaluate(space, structure, mesh(structure, part), start + part.start)
+        start += structure.size
+
+
+def sampled(space: Space, most: int) -> Iterator[Batch]:
+    """Yield a fixed sample of at most `most` points of each structure; all points of those that are smaller."""
+    start = 0
+    for structure in space.structures:
+        if structure.size <= most:
+            points = np.arange(structure.size)
+        else:
+            points = np.unique(scatter(most) % np.uint64(structure.size)).astype(np.int64)
+        yield evaluate(space, structure, columns_at(structure, points), start, points)
+        start += structure.size
+
+
+def scatter(count: int) -> np.ndarray[Any, Any]:
+    """Return `count` well-mixed 64-bit numbers, always the same (the finaliser of SplitMix64)."""
+    value = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def illegal_histogram(space: Space) -> dict[str, int]:
+    """Return how many points break each rule (a point may break several), and how many are legal."""
+    counts: dict[str, int] = {"legal": 0}
+    for batch in batches(space):
+        counts["legal"] += int(batch.legal.sum())
+        for name, reason in batch.illegal.items():
+            counts[name] = counts.get(name, 0) + int(batch.flat(reason).sum())
+    return counts
+
+
+def to_schedule(space: Space, point: int) -> Schedule:
+    """Return the schedule of a point of the space."""
+    rest = point
+    for structure in space.structures:
+        if rest < structure.size:
+            values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([rest])).items()}
+            return schedule_of(space.group, structure, values, space.target.warp_size)
+        rest -= structure.size
+    raise IndexError(f"point {point} of a space of {space.size}")
+
+
+def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int], warp_size: int) -> Schedule:
+    """Return the schedule that a structure's knob values describe."""
+    sizes = geometries(group, structure, values, warp_size)
+    parts = [_segment_schedule(s, g) for s, g in zip(group.segments, sizes, strict=True)]
+    return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
+
+
+def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
+    structure = geometry.structure
+    sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
+    dims = tuple(TileDim(axes, int(b), int(t), int(v)) for axes, b, t, v in sizes)
+    reductions = []
+    for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
+        loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
+        staging = tuple(
+            Staging(operand, _order(segment, geometry, position, operand), int(geometry.pad)) for operand in staged
+        )
+        reductions.append(ReductionSchedule(loops, staging, int(geometry.stages) if staged else 1))
+    warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
+    # Lanes that alternate between two rows share more words of shared memory, and never fewer.
+    return SegmentSchedule(
+        dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp, zigzag=bool(warp)
+    )
+
+
+def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:
+    """Return the layout order of a staged tile, nothing for the natural one."""
+    reduction = segment.reductions[position]
+    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
+    if not own_order(expr, reduction, geometry):
+        return ()
+    return tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))

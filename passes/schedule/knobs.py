@@ -1,0 +1,146 @@
+"""The numeric knobs of a structure: block and thread tiles, vectors, chunks, lanes, stages, padding, warp maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+from ...ir import Segment, Target, Var, reads, variables
+from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
+
+#: Most neighbours along a window that one thread computes.
+LONGEST_RUN = 14
+
+
+def segment_knobs(
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+) -> Iterator[Knob]:
+    """Yield the knobs of one segment; their names begin with `prefix`."""
+    matrix = bool(segment.reductions) and is_matrix_like(segment)
+    for d, axes in enumerate(structure.dims):
+        extent = prod(a.extent for a in axes)
+        counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
+        tiles = _thread_tiles(extent, structure, matrix, target, coarse)
+        vectors = _vectors(d, structure, segment, target, coarse) if extent > 1 else (1,)
+        triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
+        if (
+            not matrix
+            and not structure.stages_any
+            and not structure.lanes
+            and len(axes) == 1
+            and _slides(axes[0], segment)
+        ):
+            triples += _runs(extent, counts, tiles, triples, target, coarse)
+        yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
+    for k, loop in enumerate(structure.loops):
+        extent = prod(a.extent for a in loop)
+        yield _single(
+            f"{prefix}c{k}",
+            _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse),
+        )
+    if structure.lanes:
+        longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
+        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
+        pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
+        yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
+    if structure.patch and not target.is_cpu and not structure.shared:
+        yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
+    if structure.stages_any:
+        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
+        yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
+        yield _single(f"{prefix}order", (0,) if coarse or target.is_cpu else (0, 1, 2))
+
+
+def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
+    """Return the knobs of a whole kernel that stages a matrix product: how the grid is walked, and how many blocks
+    shall be resident.
+    """
+    last = structures[-1]
+    if target.is_cpu or not last.patch or not last.stages_any:
+        return ()
+    raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
+    return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
+
+
+def _single(name: str, values: Iterable[int]) -> Knob:
+    return Knob((name,), tuple((v,) for v in values))
+
+
+def _thread_counts(
+    extent: int, rank: int, structure: SegmentStructure, target: Target, coarse: bool
+) -> tuple[int, ...]:
+    """Powers of two, and counts that cover a small extent exactly (7 threads for 7 pixels)."""
+    top = min(next_power(extent), target.MAX_thread)
+    found = set(powers(1, top))
+    if rank >= 3 and not structure.lanes:
+        found = set(powers(1, min(top, 64)))
+    if not coarse and rank > 1:
+        found |= {-(-extent // e) for e in (1, 2, 4) if 1 < -(-extent // e) <= 32}
+    if coarse and len(found) > 4 and rank >= 3:
+        found &= {1, 4, 8, 16, 32}
+    return tuple(sorted(found))
+
+
+def _thread_tiles(
+    extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool
+) -> tuple[int, ...]:
+    top = 8 if matrix or not structure.loops else 4
+    if matrix and (target.is_cpu or (not coarse and len(structure.dims) <= 3)):
+        top = 16
+    return powers(1, min(next_power(extent), top))
+
+
+def _slides(axis: Var, segment: Segment) -> bool:
+    """Whether a window moves along an axis, so that neighbours read some of the same elements."""
+    found = [i for r in segment.reductions for read in reads(r.body) for i in read.indices if axis in variables(i)]
+    return any(len(variables(i)) > 1 for i in found)
+
+
+def _runs(
+    extent: int,
+    counts: Sequence[int],
+    tiles: Sequence[int],
+    known: Sequence[tuple[int, ...]],
+    target: Target,
+    coarse: bool,
+) -> list[tuple[int, int, int]]:
+    """Return runs of neighbours for one thread along a window: powers of two, and lengths that divide the extent."""
+    lengths = (
+        {e for e in tiles if e > 1}
+        if target.is_cpu
+        else {*tiles, *(e for e in range(3, LONGEST_RUN + 1) if extent % e == 0)}
+    )
+    found = []
+    for e in sorted(lengths - {1}):
+        exact = () if coarse and e in tiles else (-(-extent // e),)
+        threads = sorted({*counts, *(t for t in exact if t <= target.MAX_thread)})
+        found += [(t, e, e) for t in threads if t * e <= next_power(extent) and (t, e, e) not in known]
+    return found
+
+
+def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Target, coarse: bool) -> tuple[int, ...]:
+    """Neighbouring elements only help along a dim that is innermost in some tensor."""
+    last = structure.dims[d][-1]
+    bodies = segment.expressions
+    inner = any(r.indices and last in variables(r.indices[-1]) for b in bodies for r in reads(b))
+    inner = inner or any(o.write and last in variables(o.write[-1]) for o in segment.outputs) or structure.stages_any
+    if not inner:
+        return (1,)
+    widest = target.vector_bytes // 4
+    return (1, widest) if coarse else powers(1, widest)
+
+
+def _chunks(extent: int, flat: bool, structure: SegmentStructure, coarse: bool) -> tuple[int, ...]:
+    if extent <= 7 and not flat:
+        return tuple(sorted({1, extent}))
+    found = set(powers(4 if flat else 1, min(next_power(extent), 64)))
+    if extent <= 64:
+        found.add(extent)
+    if coarse and len(found) > 4:
+        found &= {1, 8, 16, 32, extent}
+    return tuple(sorted(found))
+
+
+def _multiples(extent: int) -> tuple[int, ...]:
+    """How many strides of `lanes * row_vector` elements one trip over a row takes."""
+    return powers(1, min(next_power(extent), 64))

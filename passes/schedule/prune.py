@@ -1,0 +1,104 @@
+"""Pruning a space: which points are worth compiling, by a named strategy, and which are certainly slower than one
+already measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Target, UsageError
+from ..model import bound, conflict_factor, pul, rank
+from .enumerate import Batch, batches, sampled
+from .space import Space
+
+#: A space of more points than this is represented by a fixed sample.
+MOST_POINTS = 20_000_000
+#: Points of each structure in such a sample.
+SAMPLE = 1 << 17
+
+
+@frozen
+class Pruned:
+    """What is left of a space: numbers of points within it, best first, and their scores (smaller is better).
+
+    `considered` counts all points looked at, `legal` those that could run, `discarded` those proven slower than the
+    measured best.
+    """
+
+    points: np.ndarray[Any, Any]
+    scores: np.ndarray[Any, Any]
+    considered: int
+    legal: int
+    discarded: int = 0
+
+
+def _by_bound(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
+    found = bound(batch.features, space.target)
+    conflicts = 1.0 if space.target.is_cpu else conflict_factor(space.group, batch.sizes, space.target)
+    return batch.flat(rank(batch.features, found, space.target, conflicts)).astype(np.float64)
+
+
+def _by_paper(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
+    conflicts = conflict_factor(space.group, batch.sizes, space.target)
+    return 1.0 - batch.flat(pul(batch.features, space.target, conflicts)).astype(np.float64)
+
+
+#: Scores by name of the model; smaller is better.
+MODELS: dict[str, Callable[[Batch, Space], np.ndarray[Any, Any]]] = {"bound": _by_bound, "paper": _by_paper}
+
+
+def score(batch: Batch, space: Space, model: str) -> np.ndarray[Any, Any]:
+    """Return a model's score of every point of a batch, infinite where the point is not legal."""
+    if model not in MODELS:
+        raise UsageError(f"unknown performance model '{model}'", hint=f"models are: {', '.join(MODELS)}")
+    return np.where(batch.legal, MODELS[model](batch, space), np.inf)
+
+
+def prune(
+    space: Space, model: str = "bound", top: float = 1.0, most: int | None = None, best: float = np.inf
+) -> Pruned:
+    """Return the points of a space that are worth measuring, best first.
+
+    `paper` keeps the best `top` percent of the legal points by PUL (section 4.3; the paper takes 1). `bound` keeps
+    every point whose lower bound is not above `best`, the least time measured so far in seconds: what it discards is
+    slower, with proof. Either keeps at most `most`.
+    """
+    numbers: list[np.ndarray[Any, Any]] = []
+    scores: list[np.ndarray[Any, Any]] = []
+    considered = legal = discarded = 0
+    for batch in _all_or_sample(space):
+        values = score(batch, space, model)
+        fine = np.isfinite(values)
+        considered += values.size
+        legal += int(fine.sum())
+        if model == "bound" and np.isfinite(best):
+            hopeless = np.logical_and(fine, proven_slower(batch, space.target, best))
+            discarded += int(hopeless.sum())
+            fine = np.logical_and(fine, np.logical_not(hopeless))
+        numbers.append(_numbers(batch)[fine])
+        scores.append(values[fine])
+    every = np.concatenate(scores) if scores else np.zeros(0)
+    keep = every.size if model == "bound" else max(1, int(np.ceil(legal * top / 100.0)))
+    order = np.argsort(every, kind="stable")[: keep if most is None else min(keep, most)]
+    return Pruned(np.concatenate(numbers)[order], every[order], considered, legal, discarded)
+
+
+def proven_slower(batch: Batch, target: Target, best: float) -> np.ndarray[Any, Any]:
+    """Return which points cannot be faster than a measured time: their lower bound is above it."""
+    return np.asarray(batch.flat(bound(batch.features, target).time) > best)
+
+
+def _numbers(batch: Batch) -> np.ndarray[Any, Any]:
+    if batch.points is not None:
+        return batch.points + batch.start
+    return np.arange(batch.start, batch.start + batch.size)
+
+
+def _all_or_sample(space: Space) -> Iterator[Batch] | Iterable[Batch]:
+    if space.size <= MOST_POINTS:
+        return batches(space)
+    return sampled(space, SAMPLE)

@@ -1,0 +1,174 @@
+"""The parameter space of a fused group: its discrete structures, and the numeric knobs of each (DeepCuts Tables 3 and 4
+per axis).
+
+A *structure* says which axes are flattened into which tile dim, which reduced axes are flattened, which operands are
+staged in shared memory, whether lanes share a reduction, and which index function is used. Its *knobs* are lists of
+numbers; a point takes one of each. Everything is read off the accesses of the group, nothing asks which operation it
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product as cartesian
+
+from attrs import field, frozen
+
+from ...ir import FusedGroup, Reduction, Segment, Target, Var, is_affine, is_contraction, operands, reads, variables
+from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like
+from .knobs import launch_knobs, segment_knobs
+
+
+@frozen
+class Space:
+    """All structures of a group on a target; points are numbered through them in order. `work` is what none of them
+    avoids.
+    """
+
+    group: FusedGroup
+    target: Target
+    structures: tuple[Structure, ...]
+    work: tuple[float, float] = field(init=False)
+
+    @work.default
+    def _work(self) -> tuple[float, float]:
+        return group_work(self.group)
+
+    @property
+    def size(self) -> int:
+        """Number of points, legal or not."""
+        return sum(s.size for s in self.structures)
+
+
+def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
+    """Return the operands of a reduction that may be staged: those that are not in shared memory already, indexed
+    directly.
+    """
+    held = set(shared)
+    found = []
+    for position, part in enumerate(operands(reduction, [r.name for r in segment.reductions])):
+        inner = reads(part)
+        direct = all(is_affine(i) or not variables(i) <= set(reduction.reduce) for r in inner for i in r.indices)
+        if direct and not any(r.tensor in held for r in inner):
+            found.append(position)
+    return tuple(found)
+
+
+def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return the distinct reduce dims and, for each reduction, their positions."""
+    loops: list[tuple[Var, ...]] = []
+    reduces = []
+    for reduction in segment.reductions:
+        dims = [reduction.reduce] if flat and reduction.reduce else [(r,) for r in reduction.reduce]
+        loops += [d for d in dims if d not in loops]
+        reduces.append(tuple(loops.index(d) for d in dims))
+    return tuple(loops), tuple(reduces)
+
+
+def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> list[tuple[tuple[int, ...], ...]]:
+    """Return the sets of staged operands to consider: none, all, and each alone; chosen alike for all reductions."""
+    possible = [stageable(segment, r, shared) for r in segment.reductions]
+    own = [r.name for r in segment.reductions]
+    heavy = [
+        p if is_contraction(r, own) or not matrix else () for p, r in zip(possible, segment.reductions, strict=True)
+    ]
+    found: list[tuple[tuple[int, ...], ...]] = [tuple(() for _ in possible), tuple(heavy)]
+    most = max((len(p) for p in heavy), default=0)
+    if most == 2:
+        found += [tuple(p[k : k + 1] for p in heavy) for k in range(2)]
+    return list(dict.fromkeys(found))
+
+
+def segment_structures(group: FusedGroup, position: int) -> list[SegmentStructure]:
+    """Return the structures of one segment."""
+    segment = group.segments[position]
+    written = next((o.tensor for o in segment.outputs if o.tensor in group.shared), "")
+    reads_shared = any(t in group.shared for t in segment.tensors_read)
+    apart = tuple((a,) for a in segment.axes)
+    if not segment.reductions:
+        shapes = [apart] if written or reads_shared else _pointwise_dims(segment)
+        return [SegmentStructure(d, (), (), (), shared=written) for d in shapes]
+    if any(o.extra for o in segment.outputs):
+        loops, reduces = _loops(segment, flat=True)
+        none = tuple(() for _ in reduces)
+        return [SegmentStructure(apart if reads_shared else _flat(segment), loops, reduces, none, lanes=True)]
+    return _reduction_structures(group, segment, written, reads_shared, apart)
+
+
+def _reduction_structures(
+    group: FusedGroup, segment: Segment, written: str, reads_shared: bool, apart: tuple[tuple[Var, ...], ...]
+) -> list[SegmentStructure]:
+    matrix = is_matrix_like(segment)
+    runs = class_runs(segment)
+    found: list[SegmentStructure] = []
+    layouts = [(apart, False), (runs, True), (runs, False)]
+    for (dims, flat), staged in cartesian(layouts, _staging_choices(segment, group.shared, matrix)):
+        if (dims != apart and (written or reads_shared)) or (any(staged) and dims == runs != apart and not flat):
+            continue
+        if any(staged) and not matrix and flat:
+            continue
+        loops, reduces = _loops(segment, flat)
+        patch = _patch(segment, dims) if any(staged) and matrix else ()
+        found.append(SegmentStructure(dims, loops, reduces, staged, shared=written, patch=patch))
+    if not written and not reads_shared:
+        loops, reduces = _loops(segment, flat=True)
+        found.append(
+            SegmentStructure(runs if matrix else _flat(segment), loops, reduces, tuple(() for _ in reduces), lanes=True)
+        )
+    return list(dict.fromkeys(found))
+
+
+def _flat(segment: Segment) -> tuple[tuple[Var, ...], ...]:
+    """Return all parallel axes as one dim, no dim where there are none."""
+    return (segment.axes,) if segment.axes else ()
+
+
+def _patch(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the last dim and the last one of another class: a warp over both reads few different elements of either
+    operand.
+    """
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    wide = [d for d, dim in enumerate(dims) if any(a.extent > 1 for a in dim)]
+    others = [d for d in wide if kinds[dims[d][-1]] != kinds[dims[wide[-1]][-1]]]
+    return (others[-1], wide[-1]) if others else ()
+
+
+def _pointwise_dims(segment: Segment) -> list[tuple[tuple[Var, ...], ...]]:
+    """Return one flat dim, and the last axis apart from the others (reads that are not linear in the flat index)."""
+    if not segment.axes:
+        return [()]
+    wide = [a for a in segment.axes if a.extent > 1]
+    found: list[tuple[tuple[Var, ...], ...]] = [(segment.axes,)]
+    if len(wide) > 1:
+        cut = segment.axes.index(wide[-1])
+        found.append((segment.axes[:cut], segment.axes[cut:]))
+    return found
+
+
+def make_space(
+    group: FusedGroup,
+    target: Target,
+    coarse: bool = False,
+    combinations: Iterable[tuple[SegmentStructure, ...]] | None = None,
+) -> Space:
+    """Derive the space of a group: every combination of its segments' structures with their knobs.
+
+    `coarse` thins the knobs so that the whole space can be scored in a fraction of a second; `choose` refines what it
+    finds there. `combinations` are the structures of segments to combine, all by default.
+    """
+    found = []
+    if combinations is None:
+        combinations = cartesian(*(segment_structures(group, k) for k in range(len(group.segments))))
+    for combination in combinations:
+        tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
+        knobs = tuple(
+            k
+            for s, structure in enumerate(combination)
+            for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse)
+        ) + launch_knobs(combination, target, coarse)
+        found += [Structure(tuple(combination), index, knobs) for index in tables]
+    return Space(group, target, tuple(found))
+
+
+def _may_use_table(structures: Iterable[SegmentStructure]) -> bool:
+    return any(len(loop) > 1 for s in structures for loop in s.loops if s.stages_any)

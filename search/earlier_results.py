@@ -1,0 +1,60 @@
+"""What earlier sessions found, as far as it still holds: finished searches, the best of unfinished ones, and winners of
+other machines.
+"""
+
+from __future__ import annotations
+
+from ..ir import CutsError
+from ..passes.schedule import Candidate, assess, check_schedule
+from .build import Built, Scored, make_kernel
+from .database import Database
+from .problem import Problem, read_schedule
+from .settings import Choice
+from .task import Task
+
+
+def finished(database: Database, problem: Problem) -> Choice | None:
+    """Return what a finished search chose, if it still builds to the code that was measured; forget it otherwise."""
+    winner = database.winner(problem)
+    if winner is None:
+        return None
+    candidate = _same(problem, winner.schedule, winner.source)
+    if candidate is None:
+        database.evict(problem)  # it was made by another version of the space or of the printer
+        return None
+    return Choice(candidate, winner.seconds, winner.spread, "database", winner.trials)
+
+
+def unfinished(task: Task) -> Choice | None:
+    """Return the fastest point that an unfinished search measured, of those that still build to the code that was
+    measured.
+    """
+    for trial in sorted(
+        (t for t in task.trials.values() if t.ok), key=lambda t: (t.seconds or 0.0, t.score, t.schedule)
+    ):
+        candidate = _same(task.problem, trial.schedule, trial.source)
+        if candidate is not None:
+            return Choice(candidate, trial.seconds, trial.spread, "database", len(task.trials))
+    return None
+
+
+def _same(problem: Problem, text: str, source: str | None) -> Candidate | None:
+    """Return the point of a kept schedule, nothing where this version does not make the kept source of it."""
+    try:
+        schedule = read_schedule(text)
+        legal = not check_schedule(problem.form, schedule, problem.target)
+        if legal and Built(make_kernel(problem, schedule)).source == source:
+            return assess(problem.form, schedule, problem.target)
+    except (CutsError, AssertionError):
+        pass  # it is no schedule of this version
+    return None
+
+
+def hints(database: Database, problem: Problem) -> list[Scored]:
+    """Return the winners of other machines that are points of this problem's space."""
+    found = []
+    for text in database.hints(problem):
+        schedule = read_schedule(text)
+        if not check_schedule(problem.form, schedule, problem.target):
+            found.append(Scored(None, assess(problem.form, schedule, problem.target)))
+    return found

@@ -1,0 +1,98 @@
+"""The end of a search: the fastest few are timed in turns, ties are broken by rule, and what is left of the space is
+proven slower.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from ..ir import Schedule
+from ..passes.schedule import assess, choose
+from .build import Done, Scored
+from .database import Winner
+from .earlier_results import unfinished
+from .settings import Choice, Settings
+from .task import Entry, Task
+from .trials import Trials, trial_of
+
+
+class Ending:
+    """Brings searches to their end; one may have to wait for workers in between."""
+
+    def __init__(self, trials: Trials) -> None:
+        self._trials = trials
+        self._settings = trials.settings
+
+    def begin(self, task: Task) -> None:
+        """Let the fastest be built, where an earlier session measured them, and ask how much of the space is proven
+        slower.
+        """
+        task.ending = True
+        loop = self._trials.loop
+        if task.seconds == inf:
+            loop.submit(task, lambda done: self._last_resort(task, done.value), "simple", (float(task.round),))
+            return
+        finalists = task.finalists(self._settings)
+        if len(finalists) > 1:
+            for entry in finalists:
+                if entry.built is None:
+                    self._trials.build(task, entry, task.round)
+        if self._settings.prove:
+            loop.submit(task, lambda done: _prove(task, done), "prove", (inf,), task.seconds)
+        if task.idle:
+            self.end(task)
+
+    def end(self, task: Task) -> None:
+        """Time the finalists in turns and choose."""
+        database, statistics = self._trials.resources.database, self._trials.resources.statistics
+        finalists = task.finalists(self._settings)
+        for _ in range(self._settings.rounds if len(finalists) > 1 else 0):
+            for entry in finalists:
+                if entry.outcome == "ok":
+                    self._trials.again(task, entry)
+        task.choice = best_known(task, self._settings)
+        winner = task.winner(self._settings)
+        if task.proof is not None:
+            statistics.legal += task.proof.legal
+            statistics.slower += task.proof.slower
+        if winner is None:
+            return
+        database.record(task.problem, [trial_of(e) for e in finalists if e.outcome == "ok" and e.built is not None])
+        if self._settings.final:
+            database.finish(task.problem, _winner(task, winner))
+
+    def _last_resort(self, task: Task, schedule: Schedule | None) -> None:
+        """Try the simple kernel, where all others failed."""
+        if schedule is not None:
+            self._trials.propose(task, [Scored(None, assess(task.problem.form, schedule, task.problem.target))])
+
+
+def best_known(task: Task, settings: Settings) -> Choice:
+    """Return the best that is known: what was measured now or in an earlier session, else the model's first choice."""
+    winner = task.winner(settings)
+    if winner is not None:
+        return Choice(
+            winner.scored.candidate,
+            winner.seconds,
+            winner.spread,
+            "measured",
+            len(task.entries),
+            task.start,
+            task.proof,
+        )
+    if (known := unfinished(task)) is not None:
+        return known
+    if task.first:
+        return Choice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
+    (candidate,) = choose(task.problem.form, task.problem.target)
+    return Choice(candidate, None, origin="model")
+
+
+def _prove(task: Task, done: Done) -> None:
+    task.proof = done.value
+
+
+def _winner(task: Task, entry: Entry) -> Winner:
+    source = entry.built.source if entry.built else task.trials[entry.text].source
+    proven = task.proof.share if task.proof else 0.0
+    return Winner(entry.text, entry.seconds, entry.spread, source, len(task.entries), float(task.points), proven)

@@ -1,0 +1,88 @@
+"""Drawing points of a space: all legal ones where they are few, else random ones that depend on nothing but the space
+and a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from ..passes.schedule import Candidate, Point, Space, candidate_of, make_space, sampled, score
+from .problem import Problem
+from .proof import EXACT
+
+
+@frozen
+class Drawn:
+    """Points drawn from a space of `points`, of which `legal` are legal (an estimate unless `exact`); `whole` says that
+    these are all.
+    """
+
+    candidates: tuple[Candidate, ...]
+    points: int
+    legal: int
+    exact: bool
+    whole: bool
+
+
+@frozen(eq=False)
+class _Legal:
+    """Legal points of one structure: numbers within it and scores; `weight` is how many points of the structure each
+    stands for.
+    """
+
+    structure: int
+    numbers: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float64]
+    weight: float
+
+
+def draw(problem: Problem, model: str, count: int, seed: int) -> Drawn:
+    """Return `count` legal points, all of them where there are no more.
+
+    Of a space that is small enough to be looked at whole every legal point is equally likely; of a larger one, those of
+    every structure are: where one structure has nearly all points, the others are looked at nevertheless.
+    """
+    space = make_space(problem.form, problem.target)
+    exact = space.size <= EXACT
+    found = list(_legal(space, space.size if exact else _share(space, count), model))
+    points = _pick(space, found, count, seed)
+    legal = round(sum(part.weight * part.numbers.size for part in found))
+    return Drawn(
+        tuple(candidate_of(space, p) for p in points), space.size, legal, exact, exact and len(points) == legal
+    )
+
+
+def random_points(space: Space, count: int, model: str, seed: int) -> list[Point]:
+    """Return legal points in a random order, about the same number from each structure."""
+    return _pick(space, list(_legal(space, _share(space, count), model)), count, seed)
+
+
+def _share(space: Space, count: int) -> int:
+    """Return how many points of each structure are looked at, so that enough of them are legal."""
+    return 8 * count // max(1, len(space.structures)) + 64
+
+
+def _legal(space: Space, most: int, model: str) -> Iterator[_Legal]:
+    for position, batch in enumerate(sampled(space, most)):
+        values = score(batch, space, model)
+        assert batch.points is not None, "samples name their points"
+        fine = np.flatnonzero(np.isfinite(values))
+        yield _Legal(position, batch.points[fine], values[fine], batch.structure.size / max(1, batch.points.size))
+
+
+def _pick(space: Space, found: list[_Legal], count: int, seed: int) -> list[Point]:
+    """Return some of the legal points in a random order."""
+    if not found:
+        return []
+    structures = np.concatenate([np.full(part.numbers.size, part.structure) for part in found])
+    numbers, scores = (np.concatenate([getattr(part, name) for part in found]) for name in ("numbers", "scores"))
+    points = []
+    for k in np.random.default_rng(seed).permutation(structures.size)[:count]:
+        shape = space.structures[structures[k]].shape
+        places = np.unravel_index(int(numbers[k]), shape) if shape else ()
+        points.append(Point(float(scores[k]), int(structures[k]), tuple(int(p) for p in places)))
+    return points

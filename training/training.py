@@ -1,0 +1,215 @@
+"""Training graphs: forward, backward and a step of an optimiser in one graph that compiles like any other.
+
+    training = cuts.grad(graph, loss="loss", optimiser=cuts.SGD(momentum=0.9))
+    plan = training.build("opencl")
+    state = training.initial
+    for batch in batches:
+        results, state = training.step(plan.run, state, batch)
+
+Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: what an output `w.next`
+holds is the input `w` of the next step. The learning rate is an input too, so that it may change without compiling
+again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from attrs import define, evolve, field, frozen
+
+from ..backends import find_target
+from ..compile import CompiledPlan, ModelLike, Shapes, Spec, build_graph, load_model, load_spec
+from ..frontends import save_graph
+from ..ir import Array, CompileOptions, DType, Graph, Mode, Node, Target, TensorType, UsageError, quote, verify_graph
+from ..ops.gradient import Gradients
+from ..ops.language import Instances
+from ..passes.graph import differentiate_graph, fresh_name, prune
+from .optimisers import Optimiser
+
+RATE = "learning_rate"
+
+
+Run: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, Any]]
+
+
+@frozen
+class Training:
+    """A training graph, its vocabulary, and how one step leads to the next.
+
+    `carried` maps an input to the output that is its value in the next step; `initial` has the values of the first one.
+    `gradients` names the gradient of each parameter in the graph; without an optimiser these are outputs.
+    """
+
+    graph: Graph
+    spec: Spec
+    loss: str
+    gradients: Mapping[str, str]
+    carried: Mapping[str, str]
+    initial: Mapping[str, Array]
+
+    def build(
+        self, target: str | Target = "opencl", *, mode: Mode = "mixed", options: CompileOptions | None = None
+    ) -> CompiledPlan:
+        """Compile the training graph for a target."""
+        machine = find_target(target) if isinstance(target, str) else target
+        return build_graph(self.graph, self.spec, machine, options or CompileOptions(mode=mode))
+
+    def step(
+        self, run: Run, state: Mapping[str, object], batch: Mapping[str, object]
+    ) -> tuple[dict[str, Any], dict[str, object]]:
+        """Run one step; return the outputs that are not carried (the loss among them) and the next state."""
+        outputs = run({**state, **batch})
+        moved = {name: outputs[source] for name, source in self.carried.items()}
+        results = {name: value for name, value in outputs.items() if name not in self.carried.values()}
+        return results, {**state, **moved}
+
+    def reference(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Compute the outputs in float64 from the declarations; can stand for `plan.run`."""
+        from ..ops import evaluate_graph
+
+        arrays = {name: np.asarray(inputs[name]) for name in self.graph.inputs if name in inputs}
+        return evaluate_graph(self.graph, self.spec.registry, arrays)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph as graph.json, and beside it the declarations that it needs: `cuts compile G.json --spec
+        G.cuts`.
+        """
+        save_graph(self.graph, path)
+        Path(path).with_suffix(".cuts").write_text("\n".join(self.spec.texts.values()), encoding="utf-8")
+
+
+def grad(
+    model: ModelLike,
+    loss: str | None = None,
+    wrt: Sequence[str] | None = None,
+    optimiser: Optimiser | None = None,
+    *,
+    updates: Mapping[str, str] | None = None,
+    shapes: Shapes | None = None,
+    spec: Sequence[str | os.PathLike[str]] = (),
+) -> Training:
+    """Return the training graph of a model.
+
+    `loss` is a value of one element (by default the only output), `wrt` the parameters (by default every float constant
+    with axes that the loss depends on differentiably). `updates` maps inputs or constants to values of the graph that
+    replace them after each step, as running statistics do. Without an optimiser the graph returns the gradients.
+    """
+    vocabulary = load_spec(spec)
+    graph = load_model(model, vocabulary, shapes)
+    if loss is None:
+        if len(graph.outputs) != 1:
+            raise UsageError(
+                f"expected the name of the loss, as there are {len(graph.outputs)} outputs", hint="pass loss=..."
+            )
+        loss = graph.outputs[0]
+    return _Builder(graph, vocabulary, loss, optimiser, dict(updates or {})).build(wrt)
+
+
+@define
+class _Builder:
+    graph: Graph
+    vocabulary: Spec
+    loss: str
+    optimiser: Optimiser | None
+    updates: dict[str, str]
+    types: dict[str, TensorType] = field(factory=dict)
+    nodes: list[Node] = field(factory=list)
+    carried: dict[str, str] = field(factory=dict)
+    initial: dict[str, Array] = field(factory=dict)
+
+    def build(self, wrt: Sequence[str] | None) -> Training:
+        for name, value in self.updates.items():
+            if name not in {*self.graph.inputs, *self.graph.constants} or value not in self.graph.types:
+                raise UsageError(
+                    f"updates: expected an input or constant and a value, found {quote(name)}: {quote(value)}"
+                )
+        derived = Gradients(self.vocabulary.registry)
+        parameters = tuple(wrt) if wrt is not None else self._candidates()
+        found = differentiate_graph(self.graph, derived, self.loss, parameters, partial=wrt is None)
+        if not found.gradients:
+            raise UsageError(
+                "the loss depends on no constant that could be trained", hint="name inputs or constants: wrt=[...]"
+            )
+        spec = Spec(derived.registry, {**self.vocabulary.texts, **derived.texts})
+        self.types.update(found.graph.types)
+        self.nodes.extend(found.graph.nodes)
+        outputs = dict.fromkeys((*self.graph.outputs, self.loss))
+        if self.optimiser is None:
+            outputs.update(dict.fromkeys(found.gradients.values()))
+        else:
+            self._optimise(self.optimiser, found.gradients)
+        for name, value in self.updates.items():
+            self._carry(name, value)
+        graph = self._graph(found.graph, (*outputs, *(v for v in self.carried.values() if v not in outputs)), spec)
+        return Training(graph, spec, self.loss, found.gradients, self.carried, self.initial)
+
+    def _candidates(self) -> tuple[str, ...]:
+        """Return the constants that may be parameters: floats that no update replaces, scalars of a formula left out."""
+        types = self.graph.types
+        return tuple(
+            v for v in self.graph.constants if v not in self.updates and types[v].dtype.is_float and types[v].shape
+        )
+
+    def _carry(self, name: str, source: str) -> None:
+        self.carried[name] = source
+        if name in self.graph.constants:
+            self.initial[name] = self.graph.constants[name]
+
+    def _input(self, name: str, type_: TensorType, value: Array) -> str:
+        name = fresh_name(self.types, name)
+        self.types[name] = type_
+        self.initial[name] = value
+        return name
+
+    def _optimise(self, optimiser: Optimiser, gradients: Mapping[str, str]) -> None:
+        scalars: dict[DType, tuple[str, ...]] = {}
+        for parameter, gradient in gradients.items():
+            if parameter not in {*self.graph.inputs, *self.graph.constants}:
+                raise UsageError(
+                    f"{quote(parameter)} is computed, no optimiser can change it",
+                    hint="name inputs or constants: wrt=[...]",
+                )
+            type_ = self.types[parameter]
+            if type_.dtype not in scalars:
+                scalars[type_.dtype] = self._scalars(optimiser, type_.dtype)
+            rate, *count = scalars[type_.dtype]
+            zeros = np.zeros(type_.shape, type_.dtype.numpy)
+            state = [self._input(f"{parameter}.{name}", type_, zeros) for name in optimiser.state]
+            moved = [fresh_name(self.types, f"{parameter}.next"), *(f"{name}.next" for name in state)]
+            self.types.update(dict.fromkeys(moved, type_))
+            inputs = (parameter, gradient, rate, *state, *count)
+            self.nodes.append(
+                Node(self._name(f"{parameter}.step"), optimiser.op, inputs, tuple(moved), dict(optimiser.attributes))
+            )
+            for name, source in zip((parameter, *state), moved, strict=True):
+                self._carry(name, source)
+
+    def _scalars(self, optimiser: Optimiser, dtype: DType) -> tuple[str, ...]:
+        """Return the learning rate and, where the optimiser counts, the number of the step."""
+        scalar = TensorType(dtype, ())
+        suffix = "" if dtype is DType.F32 else f".{dtype}"
+        rate = self._input(RATE + suffix, scalar, np.asarray(optimiser.rate, dtype.numpy))
+        if not optimiser.counts:
+            return (rate,)
+        done = self._input("steps" + suffix, scalar, np.zeros((), dtype.numpy))
+        one, step = fresh_name(self.types, f"{done}.one"), fresh_name(self.types, f"{done}.next")
+        self.types |= {one: scalar, step: scalar}
+        self.graph = evolve(self.graph, constants={**self.graph.constants, one: np.ones((), dtype.numpy)})
+        self.nodes.append(Node(self._name("count"), "add", (done, one), (step,)))
+        self._carry(done, step)
+        return rate, step
+
+    def _name(self, hint: str) -> str:
+        return fresh_name({n.name for n in self.nodes}, hint)
+
+    def _graph(self, differentiated: Graph, outputs: Sequence[str], spec: Spec) -> Graph:
+        """Put the graph together: what changes from step to step becomes an input."""
+        inputs = tuple(dict.fromkeys((*self.graph.inputs, *self.carried, *self.initial)))
+        constants = {**differentiated.constants, **self.graph.constants}
+        kept = {v: a for v, a in constants.items() if v not in inputs}
+        whole = Graph(f"{self.graph.name}.training", inputs, tuple(outputs), self.types, tuple(self.nodes), kept)
+        return verify_graph(prune(whole), Instances(spec.registry).infer)
