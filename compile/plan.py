@@ -10,7 +10,7 @@ from attrs import evolve
 
 from ..backends import accumulations, run_reference
 from ..backends.cuda import Cubin, compile_kernels, toolchains
-from ..ir import CompiledGraph, Graph, GraphError, PlanError, Target, TensorType, quote
+from ..ir import CompiledGraph, Graph, GraphError, PlanError, Target, TensorType, quote, tolerance
 from ..runtime import (
     Comparison,
     Model,
@@ -21,7 +21,6 @@ from ..runtime import (
     make_plan,
     random_inputs,
     save_plan,
-    tolerance,
 )
 from .loading import Spec, spec_of_texts
 

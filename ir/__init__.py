@@ -24,6 +24,8 @@ from .dfg import (
     own_variables,
     post_order,
     substitute_node,
+    with_indices,
+    with_operands,
 )
 from .errors import (
     BackendError,
@@ -36,29 +38,12 @@ from .errors import (
     PlanError,
     SpecError,
     UsageError,
+    VerifyError,
     VocabularyError,
     raise_all,
 )
-from .expr import (
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Guard,
-    IndexValue,
-    InRange,
-    Read,
-    call,
-    children,
-    distinct,
-    dtype_of,
-    expr_variables,
-    reads,
-    rebuild,
-    substitute_expr,
-    substitute_guards,
-    walk,
-)
+from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
+from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
 from .functions import COMBINE_FUNCTION, COMBINERS, FUNCTIONS
 from .graph import Array, Attribute, Graph, Node, fresh_name, live_graph, needed_nodes
 from .graph_text import parse_graph, print_graph
@@ -76,17 +61,15 @@ from .index import (
     atom_index,
     clamp,
     delinearise,
-    evaluate,
     floordiv,
-    indirects,
     is_affine,
     linearise,
     modulo,
-    substitute,
-    variables,
 )
 from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
 from .launch import Argument, KernelFunction, Storage
+from .ranges import confined, ranges
+from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, operands
 from .source import Source, Span
@@ -96,6 +79,29 @@ from .text import parse_ir, print_ir
 from .types import DType, TensorType, dtype_of_numpy, row_major
 from .vector import vector_address, vector_guards
 from .verify_graph import MAX_ELEMENTS, Infer, find_cycle, quote, type_problem, verify_graph, violations
+from .verify_kernel import kernel_violations
+from .verify_program import verify_program
+from .verify_segment import verify_group
+from .walk import (
+    atoms,
+    distinct,
+    expr_indirects,
+    expr_variables,
+    indices,
+    indirects,
+    map_atoms,
+    map_guards,
+    map_indices,
+    reads,
+    rebuild,
+    rename_expr,
+    rename_index,
+    substitute,
+    substitute_expr,
+    substitute_guards,
+    variables,
+    walk,
+)
 
 __all__ = [
     "COMBINERS",
@@ -123,6 +129,7 @@ __all__ = [
     "Define",
     "DfgNode",
     "ErrorList",
+    "Evaluation",
     "Expr",
     "FloorDiv",
     "FusedGroup",
@@ -182,31 +189,43 @@ __all__ = [
     "TileDim",
     "UsageError",
     "Value",
+    "Values",
     "Var",
+    "VerifyError",
     "VocabularyError",
     "Wait",
     "WideStore",
     "Window",
+    "as_held",
     "as_index",
     "atom_index",
+    "atoms",
     "call",
-    "children",
     "clamp",
+    "confined",
     "delinearise",
     "distinct",
     "dtype_of",
     "dtype_of_numpy",
+    "epsilon",
     "evaluate",
+    "expr_indirects",
     "expr_variables",
     "factors",
     "find_cycle",
     "floordiv",
     "fresh_name",
+    "indices",
     "indirects",
     "is_affine",
     "is_contraction",
+    "kernel_violations",
     "linearise",
     "live_graph",
+    "magnitude",
+    "map_atoms",
+    "map_guards",
+    "map_indices",
     "modulo",
     "needed_nodes",
     "operand_nodes",
@@ -222,19 +241,29 @@ __all__ = [
     "print_ir",
     "quote",
     "raise_all",
+    "ranges",
     "reads",
     "rebuild",
+    "relative_error",
+    "rename_expr",
+    "rename_index",
     "row_major",
     "substitute",
     "substitute_expr",
     "substitute_guards",
     "substitute_node",
     "tensor_words",
+    "tolerance",
     "type_problem",
     "variables",
     "vector_address",
     "vector_guards",
     "verify_graph",
+    "verify_group",
+    "verify_program",
     "violations",
     "walk",
+    "with_indices",
+    "with_operands",
+    "working_dtype",
 ]

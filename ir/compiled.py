@@ -5,6 +5,7 @@ The passes produce a `CompiledGraph`, the runtime turns it into a plan; both kno
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -54,6 +55,10 @@ def _ignore(name: str, text: str) -> None:
     """Show nothing after a pass."""
 
 
+def _verify_by_default() -> bool:
+    return os.environ.get("CUTS_VERIFY", "0") not in ("", "0")
+
+
 @frozen
 class CompileOptions:
     """How to compile: fusion mode, time budget in seconds, and what to show on the way.
@@ -61,6 +66,9 @@ class CompileOptions:
     A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
     `UsageError` that lists its passes for others. With `debug` the plan checks every index that comes from data.
+
+    With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
+    the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
     """
 
     mode: Mode = "mixed"
@@ -70,6 +78,12 @@ class CompileOptions:
     dump: Path | None = None
     callback: Callable[[str, str], None] = _ignore
     debug: bool = False
+    verify: bool = field(factory=_verify_by_default, kw_only=True)
+
+    @property
+    def checks_seams(self) -> bool:
+        """Whether what a stage made is verified before the next one reads it."""
+        return self.verify or self.debug
 
     def after(self, name: str, show: Callable[[], str]) -> None:
         """Hand the printed IR to the callback, which prints or dumps it, where somebody asked for it."""

@@ -10,14 +10,15 @@ A phase's graph is an ordered tuple of *roots*, the nodes with an effect; everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias, Union
 
 from attrs import evolve, frozen
 
-from .expr import Guard, substitute_guards
-from .index import Index, IndexLike, Var, indirects, substitute, variables
+from .expr import Guard, MoveGuards, MoveIndex
+from .index import Index, IndexLike, Var
 from .types import DType
+from .walk import indirects, map_guards, substitute, substitute_guards, variables
 
 
 @frozen(cache_hash=True)
@@ -220,32 +221,45 @@ def post_order(roots: Iterable[DfgNode]) -> list[DfgNode]:
     return order
 
 
+def with_operands(node: Value, change: Callable[[Value], Value]) -> Value:
+    """Return a value over other operands."""
+    if isinstance(node, Op):
+        return Op(node.fn, tuple(change(a) for a in node.args), node.dtype)
+    if isinstance(node, Convert):
+        return Convert(change(node.arg), node.dtype)
+    if isinstance(node, Window):
+        load = change(node.load)
+        assert isinstance(load, Load), "a window is one of loads"
+        return evolve(node, load=load)
+    return node
+
+
+def with_indices(node: Value, move: MoveIndex, check: MoveGuards | None = None) -> Value:
+    """Return a value with other indices of its own; `check` says what becomes of guards, by default the same of moved
+    indices.
+    """
+    guards = getattr(node, "guards", ())
+    moved = check(guards) if check is not None else map_guards(guards, move)
+    if isinstance(node, Load):
+        return evolve(node, address=move(node.address), guards=moved)
+    if isinstance(node, IndexNode):
+        return evolve(node, index=move(node.index))
+    if isinstance(node, Test):
+        return Test(moved, node.dtype) if moved or not guards else Literal(True, DType.BOOL)
+    if isinstance(node, (Held, Window)):
+        return evolve(node, at=tuple(move(i) for i in node.at))
+    return node
+
+
 def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Value, Value]) -> Value:
     """Replace variables in a value and everything below it."""
-    if node in cache:
-        return cache[node]
-    result: Value
-    if isinstance(node, Load):
-        result = evolve(node, address=substitute(node.address, values), guards=substitute_guards(node.guards, values))
-    elif isinstance(node, IndexNode):
-        result = evolve(node, index=substitute(node.index, values))
-    elif isinstance(node, Test):
-        guards = substitute_guards(node.guards, values)
-        result = Test(guards) if guards else Literal(True, DType.BOOL)
-    elif isinstance(node, Op):
-        result = Op(node.fn, tuple(substitute_node(a, values, cache) for a in node.args), node.dtype)
-    elif isinstance(node, Convert):
-        result = Convert(substitute_node(node.arg, values, cache), node.dtype)
-    elif isinstance(node, Held):
-        result = evolve(node, at=tuple(substitute(i, values) for i in node.at))
-    elif isinstance(node, Window):
-        load = substitute_node(node.load, {v: i for v, i in values.items() if v not in node.axes}, cache)
-        assert isinstance(load, Load)
-        result = Window(load, node.axes, tuple(substitute(i, values) for i in node.at))
-    else:
-        result = node
-    cache[node] = result
-    return result
+    if node not in cache:
+        free = {v: i for v, i in values.items() if v not in node.axes} if isinstance(node, Window) else values
+        over = with_operands(node, lambda operand: substitute_node(operand, free, cache))
+        cache[node] = with_indices(
+            over, lambda index: substitute(index, values), lambda guards: substitute_guards(guards, values)
+        )
+    return cache[node]
 
 
 def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:

@@ -2,19 +2,24 @@
 
 Expressions are trees of frozen nodes. `Read` is the only access to tensors; its guards say where it is in range and
 `fill` what it yields elsewhere ("outside reads as 0"), and no element is touched where a guard fails.
+
+What there is to know about walking a kind of node stands in its class: its operands (`children`, `with_children`) and
+the indices that it holds itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import TypeAlias, Union
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, Union, cast
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from .functions import FUNCTIONS
-from .index import Index, IndexLike, Var, substitute, variables
+from .index import Index
 from .types import DType, TensorType
+
+MoveIndex: TypeAlias = Callable[[Index], Index]
+MoveGuards: TypeAlias = Callable[[tuple["Guard", ...]], tuple["Guard", ...]]
 
 
 @frozen(cache_hash=True)
@@ -37,8 +42,32 @@ class Guard:
         return f"{self.low} <= {self.index.text} < {self.high}"
 
 
+class _Node:
+    """What holds for a node that has no operands and no indices; the others say what they have."""
+
+    __slots__ = ()
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The direct operands."""
+        return ()
+
+    def with_children(self, children: tuple[Expr, ...]) -> Expr:
+        """Return the node over other operands, itself where they are the same objects."""
+        return cast("Expr", self)
+
+    @property
+    def own_indices(self) -> tuple[Index, ...]:
+        """The indices that the node itself holds, those of its guards included."""
+        return ()
+
+    def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
+        """Return the node with other indices and guards of its own."""
+        return cast("Expr", self)
+
+
 @frozen(cache_hash=True)
-class Const:
+class Const(_Node):
     """A literal."""
 
     value: float | int | bool
@@ -46,7 +75,7 @@ class Const:
 
 
 @frozen(cache_hash=True)
-class Read:
+class Read(_Node):
     """An element of a tensor, or `fill` where a guard fails."""
 
     tensor: str
@@ -54,36 +83,82 @@ class Read:
     guards: tuple[Guard, ...] = ()
     fill: float = 0.0
 
+    @property
+    def own_indices(self) -> tuple[Index, ...]:
+        """Where the element stands, and what the guards ask about."""
+        return (*self.indices, *(g.index for g in self.guards))
+
+    def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
+        """Return the read of another element."""
+        return Read(self.tensor, tuple(move(i) for i in self.indices), check(self.guards), self.fill)
+
 
 @frozen(cache_hash=True)
-class IndexValue:
+class IndexValue(_Node):
     """The value of an index expression as a number of type `dtype`."""
 
     index: Index
     dtype: DType = DType.I64
 
+    @property
+    def own_indices(self) -> tuple[Index, ...]:
+        """The index."""
+        return (self.index,)
+
+    def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
+        """Return the value of another index."""
+        return IndexValue(move(self.index), self.dtype)
+
 
 @frozen(cache_hash=True)
-class InRange:
+class InRange(_Node):
     """Whether all guards hold; a bool."""
 
     guards: tuple[Guard, ...]
 
+    @property
+    def own_indices(self) -> tuple[Index, ...]:
+        """What the guards ask about."""
+        return tuple(g.index for g in self.guards)
+
+    def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
+        """Return whether other guards hold: true where none is left."""
+        guards = check(self.guards)
+        return InRange(guards) if guards or not self.guards else Const(True, DType.BOOL)
+
 
 @frozen(cache_hash=True)
-class Call:
+class Call(_Node):
     """A scalar function of the fixed table in `functions`."""
 
     fn: str
     args: tuple[Expr, ...]
 
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The operands."""
+        return self.args
+
+    def with_children(self, children: tuple[Expr, ...]) -> Expr:
+        """Return the function of other operands."""
+        return self if all(a is b for a, b in zip(children, self.args, strict=True)) else Call(self.fn, children)
+
 
 @frozen(cache_hash=True)
-class Cast:
+class Cast(_Node):
     """Conversion to another element type; float to int truncates towards zero, anything to bool tests for non-zero."""
 
     dtype: DType
     arg: Expr
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """What is converted."""
+        return (self.arg,)
+
+    def with_children(self, children: tuple[Expr, ...]) -> Expr:
+        """Return the conversion of something else."""
+        return self if children[0] is self.arg else Cast(self.dtype, children[0])
 
 
 Expr: TypeAlias = Union[Const, Read, IndexValue, InRange, Call, Cast]
@@ -93,114 +168,6 @@ def call(fn: str, *args: Expr) -> Call:
     """Build a function call, checking the name and the arity."""
     assert FUNCTIONS[fn].arity == len(args), f"{fn} takes {FUNCTIONS[fn].arity} operands, got {len(args)}"
     return Call(fn, args)
-
-
-def children(expr: Expr) -> tuple[Expr, ...]:
-    """Return the direct operands."""
-    if isinstance(expr, Call):
-        return expr.args
-    if isinstance(expr, Cast):
-        return (expr.arg,)
-    return ()
-
-
-def walk(expr: Expr) -> Iterator[Expr]:
-    """Yield the expression and everything below it, operands first."""
-    for child in children(expr):
-        yield from walk(child)
-    yield expr
-
-
-def reads(expr: Expr) -> tuple[Read, ...]:
-    """Return the distinct reads in order of first occurrence."""
-    return tuple(dict.fromkeys(e for e in distinct(expr) if isinstance(e, Read)))
-
-
-def distinct(expr: Expr) -> Iterator[Expr]:
-    """Yield every object of an expression once, operands first: transforms share most of their subexpressions."""
-    seen: set[int] = set()
-    stack = [(expr, False)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)))
-
-
-def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """Rebuild bottom-up, applying `leaf` to every node without operands; what is one object before is one object
-    afterwards.
-    """
-    done: dict[int, Expr] = {}
-
-    def visit(node: Expr) -> Expr:
-        if id(node) not in done:
-            done[id(node)] = build(node)
-        return done[id(node)]
-
-    def build(node: Expr) -> Expr:
-        if isinstance(node, Call):
-            args = tuple(visit(a) for a in node.args)
-            return node if all(a is b for a, b in zip(args, node.args, strict=True)) else Call(node.fn, args)
-        if isinstance(node, Cast):
-            arg = visit(node.arg)
-            return node if arg is node.arg else Cast(node.dtype, arg)
-        return leaf(node)
-
-    return visit(expr)
-
-
-def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]) -> tuple[Guard, ...]:
-    """Replace variables in guards and drop those that became always true."""
-    moved = (Guard(substitute(g.index, values), g.low, g.high) for g in guards)
-    return tuple(dict.fromkeys(g for g in moved if not g.always))
-
-
-def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
-    """Replace index variables everywhere in an expression."""
-    moved: dict[Index, Index] = {}  # the reads of a transform have many in common
-    guarded: dict[tuple[Guard, ...], tuple[Guard, ...]] = {}
-
-    def inside(index: Index) -> Index:
-        if index not in moved:
-            moved[index] = substitute(index, values)
-        return moved[index]
-
-    def checked(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-        if guards not in guarded:
-            guarded[guards] = substitute_guards(guards, values)
-        return guarded[guards]
-
-    def leaf(node: Expr) -> Expr:
-        if isinstance(node, Read):
-            return Read(node.tensor, tuple(inside(i) for i in node.indices), checked(node.guards), node.fill)
-        if isinstance(node, IndexValue):
-            return evolve(node, index=inside(node.index))
-        if isinstance(node, InRange):
-            guards = checked(node.guards)
-            return InRange(guards) if guards else Const(True, DType.BOOL)
-        return node
-
-    return rebuild(expr, leaf)
-
-
-@lru_cache(maxsize=1 << 16)
-def expr_variables(expr: Expr) -> frozenset[Var]:
-    """Return every index variable that occurs in the expression."""
-    found: set[Var] = set()
-    for node in walk(expr):
-        if isinstance(node, Read):
-            for index in node.indices:
-                found |= variables(index)
-        if isinstance(node, (Read, InRange)):
-            for guard in node.guards:
-                found |= variables(guard.index)
-        if isinstance(node, IndexValue):
-            found |= variables(node.index)
-    return frozenset(found)
 
 
 def dtype_of(expr: Expr, tensors: Mapping[str, TensorType]) -> DType:

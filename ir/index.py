@@ -4,15 +4,20 @@ An `Index` is a sum of integer multiples of *atoms* plus a constant, held in one
 expressions compare equal. An atom is a bounded variable, a floor division or a modulo by a positive constant, a clamp
 to constants, or the value of an integer tensor element (`Indirect`). Every variable carries its range `[0, extent)`,
 therefore bounds and simplification need no context.
+
+What there is to know about a kind of atom stands in its class: `text`, `bounds`, the indices it is made of (`parts`),
+how it is made again from others (`with_parts`) and its value, given theirs (`of`). `ir.walk` and `ir.evaluate` use
+nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import gcd
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
+import numpy as np
 from attrs import field, frozen
 
 
@@ -27,6 +32,15 @@ class Var:
     def text(self) -> str:
         """The printed form."""
         return self.name
+
+    @property
+    def parts(self) -> tuple[Index, ...]:
+        """The indices it is made of: none."""
+        return ()
+
+    def with_parts(self, parts: tuple[Index, ...]) -> Index:
+        """Return the index that is the variable."""
+        return as_index(self)
 
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value."""
@@ -63,6 +77,19 @@ class FloorDiv:
         """The printed form."""
         return f"({self.num.text} // {self.den})"
 
+    @property
+    def parts(self) -> tuple[Index, ...]:
+        """The indices it is made of."""
+        return (self.num,)
+
+    def with_parts(self, parts: tuple[Index, ...]) -> Index:
+        """Return the same of another index, simplified."""
+        return floordiv(parts[0], self.den)
+
+    def of(self, value: Any) -> Any:
+        """Return its value, given that of its part: integers, or arrays of them."""
+        return value // self.den
+
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value."""
         low, high = self.num.bounds()
@@ -80,6 +107,19 @@ class Mod:
     def text(self) -> str:
         """The printed form."""
         return f"({self.num.text} % {self.den})"
+
+    @property
+    def parts(self) -> tuple[Index, ...]:
+        """The indices it is made of."""
+        return (self.num,)
+
+    def with_parts(self, parts: tuple[Index, ...]) -> Index:
+        """Return the same of another index, simplified."""
+        return modulo(parts[0], self.den)
+
+    def of(self, value: Any) -> Any:
+        """Return its value, given that of its part: integers, or arrays of them."""
+        return value % self.den
 
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value."""
@@ -101,6 +141,23 @@ class Clamp:
     def text(self) -> str:
         """The printed form."""
         return f"clamp({self.arg.text}, {self.low}, {self.high})"
+
+    @property
+    def parts(self) -> tuple[Index, ...]:
+        """The indices it is made of."""
+        return (self.arg,)
+
+    def with_parts(self, parts: tuple[Index, ...]) -> Index:
+        """Return the same of another index, simplified."""
+        return clamp(parts[0], self.low, self.high)
+
+    def of(self, value: Any) -> Any:
+        """Return its value, given that of its part: integers, or arrays of them."""
+        return (
+            np.clip(value, self.low, self.high)
+            if isinstance(value, np.ndarray)
+            else min(max(value, self.low), self.high)
+        )
 
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value."""
@@ -125,6 +182,15 @@ class Indirect:
         """The printed form."""
         inner = ", ".join(i.text for i in self.indices)
         return f"{self.tensor}[{inner}]"
+
+    @property
+    def parts(self) -> tuple[Index, ...]:
+        """The indices it is made of: where the element stands."""
+        return self.indices
+
+    def with_parts(self, parts: tuple[Index, ...]) -> Index:
+        """Return the element at another place."""
+        return Index(0, ((Indirect(self.tensor, parts, self.extent, self.wraps), 1),))
 
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value."""
@@ -358,90 +424,9 @@ def clamp(index: Index, low: int, high: int) -> Index:
     return Index(0, ((Clamp(index, low, high), 1),))
 
 
-def substitute(index: Index, values: Mapping[Var, IndexLike]) -> Index:
-    """Replace variables and simplify again."""
-    if not any(v in values for v in variables(index)):
-        return index
-    result = Index(index.const)
-    for atom, factor in index.terms:
-        result = result + map_atom(atom, lambda inner: substitute(inner, values), values) * factor
-    return result
-
-
-def map_atom(atom: Atom, inner: Callable[[Index], Index], values: Mapping[Var, IndexLike]) -> Index:
-    """Rebuild an atom with `inner` applied to its operands and variables looked up in `values`."""
-    if isinstance(atom, Var):
-        return as_index(values.get(atom, atom))
-    if isinstance(atom, FloorDiv):
-        return floordiv(inner(atom.num), atom.den)
-    if isinstance(atom, Mod):
-        return modulo(inner(atom.num), atom.den)
-    if isinstance(atom, Clamp):
-        return clamp(inner(atom.arg), atom.low, atom.high)
-    indices = tuple(inner(i) for i in atom.indices)
-    return Index(0, ((Indirect(atom.tensor, indices, atom.extent, atom.wraps), 1),))
-
-
-@lru_cache(maxsize=1 << 17)
-def variables(index: Index) -> frozenset[Var]:
-    """Return every variable that occurs anywhere in the index."""
-    found: set[Var] = set()
-    for atom, _ in index.terms:
-        if isinstance(atom, Var):
-            found.add(atom)
-        elif isinstance(atom, (FloorDiv, Mod)):
-            found |= variables(atom.num)
-        elif isinstance(atom, Clamp):
-            found |= variables(atom.arg)
-        else:
-            for part in atom.indices:
-                found |= variables(part)
-    return frozenset(found)
-
-
-@lru_cache(maxsize=1 << 17)
-def indirects(index: Index) -> tuple[Indirect, ...]:
-    """Return every indirect read that occurs anywhere in the index, inner ones first."""
-    found: list[Indirect] = []
-    for atom, _ in index.terms:
-        parts: tuple[Index, ...] = ()
-        if isinstance(atom, (FloorDiv, Mod)):
-            parts = (atom.num,)
-        elif isinstance(atom, Clamp):
-            parts = (atom.arg,)
-        elif isinstance(atom, Indirect):
-            parts = atom.indices
-        for part in parts:
-            found.extend(i for i in indirects(part) if i not in found)
-        if isinstance(atom, Indirect) and atom not in found:
-            found.append(atom)
-    return tuple(found)
-
-
 def is_affine(index: Index) -> bool:
     """Whether every atom is a plain variable."""
     return all(isinstance(a, Var) for a, _ in index.terms)
-
-
-def evaluate(
-    index: Index, values: Mapping[Var, int], fetch: Callable[[Indirect, tuple[int, ...]], int] | None = None
-) -> int:
-    """Return the integer value under an assignment; `fetch` reads indirect elements."""
-    total = index.const
-    for atom, factor in index.terms:
-        if isinstance(atom, Var):
-            value = values[atom]
-        elif isinstance(atom, FloorDiv):
-            value = evaluate(atom.num, values, fetch) // atom.den
-        elif isinstance(atom, Mod):
-            value = evaluate(atom.num, values, fetch) % atom.den
-        elif isinstance(atom, Clamp):
-            value = min(max(evaluate(atom.arg, values, fetch), atom.low), atom.high)
-        else:
-            assert fetch is not None, "an indirect index needs a fetch function"
-            value = fetch(atom, tuple(evaluate(i, values, fetch) for i in atom.indices))
-        total += factor * value
-    return total
 
 
 def linearise(indices: Sequence[Index], strides: Sequence[int]) -> Index:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from .expr import Call, Expr, Guard, expr_variables, reads
+from .expr import Call, Expr, Guard
 from .index import Index, Var
 from .types import TensorType
+from .walk import expr_indirects, expr_variables, reads
 
 
 @frozen(cache_hash=True)
@@ -62,10 +63,11 @@ class Segment:
 
     @property
     def tensors_read(self) -> tuple[str, ...]:
-        """Tensors read from memory, in order of first use."""
+        """Tensors read from memory in order of first use, as values first, then in indices."""
         own = {r.name for r in self.reductions}
-        found = (r.tensor for body in self.expressions for r in reads(body))
-        return tuple(dict.fromkeys(t for t in found if t not in own))
+        values = (r.tensor for body in self.expressions for r in reads(body))
+        places = (i.tensor for body in self.expressions for i in expr_indirects(body))
+        return tuple(dict.fromkeys(t for t in (*values, *places) if t not in own))
 
 
 @frozen

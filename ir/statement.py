@@ -15,9 +15,10 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from .expr import Expr, Read, reads
+from .expr import Expr, Read
 from .index import Index, Var, as_index
 from .types import TensorType
+from .walk import reads, tensors_read
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -44,6 +45,11 @@ class Statement:
     def reads(self) -> tuple[Read, ...]:
         """The distinct reads of the body."""
         return reads(self.body)
+
+    @cached_property
+    def tensors_read(self) -> tuple[str, ...]:
+        """The tensors that the body reads, as values first, then in indices."""
+        return tensors_read(self.body)
 
     @property
     def is_pointwise(self) -> bool:

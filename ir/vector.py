@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .expr import Guard
-from .index import Index, Var, substitute
+from .index import Index, Var
+from .walk import substitute
 
 
 def vector_address(address: Index, var: Var) -> Index | None:

@@ -26,8 +26,8 @@ from ..ir import (
     Statement,
     TensorType,
     Var,
+    expr_indirects,
     expr_variables,
-    indirects,
     reads,
     variables,
     walk,
@@ -94,8 +94,7 @@ def footprints(statement: Statement, tensors: Mapping[str, TensorType], tile: Ti
     """Return the footprint of each distinct read, in order of first occurrence, indirect index tensors last."""
     tile = complete(statement, tile)
     found = [footprint(read.tensor, tensors[read.tensor], read.indices, tile) for read in reads(statement.body)]
-    inner = dict.fromkeys(_indirect_reads(statement))
-    found.extend(footprint(i.tensor, tensors[i.tensor], i.indices, tile) for i in inner)
+    found.extend(footprint(i.tensor, tensors[i.tensor], i.indices, tile) for i in expr_indirects(statement.body))
     return tuple(found)
 
 
@@ -144,10 +143,6 @@ def program_costs(program: Program) -> Costs:
             if print_.tensor in program.inputs:
                 touched[print_.tensor] = min(print_.type.nbytes, touched.get(print_.tensor, 0) + int(print_.nbytes))
     return Costs(work, sum(touched.values()), sum(program.tensors[name].nbytes for name in program.outputs))
-
-
-def _indirect_reads(statement: Statement) -> list[Indirect]:
-    return [found for read in reads(statement.body) for index in read.indices for found in indirects(index)]
 
 
 def _width(index: Index, tile: Tile) -> Extent:

@@ -32,7 +32,6 @@ from ..ir import (
     Statement,
     TensorType,
     Var,
-    children,
     dtype_of,
     row_major,
     substitute,
@@ -236,7 +235,7 @@ def operations(roots: Iterable[Expr]) -> Counter[str]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        stack.extend(children(node))
+        stack.extend(node.children)
         if isinstance(node, Call):
             count[node.fn] += 1
     return count

@@ -34,7 +34,6 @@ from ..ir import (
     expr_variables,
     indirects,
     linearise,
-    reads,
 )
 from .language import live_statements, unused_name
 
@@ -83,7 +82,7 @@ def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
         findings.append(finding)
     outputs = tuple(name for f in findings for name in (f.place, f.found))
     kept = live_statements([*program.statements, *statements], outputs)
-    read = {r.tensor for s in kept for r in reads(s.body)} | {i.tensor for s in kept for i in _indirect(s.body)}
+    read = {tensor for s in kept for tensor in s.tensors_read}
     tables = {name: rows for name, rows in program.constants.items() if name in read}
     inputs = tuple(name for name in program.inputs if name in read)
     names = {*inputs, *tables, *(s.target for s in kept)}
@@ -171,8 +170,3 @@ def _under(conditions: tuple[Expr, ...], *more: Expr) -> tuple[Expr, ...]:
 def _of_index(index: Index, conditions: tuple[Expr, ...]) -> Iterator[Used]:
     for element in indirects(index):
         yield Used(element, conditions)
-
-
-def _indirect(expr: Expr) -> Iterator[Indirect]:
-    for use in _uses(expr, ()):
-        yield use.element

@@ -15,37 +15,29 @@ import numpy.typing as npt
 
 from ..ir import (
     COMBINERS,
-    FUNCTIONS,
     Array,
     Call,
-    Cast,
-    Clamp,
-    Const,
     DType,
+    Evaluation,
     Expr,
-    FloorDiv,
     Graph,
     GraphError,
-    Guard,
     Index,
     IndexFault,
-    IndexValue,
     Indirect,
-    InRange,
-    Mod,
     Program,
-    Read,
     Statement,
+    Values,
     Var,
     expr_variables,
     out_of_range,
     row_major,
     tensor_words,
+    working_dtype,
 )
 from .language import Registry
 
 Box = dict[Var, tuple[int, int]]
-Values = npt.NDArray[Any]
 
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 _REDUCERS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -55,7 +47,7 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
     """Return the outputs of a program; floats are computed in `dtype`, integers and conditions exactly."""
     tensors: dict[str, Values] = {}
     for name, type_ in program.tensors.items():
-        working = _working(type_.dtype, dtype)
+        working = working_dtype(type_.dtype, dtype)
         if name in program.constants:
             tensors[name] = np.array(program.constants[name], working).reshape(type_.shape)
         elif name in program.inputs:
@@ -94,10 +86,6 @@ def evaluate_graph(
             raise out_of_range(where, fault.at, fault.found, fault.extent) from fault
         values.update({v: results[formal] for v, formal in zip(node.outputs, instance.outputs, strict=False)})
     return {name: values[name] for name in graph.outputs}
-
-
-def _working(dtype: DType, floats: npt.DTypeLike) -> np.dtype[Any]:
-    return np.dtype(floats) if dtype.is_float else dtype.numpy
 
 
 class _Run:
@@ -147,22 +135,21 @@ class _Run:
         return max(math.prod(box[v][1] - box[v][0] for v in group if v in box) for group in groups)
 
 
-class _Box:
-    """Evaluation over a box: every array has one dim per axis of the box, of size 1 where it does not vary."""
+class _Box(Evaluation):
+    """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary."""
 
     def __init__(self, run: _Run, box: Box) -> None:
         self.run, self.tensors, self.box = run, run.tensors, box
         self.dims = {var: n for n, var in enumerate(box)}
-        self.live: Values = np.ones((1,) * len(box), np.bool_)  # where the value of what is being evaluated matters
 
     def compute(self) -> Values:
         """Return the values of the statement over its axes."""
         statement = self.run.statement
         shape = tuple(self.box[v][1] - self.box[v][0] for v in statement.axes)
         if self.run.factors:
-            left, right = (self.expr(f) for f in self.run.factors)
+            left, right = (self.value(f) for f in self.run.factors)
             return _contract(left, right, len(statement.axes), shape)
-        body = np.asarray(self.expr(statement.body))
+        body = self.value(statement.body)
         if statement.combine is None:
             return np.broadcast_to(body, shape)
         body = np.broadcast_to(body, tuple(high - low for low, high in self.box.values()))
@@ -181,30 +168,17 @@ class _Box:
             return np.asarray(_REDUCERS[combine].reduce(flat, axis=-1))
         return np.asarray(np.argmax(flat, axis=-1) if combine == "argmax" else np.argmin(flat, axis=-1))
 
-    # ---- indices
+    def dtype(self, dtype: DType) -> np.dtype[Any]:
+        """Return the type that numbers of an element type are computed in."""
+        return working_dtype(dtype, self.run.floats)
 
-    def index(self, index: Index) -> Values:
-        """Return an index over the box."""
-        total: Any = np.full((1,) * len(self.dims), index.const, np.int64)
-        for atom, factor in index.terms:
-            value = self._atom(atom)
-            total = total + (value if factor == 1 else value * factor)
-        return np.asarray(total)
+    def axis(self, var: Var) -> Values:
+        """Return the values of a variable along its dim."""
+        shape = [1] * len(self.dims)
+        shape[self.dims[var]] = -1
+        return np.arange(*self.box[var], dtype=np.int64).reshape(shape)
 
-    def _atom(self, atom: Var | FloorDiv | Mod | Clamp | Indirect) -> Values:
-        if isinstance(atom, Var):
-            shape = [1] * len(self.dims)
-            shape[self.dims[atom]] = -1
-            return np.arange(*self.box[atom], dtype=np.int64).reshape(shape)
-        if isinstance(atom, FloorDiv):
-            return self.index(atom.num) // atom.den
-        if isinstance(atom, Mod):
-            return self.index(atom.num) % atom.den
-        if isinstance(atom, Clamp):
-            return np.clip(self.index(atom.arg), atom.low, atom.high)
-        return self._indirect(atom)
-
-    def _indirect(self, atom: Indirect) -> Values:
+    def place(self, atom: Indirect) -> Values:
         """Return elements of an integer tensor as indices; each that is looked at must be one."""
         tensor = self.tensors[atom.tensor]
         flat = self.flat(atom.indices, tensor.shape)
@@ -224,69 +198,16 @@ class _Box:
             total = total + self.index(index) * step
         return np.asarray(total)
 
-    def inside(self, guards: tuple[Guard, ...]) -> Values:
-        """Return where all guards hold."""
-        total: Any = np.ones((1,) * len(self.dims), np.bool_)
-        for guard in guards:
-            value = self.index(guard.index)
-            total = total & (value >= guard.low) & (value < guard.high)
-        return np.asarray(total)
+    def where(self, condition: Values, expr: Expr) -> Values:
+        """Return an expression whose indices are checked where a condition holds."""
+        with self.only(condition):
+            return self.value(expr)
 
-    # ---- expressions
-
-    def expr(self, expr: Expr) -> Values:
-        """Return a scalar expression over the box."""
-        if isinstance(expr, Const):
-            return np.asarray(expr.value, self._dtype(expr.dtype))
-        if isinstance(expr, Read):
-            return self._read(expr)
-        if isinstance(expr, IndexValue):
-            return self.index(expr.index).astype(self._dtype(expr.dtype))
-        if isinstance(expr, InRange):
-            return self.inside(expr.guards)
-        if isinstance(expr, Cast):
-            return self._cast(self.expr(expr.arg), expr.dtype)
-        assert isinstance(expr, Call)
-        return self._call(expr)
-
-    def _call(self, expr: Call) -> Values:
-        first = self.expr(expr.args[0])
-        if expr.fn == "select":
-            rest = [self._where(first, expr.args[1]), self._where(~first, expr.args[2])]
-        elif expr.fn in ("and", "or"):
-            rest = [self._where(first if expr.fn == "and" else ~first, expr.args[1])]
-        else:
-            rest = [self.expr(a) for a in expr.args[1:]]
-        return np.asarray(FUNCTIONS[expr.fn].numpy(first, *rest))
-
-    def _where(self, condition: Values, expr: Expr) -> Values:
-        """Return an expression whose value matters where a condition holds."""
-        before, self.live = self.live, self.live & condition
-        try:
-            return self.expr(expr)
-        finally:
-            self.live = before
-
-    def _dtype(self, dtype: DType) -> np.dtype[Any]:
-        return _working(dtype, self.run.floats)
-
-    def _read(self, read: Read) -> Values:
-        tensor = self.tensors[read.tensor]
-        if not read.guards:
-            return np.asarray(tensor.reshape(-1)[self.flat(read.indices, tensor.shape)])
-        inside = self.inside(read.guards)
-        before, self.live = self.live, self.live & inside
-        where = self.flat(read.indices, tensor.shape)
-        self.live = before
-        values = tensor.reshape(-1)[np.where(inside, where, 0)]
-        return np.where(inside, values, np.asarray(read.fill).astype(tensor.dtype))
-
-    def _cast(self, value: Values, dtype: DType) -> Values:
-        if dtype is DType.BOOL:
-            return np.asarray(value != 0)
-        if dtype.is_int and value.dtype.kind == "f":
-            value = np.trunc(value)
-        return np.asarray(value.astype(self._dtype(dtype)))
+    def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
+        """Return elements of a tensor, its first where not `inside`."""
+        array = self.tensors[tensor]
+        flat = self.flat(indices, array.shape)
+        return np.asarray(array.reshape(-1)[flat if inside is None else np.where(inside, flat, 0)])
 
 
 def _factors(statement: Statement) -> tuple[Expr, ...]:

@@ -29,6 +29,7 @@ from attrs import define, field
 from ..ir import (
     CompiledGraph,
     CompileOptions,
+    CutsError,
     Graph,
     Kernel,
     KernelFunction,
@@ -62,6 +63,7 @@ from .graph import Canonicalise, Pass, canonical_passes, run_passes
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .lowering import extract, lower
 from .schedule import Candidate, choose
+from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
@@ -121,29 +123,39 @@ class _Pipeline:
             self._after(name, changed, print_graph)
 
         try:
-            graph = run_passes(graph, passes, keep)
+            graph = run_passes(
+                graph, passes, keep, Instances(self.registry).infer if self.options.checks_seams else None
+            )
             limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
             evaluator = self._evaluator(Remembered(limited))
             graph, algorithms = self._algorithms(graph, evaluator)
             latest.append(self._after("algorithms", graph, print_graph))
             programs = self._after("programs", build_programs(graph, self.registry), show_programs)
+            self._hold("programs", verify_programs, programs)
             views = self._after("views", find_views(programs), show_views)
             groups: Sequence[Group] = self._after("partition", self._partition(views, evaluator), show_partition)
+            self._hold("partition", verify_groups, groups, views)
             groups, views = self._after(
                 "split", self._split(groups, views, evaluator), lambda made: show_partition(made[0])
             )
             groups, views, graph = self._after(
                 "pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0])
             )
+            self._hold("pack", verify_groups, groups, views)
             unique = distinct(groups, views)
             chosen = self._after("schedule", self._schedule(unique, groups, views), self._show(show_candidate))
             lowered = self._each(
                 unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target)
             )
+            for key, kernel in lowered.items():
+                self._hold("schedule", verify_schedule, unique[key].form, chosen[key].schedule, self.target)
+                self._hold("lower", verify_kernel, kernel)
             self._after("lower", lowered, self._show(print_ir))
             extracted = self._after(
                 "extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir)
             )
+            for kernel in extracted.values():
+                self._hold("extract", verify_dfg, kernel)
             made = self._each(extracted, lambda key, kernel: self.emit(kernel, self.target.dialect, facts(chosen[key])))
             self._after("emit", made, self._show(lambda kernel: kernel.source))
         except _Stop:
@@ -231,6 +243,15 @@ class _Pipeline:
         if self.options.stops_after(name):
             raise _Stop
         return value
+
+    def _hold(self, name: str, verify: Callable[..., None], *made: object) -> None:
+        """Hold what a stage made to the invariants of its level, where the options ask for that."""
+        if not self.options.checks_seams:
+            return
+        try:
+            verify(*made)
+        except CutsError as error:
+            raise PassError(f"stage '{name}' broke what it made: {error.message}", error.span, error.hint) from error
 
     def _check_names(self, graph_passes: Sequence[str]) -> None:
         known = (*graph_passes, *STAGES)

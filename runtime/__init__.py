@@ -8,7 +8,7 @@ from .plan_document import plain
 from .plan_file import load_plan, save_plan
 from .report import html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
-from .verify import Comparison, compare, first_wrong_step, require_right, tolerance
+from .verify import Comparison, compare, first_wrong_step, require_right
 
 __all__ = [
     "Comparison",
@@ -33,5 +33,4 @@ __all__ = [
     "run_onnxruntime",
     "save_plan",
     "save_staged",
-    "tolerance",
 ]

@@ -1,7 +1,6 @@
 """Comparing what a plan computes with what an oracle says.
 
-The tolerance is derived, not chosen: rounding errors of a sum of `n` terms grow like the square root of `n` for terms
-of random sign, and each operation on the way to an output adds one rounding of its own.
+What is allowed, and how errors are counted, stands in `ir.rounding`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import Array
-from ..ir import DType, NumericsError, quote
+from ..ir import NumericsError, magnitude, quote, relative_error
 from .executor import Session
-
-#: How many times the expected rounding error is still taken for rounding.
-_MARGIN = 8.0
 
 
 @frozen
@@ -42,18 +38,6 @@ class Comparison:
         return f"{quote(self.tensor)}: error {self.error:.3g}, tolerance {self.tolerance:.3g}: {verdict}{place}"
 
 
-def tolerance(dtype: DType, length: int, depth: int = 1) -> float:
-    """Return the relative error that rounding explains after accumulating `length` terms through `depth` operations.
-
-    Values stored in half precision are rounded once per operation, so there the depth weighs as much as anything.
-    """
-    if not dtype.is_float:
-        return 0.0
-    epsilon = 2.0 ** -{2: 10, 4: 23, 8: 52}[dtype.size]
-    accumulate = min(epsilon, 2.0**-23)  # half precision is accumulated in single
-    return _MARGIN * (accumulate * math.sqrt(max(length, 1)) + epsilon * math.sqrt(max(depth, 1)))
-
-
 def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Comparison:
     """Compare two arrays: differences count relative to an element's own magnitude plus the tensor's root mean square.
 
@@ -64,14 +48,10 @@ def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Compa
     if found.size == 0:
         return Comparison(tensor, 0.0, allowed, "")
     with np.errstate(all="ignore"):
-        got, want = found.astype(np.float64), expected.astype(np.float64)
+        want = expected.astype(np.float64)
         if np.issubdtype(found.dtype, np.floating):
             want = np.where(np.isinf(expected.astype(found.dtype)), np.copysign(math.inf, want), want)
-        same = (got == want) | (np.isnan(got) & np.isnan(want))
-        finite = np.isfinite(want)
-        scale = math.sqrt(float(np.mean(np.square(want[finite])))) if finite.any() else 0.0
-        error = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
-    error = np.where(np.isnan(error), math.inf, error)
+    error = relative_error(found, want, magnitude(want))
     index = np.unravel_index(int(np.argmax(error)), error.shape)
     worst = f"at {[int(i) for i in index]}: found {found[index]}, expected {expected[index]}"
     return Comparison(tensor, float(error[index]), allowed, worst)

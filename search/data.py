@@ -16,9 +16,9 @@ import numpy.typing as npt
 from attrs import frozen
 from numpy.lib.stride_tricks import as_strided
 
-from ..ir import DType, FusedGroup, Index, IndexValue, InRange, Read, indirects, is_contraction, operands, reads, walk
+from ..ir import DType, FusedGroup, Index, indices, indirects, is_contraction, magnitude, operands, reads
 from ..passes.fusion import addressed
-from .oracle import Sample, expected, magnitude
+from .oracle import Sample, expected
 from .problem import Problem
 
 Array = npt.NDArray[Any]
@@ -114,13 +114,7 @@ def index_ranges(form: FusedGroup) -> dict[str, int]:
 def _indices(form: FusedGroup) -> Iterator[Index]:
     for segment in form.segments:
         yield from (w for o in segment.outputs for w in o.write)
-        for node in (n for body in segment.expressions for n in walk(body)):
-            if isinstance(node, Read):
-                yield from (*node.indices, *(g.index for g in node.guards))
-            elif isinstance(node, IndexValue):
-                yield node.index
-            elif isinstance(node, InRange):
-                yield from (g.index for g in node.guards)
+        yield from (index for body in segment.expressions for index in indices(body))
 
 
 def _mostly_nan(samples: Mapping[str, Sample]) -> bool:

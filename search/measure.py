@@ -18,10 +18,10 @@ from attrs import define, field, frozen
 from ..backends import Device as Hardware
 from ..backends import Launch, Pointer, open_device
 from ..backends.cuda import empty_kernel
-from ..ir import BackendError, DType, KernelFunction, Target
+from ..ir import BackendError, DType, KernelFunction, Target, relative_error
 from .compare import BLOCK, SMALL, Comparer
 from .data import Reference, elements, host_dtype, make_reference, periods, poison, span, view
-from .oracle import error, tolerance
+from .oracle import allowed_error
 from .problem import Problem
 
 Array = npt.NDArray[Any]
@@ -165,20 +165,20 @@ class Device:
             or not self.comparer.usable
         ):
             return False
-        allowed, scale = 2 * tolerance(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
+        allowed, scale = 2 * allowed_error(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
         found, wanted = data.places[tensor], data.whole[tensor]
         if self.comparer.differences(found, wanted, covered, allowed, allowed * scale):
             return False
         tails = [self._read(data, tensor, place, covered) for place in (found, wanted)]
-        return not tails[0].size or float(error(tails[0], tails[1], scale).max()) <= allowed
+        return not tails[0].size or float(relative_error(tails[0], tails[1], scale).max()) <= allowed
 
     def _compare(self, data: _Data, tensor: str) -> str:
         """Return how an output differs from what it must be, nothing where rounding explains the difference."""
         problem, sample = data.problem, data.reference.samples[tensor]
-        allowed, scale = tolerance(problem.form, tensor), data.reference.scales[tensor]
+        allowed, scale = allowed_error(problem.form, tensor), data.reference.scales[tensor]
         found = self._read(data, tensor, data.places[tensor])
         got = view(problem, tensor, found)[sample.places]
-        wrong = error(got, sample.values.astype(host_dtype(problem.form.tensors[tensor].dtype)), scale)
+        wrong = relative_error(got, sample.values.astype(host_dtype(problem.form.tensors[tensor].dtype)), scale)
         if wrong.size and float(wrong.max()) > allowed:
             at = int(np.argmax(wrong))
             return f"{tensor}{[int(p[at]) for p in sample.places]} is {got[at]}, expected {sample.values[at]}"
@@ -186,7 +186,7 @@ class Device:
             wanted = self._read(data, tensor, data.whole[tensor])
             for start in range(0, len(found), BLOCK):
                 part = slice(start, start + BLOCK)
-                wrong = error(found[part], wanted[part], scale)
+                wrong = relative_error(found[part], wanted[part], scale)
                 if float(wrong.max()) > 2 * allowed:
                     at = start + int(np.argmax(wrong))
                     return f"{tensor}: element {at} of memory is {found[at]}, another kernel, which was checked, makes it {wanted[at]}"

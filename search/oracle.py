@@ -10,15 +10,28 @@ like the square root of n.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod, sqrt
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from ..ir import COMBINE_FUNCTION, FUNCTIONS, Call, Expr, FusedGroup, Index, Output, Segment, Var
-from ..passes.fusion import Points, interpret, wide_dtype
+from ..ir import (
+    COMBINE_FUNCTION,
+    FUNCTIONS,
+    Call,
+    Expr,
+    FusedGroup,
+    Index,
+    Output,
+    Segment,
+    Var,
+    epsilon,
+    tolerance,
+    working_dtype,
+)
+from ..passes.fusion import Points, interpret
 
 Array = npt.NDArray[Any]
 
@@ -28,8 +41,6 @@ SAMPLES = 2000
 WHOLE = 1_000_000
 #: Scalar evaluations at once, which bounds memory.
 _AT_ONCE = 4_000_000
-#: How many times the expected rounding error is still taken for rounding.
-_MARGIN = 8.0
 
 
 @frozen(eq=False)
@@ -68,34 +79,13 @@ def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES
     return {name: _joined(samples) for name, samples in result.items()}
 
 
-def tolerance(form: FusedGroup, tensor: str) -> float:
+def allowed_error(form: FusedGroup, tensor: str) -> float:
     """Return the relative error that rounding explains in an output of a group."""
-    dtype = form.tensors[tensor].dtype
-    if not dtype.is_float:
-        return 0.0
-    epsilon = 2.0 ** -{2: 10, 4: 23, 8: 52}[dtype.size]
     terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
     operations = sum(_calls(body) for s in form.segments for body in s.expressions)
-    accumulate = max(2.0**-23, 2.0**-52 if dtype.size == 8 else 0.0)
-    narrow = any(form.tensors[t].dtype.size == 2 for t in form.shared)
-    return _MARGIN * (
-        accumulate * sqrt(max(terms, 1)) + max(epsilon, 2.0**-10 if narrow else 0.0) * sqrt(max(operations, 1))
-    )
-
-
-def error(found: Array, wanted: Array, scale: float) -> Array:
-    """Return each element's error relative to its own magnitude plus `scale`, the tensor's root mean square."""
-    with np.errstate(all="ignore"):
-        got, want = found.astype(np.float64), wanted.astype(np.float64)
-        same = (got == want) | (np.isnan(got) & np.isnan(want))
-        value = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
-    return np.where(np.isnan(value), np.inf, value)
-
-
-def magnitude(values: Array) -> float:
-    """Return the root mean square of the finite values."""
-    finite = values[np.isfinite(values)].astype(np.float64) if values.dtype.kind == "f" else values.astype(np.float64)
-    return float(sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+    dtype = form.tensors[tensor].dtype
+    shared = [form.tensors[t].dtype for t in form.shared if form.tensors[t].dtype.is_float]
+    return tolerance(dtype, terms, operations, max(shared, key=epsilon, default=dtype))
 
 
 def _calls(expr: Expr) -> int:
@@ -112,7 +102,7 @@ def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
             if output.tensor == tensor:
                 space = Points((*segment.axes, *output.extra), {})
                 kept = (
-                    np.broadcast_to(space.guards(output.guards), space.shape)
+                    np.broadcast_to(space.inside(output.guards), space.shape)
                     if output.guards
                     else np.ones(space.shape, bool)
                 )
@@ -179,7 +169,7 @@ def _values(
         places = tuple(np.broadcast_to(space.index(w), space.shape).reshape(-1) for w in output.write)
         values = np.broadcast_to(space.value(output.body), space.shape).reshape(-1)
         kept = (
-            np.broadcast_to(space.guards(output.guards), space.shape).reshape(-1)
+            np.broadcast_to(space.inside(output.guards), space.shape).reshape(-1)
             if output.guards
             else np.ones(len(values), bool)
         )
@@ -212,7 +202,7 @@ class _Chosen(Points):
         self.axes |= {a: column.reshape(-1, *[1] * rank) for a, column in columns.items()}
         self._rank = rank
 
-    def element(self, tensor: str, indices: Sequence[Index], inside: Array | None = None) -> Array:
+    def element(self, tensor: str, indices: tuple[Index, ...], inside: Array | None = None) -> Array:
         """Return elements in float64; values of reductions are those of the same instance."""
         if tensor in self.held:
             return self.held[tensor].reshape(-1, *[1] * self._rank)
@@ -222,7 +212,7 @@ class _Chosen(Points):
             table = np.reshape(np.asarray(self.form.constants[tensor], np.float64), self.form.tensors[tensor].shape)
             self.memory = {**self.memory, tensor: table}
         found = super().element(tensor, indices, inside)
-        return found.astype(wide_dtype(self.form.tensors[tensor].dtype))
+        return found.astype(working_dtype(self.form.tensors[tensor].dtype))
 
     def _computed(self, tensor: str, indices: Sequence[Index], inside: Array | None) -> Array:
         segment, output = next((s, o) for s in self.form.segments for o in s.outputs if o.tensor == tensor)

@@ -20,6 +20,8 @@ _SLOW = (
 
 _ANNOUNCED = "announced"
 
+os.environ.setdefault("CUTS_VERIFY", "1")  # every seam of the pipeline is checked, in worker processes too
+
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW
 )

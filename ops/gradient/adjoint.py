@@ -14,7 +14,7 @@ and what turns out not to matter is left out (`invariance`: the maximum that sof
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from attrs import define, evolve, field, frozen
@@ -36,7 +36,6 @@ from ...ir import (
     Var,
     as_index,
     expr_variables,
-    indirects,
     linearise,
     rebuild,
     row_major,
@@ -259,7 +258,7 @@ class _Adjoint(Sums):
         for statement in reversed(everything):
             if statement.target in wanted:
                 kept.append(statement)
-                wanted |= _tensors_read(statement.body)
+                wanted.update(statement.tensors_read)
         kept.reverse()
         inputs = tuple(t for t in (*original.inputs, *original.outputs, *given) if t in wanted)
         tables = {t: v for t, v in original.constants.items() if t in wanted}
@@ -287,18 +286,3 @@ def _is_light(expr: Expr) -> bool:
         and all(_is_light(a) for a in expr.args)
         and (sum(isinstance(a, Read) for a in walk(expr)) <= 1)
     )
-
-
-def _tensors_read(expr: Expr) -> set[str]:
-    found: set[str] = set()
-    for node in walk(expr):
-        indices: Iterable[Index] = ()
-        if isinstance(node, Read):
-            found.add(node.tensor)
-            indices = (*node.indices, *(g.index for g in node.guards))
-        elif isinstance(node, InRange):
-            indices = (g.index for g in node.guards)
-        elif isinstance(node, IndexValue):
-            indices = (node.index,)
-        found.update(i.tensor for index in indices for i in indirects(index))
-    return found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...ir import Index, Read, SpecError, Statement, Var, as_index, indirects, is_affine, reads, variables
 from . import syntax as s
+from .check_expressions import reads_itself, reads_unwritten
 from .declaration import Declaration
 from .evaluator import Evaluator, located
 from .values import TensorRef, Value, describe, to_expr
@@ -39,6 +42,7 @@ def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
     _check_injective(target, write, [v for v in evaluator.variables if v.extent != 1], item)
     evaluator.variables = list(axes)
     if target.type.size and any(v.extent == 0 for v in axes):
+        evaluator.unwritten.discard(target.name)
         _leave(evaluator, outer)  # a piece of no elements
         return
     first = len(evaluator.statements)
@@ -51,7 +55,26 @@ def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
         )
     evaluator.statements.append(Statement(target.name, axes, write, body))
     _merge(evaluator, first)
+    _check_order(evaluator, target, evaluator.statements[first:], item)
     _leave(evaluator, outer)
+
+
+def _check_order(evaluator: Evaluator, target: TensorRef, added: Sequence[Statement], item: s.Assignment) -> None:
+    """What an assignment reads is written before, whole, and by other assignments; of lists of tensors this is known
+    only now.
+    """
+    read = dict.fromkeys(tensor for statement in added for tensor in statement.tensors_read)
+    if target.name in read:
+        raise reads_itself(target.name, item.value.span)
+    for tensor in read:
+        if tensor in evaluator.unwritten:
+            raise reads_unwritten(tensor, item.value.span)
+    if target.name in evaluator.looked_at:
+        raise SpecError(
+            f"'{target.name}' is read before this part of it is written", item.target.span, "write all of it first"
+        )
+    evaluator.looked_at.update(read)
+    evaluator.unwritten.discard(target.name)
 
 
 def _leave(evaluator: Evaluator, outer: dict[str, Value]) -> None:

@@ -11,23 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Sequence
 
-from ...ir import (
-    Clamp,
-    FloorDiv,
-    Index,
-    IndexValue,
-    Indirect,
-    InRange,
-    Mod,
-    Read,
-    Statement,
-    Var,
-    as_index,
-    indirects,
-    substitute,
-    substitute_expr,
-    walk,
-)
+from ...ir import FloorDiv, Index, Mod, Statement, Var, as_index, atoms, indices, substitute, substitute_expr
 
 
 def canonicalise(statement: Statement) -> Statement:
@@ -44,8 +28,7 @@ def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -
     for statement in reversed(statements):
         if statement.target in wanted:
             kept.append(statement)
-            wanted.update(read.tensor for read in statement.reads)
-            wanted.update(inner.tensor for index in _indices(statement) for inner in indirects(index))
+            wanted.update(statement.tensors_read)
     return tuple(reversed(kept))
 
 
@@ -79,7 +62,7 @@ def unused_name(name: str, taken: Container[str]) -> str:
 
 def _divided_axis(statement: Statement) -> tuple[Var, int] | None:
     axes = {*statement.axes, *statement.reduce}
-    for index in _indices(statement):
+    for index in indices(statement.body):
         for atom in _quotients(index):
             terms = atom.num.terms
             if len(terms) != 1 or terms[0][1] != 1 or atom.num.const:
@@ -90,23 +73,5 @@ def _divided_axis(statement: Statement) -> tuple[Var, int] | None:
     return None
 
 
-def _indices(statement: Statement) -> Iterator[Index]:
-    for node in walk(statement.body):
-        if isinstance(node, Read):
-            yield from node.indices
-        if isinstance(node, (Read, InRange)):
-            yield from (guard.index for guard in node.guards)
-        if isinstance(node, IndexValue):
-            yield node.index
-
-
 def _quotients(index: Index) -> Iterator[FloorDiv | Mod]:
-    for atom, _ in index.terms:
-        if isinstance(atom, (FloorDiv, Mod)):
-            yield atom
-            yield from _quotients(atom.num)
-        elif isinstance(atom, Clamp):
-            yield from _quotients(atom.arg)
-        elif isinstance(atom, Indirect):
-            for part in atom.indices:
-                yield from _quotients(part)
+    return (atom for atom in atoms(index) if isinstance(atom, (FloorDiv, Mod)))

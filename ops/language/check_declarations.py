@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from ...ir import CutsError, ParseError, Span
 from . import syntax as s
 from .binding import ATTRIBUTE_KINDS, CLASSES
-from .check_expressions import RESERVED, ExpressionChecker
+from .check_expressions import RESERVED, ExpressionChecker, names_read, reads_itself, reads_unwritten
 from .parser import PLACEHOLDER, parse_expression
 
 
@@ -245,6 +245,7 @@ class _Checker(ExpressionChecker):
                 item.target.span,
                 f"expected {' or '.join(writable) or 'a result'}",
             )
+        self._order(item)
         self.assigned.add(item.target.name)
         brackets = list(item.target.brackets)
         if target is not None and target.binder is not None and brackets:
@@ -260,6 +261,22 @@ class _Checker(ExpressionChecker):
             if target is not None and brackets:
                 self.subscript_count(item.target.name, subscripts, item.target.span)
             self.expression(item.value)
+
+    def _order(self, item: s.Assignment) -> None:
+        """An assignment reads no tensor that it writes, and no result or intermediate that none before it writes.
+
+        Of a list of tensors each has a time of its own, which only the shapes tell.
+        """
+        for name in (
+            name for node in (item.value, *(n for b in item.target.brackets for n in b)) for name in names_read(node)
+        ):
+            tensor = self.tensors.get(name.id)
+            if not isinstance(tensor, (s.Result, s.Temporary)) or tensor.binder is not None:
+                continue
+            if name.id == item.target.name:
+                self.report(reads_itself(name.id, name.span))
+            elif name.id not in self.assigned:
+                self.report(reads_unwritten(name.id, name.span))
 
     def _steps(self, item: s.Algorithm | s.Gradient) -> None:
         if isinstance(item, s.Algorithm) and item.guard is not None:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from ...ir import FUNCTIONS, CutsError, DType, Span, SpecError
 from . import syntax as s
-from .builtins import BUILTINS, CONSTANTS
+from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS
 
 DTYPES = frozenset(d.value for d in DType)
 RESERVED = frozenset(CONSTANTS) | DTYPES
@@ -31,8 +31,12 @@ class ExpressionChecker:
 
     def error(self, message: str, span: Span, hint: str = "") -> None:
         """Note an error, unless it belongs to a family and is reported there."""
+        self.report(SpecError(message, span, hint))
+
+    def report(self, error: CutsError) -> None:
+        """Note an error, unless it belongs to a family and is reported there."""
         if not self.quiet:
-            self.errors.append(SpecError(message, span, hint))
+            self.errors.append(error)
 
     @contextmanager
     def local(self, names: Iterable[str], span: Span) -> Iterator[None]:
@@ -117,6 +121,30 @@ class ExpressionChecker:
             return
         if len(items) != len(tensor.dims):
             self.error(f"tensor '{name}' has {len(tensor.dims)} dims, found {len(items)} subscripts", span)
+
+
+def reads_itself(name: str, span: Span) -> SpecError:
+    """Return the error of an assignment that reads the tensor that it writes."""
+    hint = "elements are written in no order: let an intermediate hold the result, and read that"
+    return SpecError(f"'{name}' is read by the statement that writes it", span, hint)
+
+
+def reads_unwritten(name: str, span: Span) -> SpecError:
+    """Return the error of an assignment that reads what is written behind it, or never."""
+    return SpecError(
+        f"'{name}' is read before a statement writes it", span, "statements are run in the order in which they stand"
+    )
+
+
+def names_read(node: s.Expression) -> Iterator[s.Name]:
+    """Yield the names in an expression that stand for values, not for a tensor that something is asked about, as in
+    `rank(x)`.
+    """
+    if isinstance(node, s.Name):
+        yield node
+    if not (isinstance(node, s.Call) and node.fn in ABOUT_TENSORS):
+        for child in children(node):
+            yield from names_read(child)
 
 
 def children(node: s.Expression) -> tuple[s.Expression, ...]:

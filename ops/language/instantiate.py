@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from ...ir import Array, Attribute, DType, GraphError, Node, Program, Span, SpecError, TensorType, reads
+from ...ir import Array, Attribute, DType, GraphError, Node, Program, Span, SpecError, TensorType
 from . import syntax as s
 from .algorithms import resolve_algorithms, resolve_gradient
 from .assignment import assign, check_coverage
@@ -142,6 +142,7 @@ class _Instantiation:
         shape = tuple(n for e in entries for n in (e if isinstance(e, tuple) else (e,)))
         type_ = TensorType(self._dtype(dtype, span), shape)
         self.evaluator.tensors[name] = type_
+        self.evaluator.unwritten.add(name)
         return TensorRef(name, type_, tuple(entries))
 
     def _result(self, result: s.Result | s.Temporary) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ class _Instantiation:
         inputs = tuple(name for name in binding.inputs if name is not None)
         computed = without_nothing(evaluator.statements, evaluator.tensors, self.decl.name)
         statements = live_statements([canonicalise(statement) for statement in computed], self.outputs)
-        used = {r.tensor for st in statements for r in reads(st.body)}
+        used = {tensor for st in statements for tensor in st.tensors_read}
         tables = {name: rows for name, rows in evaluator.tables.items() if name in used}
         kept = {*inputs, *self.outputs, *tables, *(st.target for st in statements)}
         tensors = {n: t for n, t in evaluator.tensors.items() if n in kept}

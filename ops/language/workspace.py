@@ -33,6 +33,8 @@ class Workspace:
         self.tensors: dict[str, TensorType] = {}
         self.tables: dict[str, tuple[float, ...]] = {}
         self.statements: list[Statement] = []
+        self.unwritten: set[str] = set()  # results and intermediates that no assignment wrote yet
+        self.looked_at: set[str] = set()  # those that one has read
         self.arithmetic = Arithmetic(self.tensors)
         self.target: TensorRef | None = None
         self.position: tuple[Index, ...] = ()

@@ -1,12 +1,11 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .groups import Group, Workshop, form_key
-from .interpret import Points, interpret, wide_dtype
+from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .pack import pack_constants
 from .partition import Evaluator, Partitioner, Remembered, partition
 from .programs import Programs, Unit, build_programs
-from .rename import rename_expr, rename_index
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
 
@@ -31,8 +30,5 @@ __all__ = [
     "issue_slots",
     "pack_constants",
     "partition",
-    "rename_expr",
-    "rename_index",
     "split_groups",
-    "wide_dtype",
 ]

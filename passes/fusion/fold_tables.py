@@ -46,7 +46,6 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
-    children,
     expr_variables,
     linearise,
     reads,
@@ -175,7 +174,7 @@ class _Expander:
 
     def _axes(self, expr: Expr) -> frozenset[Var]:
         if expr not in self.axes:
-            parts = children(expr)
+            parts = expr.children
             self.axes[expr] = frozenset().union(*(self._axes(e) for e in parts)) if parts else expr_variables(expr)
         return self.axes[expr]
 
@@ -220,8 +219,7 @@ def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
     for output in segment.outputs:
         for read in reads(output.body):
             if read.tensor in group.constants:
-                indices = (*read.indices, *(g.index for g in read.guards))
-                for axis, period in (pair for i in indices for pair in _index_periods(i)):
+                for axis, period in (pair for i in read.own_indices for pair in _index_periods(i)):
                     found[axis] = lcm(found.get(axis, 1), period)
     periods = {a: min(d, a.extent) for a, d in found.items()}
     if not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:

@@ -12,11 +12,11 @@ from typing import Literal
 
 from attrs import evolve, field, frozen
 
-from ...ir import FusedGroup, Segment, Statement, Storage
+from ...ir import FusedGroup, Segment, Statement, Storage, map_guards, rename_expr, rename_index
 from .legality import Policy, register_level, shared_level
 from .normalise import Illegal
 from .programs import Unit
-from .rename import rename_expr, rename_index, rename_statement
+from .rename import rename_statement
 from .views import Views
 
 #: Elements that the widest access moves.
@@ -97,6 +97,7 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
                 tensor=names[o.tensor],
                 write=tuple(rename_index(w, names) for w in o.write),
                 body=rename_expr(o.body, names),
+                guards=map_guards(o.guards, lambda index: rename_index(index, names)),
             )
             for o in segment.outputs
         )

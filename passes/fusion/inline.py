@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
+from attrs import frozen
 
 from ...ir import (
-    FUNCTIONS,
     Call,
-    Cast,
     Const,
     DType,
+    Evaluation,
     Expr,
     Guard,
     Index,
@@ -28,12 +27,15 @@ from ...ir import (
     Read,
     Statement,
     TensorType,
+    Values,
+    as_held,
     as_index,
+    distinct,
     dtype_of,
+    expr_indirects,
     rebuild,
     substitute_expr,
 )
-from .rename import indirect_tensors
 from .solve import Solution, solve
 
 #: Larger bodies are not fused: a tree that doubles with every use would otherwise grow without bound.
@@ -60,7 +62,7 @@ def apply_guards(
         return expr
     for candidate in dict.fromkeys((0.0, fill)):
         guarded = _guard_reads(expr, live, candidate, held)
-        if _outside_value(guarded, held) == fill:
+        if _outside_value(guarded, held, tensors) == fill:
             return guarded
     guarded = _guard_reads(expr, live, 0.0, held)
     merged = _merge_select(guarded, live, fill)
@@ -78,22 +80,30 @@ def _guard_reads(expr: Expr, guards: tuple[Guard, ...], fill: float, held: froze
     return rebuild(expr, leaf)
 
 
-def _outside_value(expr: Expr, held: frozenset[str]) -> float | None:
+def _outside_value(expr: Expr, held: frozenset[str], tensors: Mapping[str, TensorType]) -> float | int | bool | None:
     """Return what the expression yields where all its guards fail, None where that is not one number."""
-    if isinstance(expr, Const):
-        return float(expr.value)
-    if isinstance(expr, Read):
-        return expr.fill if expr.guards and expr.tensor not in held else None
-    if isinstance(expr, Cast):
-        return _outside_value(expr.arg, held) if expr.dtype.is_float else None
-    if not isinstance(expr, Call):
+    if not all(_is_known_outside(node, held) for node in distinct(expr)):
         return None
-    args = [_outside_value(a, held) for a in expr.args]
-    if any(a is None for a in args):
-        return None
-    with np.errstate(all="ignore"):
-        value = float(FUNCTIONS[expr.fn].numpy(*(np.float64(a) for a in args if a is not None)))
+    value: float | int | bool = _Outside(tensors).value(expr).item()
     return None if math.isnan(value) else value
+
+
+def _is_known_outside(node: Expr, held: frozenset[str]) -> bool:
+    """Whether a node has one value where all guards fail, if its operands have."""
+    if isinstance(node, Read):
+        return bool(node.guards) and node.tensor not in held
+    return not isinstance(node, (IndexValue, InRange))
+
+
+@frozen
+class _Outside(Evaluation):
+    """Evaluation where every guard of a read fails: reads yield their fill, in their tensor's type."""
+
+    tensors: Mapping[str, TensorType]
+
+    def read(self, read: Read) -> Values:
+        """Return the fill."""
+        return as_held(read.fill, self.dtype(self.tensors[read.tensor].dtype))
 
 
 def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | None:
@@ -140,7 +150,7 @@ class Inliner:
         return result
 
     def _check_indirect(self, expr: Expr) -> None:
-        computed = indirect_tensors(expr) & (self._definitions.keys() | self.held)
+        computed = {i.tensor for i in expr_indirects(expr)} & (self._definitions.keys() | self.held)
         if computed:
             raise FusionError(f"{min(computed)} is used as an index, so it has to be in memory")
 
@@ -173,8 +183,7 @@ def tree_size(expr: Expr) -> int:
 
     def size(node: Expr) -> int:
         if id(node) not in sizes:
-            below = node.args if isinstance(node, Call) else (node.arg,) if isinstance(node, Cast) else ()
-            sizes[id(node)] = 1 + sum(size(child) for child in below)
+            sizes[id(node)] = 1 + sum(size(child) for child in node.children)
         return sizes[id(node)]
 
     return size(expr)

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ...ir import (
-    COMBINE_FUNCTION,
-    FUNCTIONS,
-    Call,
-    Cast,
-    Clamp,
-    Const,
-    DType,
-    Expr,
-    FloorDiv,
-    FusedGroup,
-    Guard,
-    Index,
-    IndexValue,
-    Indirect,
-    InRange,
-    Mod,
-    Read,
-    Segment,
-    Var,
-)
-
-Values = npt.NDArray[Any]
+from ...ir import COMBINE_FUNCTION, FUNCTIONS, Evaluation, FusedGroup, Index, Segment, Values, Var, working_dtype
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
@@ -44,7 +20,7 @@ def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Valu
         for output in segment.outputs:
             type_ = group.tensors[output.tensor]
             memory.setdefault(
-                output.tensor, np.full(type_.shape, np.nan if type_.dtype.is_float else 0, wide_dtype(type_.dtype))
+                output.tensor, np.full(type_.shape, np.nan if type_.dtype.is_float else 0, working_dtype(type_.dtype))
             )
         _run_segment(segment, memory)
     return {name: memory[name] for name in group.outputs}
@@ -52,11 +28,6 @@ def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Valu
 
 def _wide(array: Values) -> Values:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
-
-
-def wide_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return the NumPy type that values of a type are evaluated in."""
-    return np.dtype(np.float64) if dtype.is_float else dtype.numpy
 
 
 def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
@@ -73,12 +44,12 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
         position = tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)
         value = np.broadcast_to(space.value(output.body), space.shape)
         if output.guards:
-            written = np.broadcast_to(space.guards(output.guards), space.shape)
+            written = np.broadcast_to(space.inside(output.guards), space.shape)
             position, value = tuple(p[written] for p in position), value[written]
         memory[output.tensor][position] = value if position else value.reshape(())
 
 
-class Points:
+class Points(Evaluation):
     """All points of a few axes at once; every expression becomes an array that broadcasts over them."""
 
     def __init__(self, axes: Sequence[Var], memory: Mapping[str, Values]) -> None:
@@ -87,69 +58,16 @@ class Points:
         grids = np.meshgrid(*(np.arange(a.extent) for a in axes), indexing="ij", sparse=True)
         self.axes = dict(zip(axes, grids, strict=True))
 
-    def index(self, index: Index, inside: Values | None = None) -> Values:
-        """Return the values of an index expression, anything where not `inside`."""
-        total: Values = np.asarray(index.const)
-        for atom, factor in index.terms:
-            if isinstance(atom, Var):
-                value: Values = self.axes[atom]
-            elif isinstance(atom, FloorDiv):
-                value = self.index(atom.num, inside) // atom.den
-            elif isinstance(atom, Mod):
-                value = self.index(atom.num, inside) % atom.den
-            elif isinstance(atom, Clamp):
-                value = np.clip(self.index(atom.arg, inside), atom.low, atom.high)
-            else:
-                value = self._fetch(atom, inside)
-            total = total + factor * value
-        return total
+    def axis(self, var: Var) -> Values:
+        """Return the values of a variable along its dim."""
+        return self.axes[var]
 
-    def _fetch(self, atom: Indirect, inside: Values | None) -> Values:
-        found = self.element(atom.tensor, atom.indices, inside).astype(np.int64)
-        return np.where(found < 0, found + atom.extent, found) if atom.wraps else found
-
-    def element(self, tensor: str, indices: Sequence[Index], inside: Values | None = None) -> Values:
+    def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
         """Return the elements of a tensor at indices, anything where not `inside`."""
         array = self.memory[tensor]
-        places = [self.index(i, inside) for i in indices]
+        places = [self.index(i) for i in indices]
         if inside is not None:
             places = [np.where(inside, p, 0) for p in places]
         for place, extent in zip(places, array.shape, strict=True):
             assert np.all((place >= 0) & (place < extent)), f"{tensor} is read out of range"
         return np.asarray(array[tuple(places)])
-
-    def guards(self, guards: Sequence[Guard]) -> Values:
-        """Return where all guards hold."""
-        result: Values = np.asarray(True)
-        for guard in guards:
-            place = self.index(guard.index)
-            result = result & (guard.low <= place) & (place < guard.high)
-        return result
-
-    def value(self, expr: Expr) -> Values:
-        """Return the values of a scalar expression."""
-        if isinstance(expr, Const):
-            return np.asarray(expr.value)
-        if isinstance(expr, IndexValue):
-            return self.index(expr.index).astype(wide_dtype(expr.dtype))
-        if isinstance(expr, InRange):
-            return self.guards(expr.guards)
-        if isinstance(expr, Cast):
-            return _convert(self.value(expr.arg), expr.dtype)
-        if isinstance(expr, Call):
-            with np.errstate(all="ignore"):
-                return np.asarray(FUNCTIONS[expr.fn].numpy(*(self.value(a) for a in expr.args)))
-        return self._read(expr)
-
-    def _read(self, read: Read) -> Values:
-        if not read.guards:
-            return self.element(read.tensor, read.indices)
-        inside = self.guards(read.guards)
-        found: Values = np.where(inside, self.element(read.tensor, read.indices, inside), read.fill)
-        return found
-
-
-def _convert(value: Values, dtype: DType) -> Values:
-    if dtype is DType.BOOL:
-        return np.not_equal(value, 0)
-    return np.asarray(np.trunc(value) if dtype.is_int and value.dtype.kind == "f" else value, dtype=wide_dtype(dtype))

@@ -30,6 +30,7 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
+    expr_indirects,
     factors,
     is_affine,
     is_contraction,
@@ -39,7 +40,6 @@ from ...ir import (
     substitute_expr,
 )
 from .normalise import Illegal, normalise
-from .rename import indirect_tensors
 
 
 @frozen
@@ -151,7 +151,7 @@ def issue_slots(*bodies: Expr) -> int:
         if node in found:
             return
         found[node] = FUNCTIONS[node.fn].issue if isinstance(node, Call) else 1 if isinstance(node, Cast) else 0
-        for child in node.args if isinstance(node, Call) else (node.arg,) if isinstance(node, Cast) else ():
+        for child in node.children:
             visit(child)
 
     for body in bodies:
@@ -167,7 +167,7 @@ def _box_reason(group: FusedGroup, tensor: str, policy: Policy) -> str:
     (segment,) = group.segments
     if any(r.tensor == tensor for o in segment.outputs for r in reads(o.body)):
         return f"{tensor} is also read outside of a reduction"
-    if any(tensor in indirect_tensors(body) for body in segment.expressions):
+    if any(tensor in {i.tensor for i in expr_indirects(body)} for body in segment.expressions):
         return f"{tensor} is what other tensors are indexed with"
     found = {r.indices for reduction in segment.reductions for r in reads(reduction.body) if r.tensor == tensor}
     if len(found) != 1:

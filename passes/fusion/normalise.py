@@ -44,7 +44,7 @@ from ...ir import (
 from .align import Places, align
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
-from .rename import indirect_tensors, rename_axes
+from .rename import rename_axes
 from .solve import is_bijection, solve
 
 
@@ -124,8 +124,7 @@ class _Normaliser:
         for statement in reversed(statements):
             if statement.target in wanted:
                 kept.append(statement)
-                wanted.update(r.tensor for r in statement.reads)
-                wanted.update(indirect_tensors(statement.body))
+                wanted.update(statement.tensors_read)
         return kept[::-1]
 
     # ---- parts of the segment
@@ -201,9 +200,7 @@ class _Normaliser:
         return rebuild(expr, leaf)
 
     def _group(self, segment: Segment) -> FusedGroup:
-        read = dict.fromkeys(segment.tensors_read)
-        for body in segment.expressions:
-            read.update(dict.fromkeys(sorted(indirect_tensors(body))))
+        read = segment.tensors_read
         written = tuple(dict.fromkeys(o.tensor for o in segment.outputs))
         own = [r.name for r in segment.reductions]
         names = [*read, *written, *own]

@@ -15,7 +15,7 @@ from ...ir import Array, Graph, GraphError, Node, Program, Read, Statement, Tens
 from ...ops import Instance, Registry
 from .fold_tables import unroll_tables
 from .normalise import Illegal, normalise
-from .rename import indirect_tensors, rename_statement
+from .rename import rename_statement
 
 #: Statements that one unit may have: declarations rarely have as many, an unrolled recurrence has thousands.
 LONGEST_RUN = 24
@@ -42,9 +42,7 @@ class Unit:
         """Every tensor of its statements, in order of first occurrence: what a pattern numbers."""
         found: dict[str, None] = {}
         for statement in self.statements:
-            found.update(dict.fromkeys(r.tensor for r in statement.reads))
-            found.update(dict.fromkeys(sorted(indirect_tensors(statement.body))))
-            found[statement.target] = None
+            found.update(dict.fromkeys((*statement.tensors_read, statement.target)))
         return tuple(found)
 
 
@@ -135,11 +133,7 @@ def _last_reads(statements: Sequence[Statement]) -> dict[str, int]:
 
 
 def _read(statements: Iterable[Statement]) -> dict[str, None]:
-    found: dict[str, None] = {}
-    for statement in statements:
-        found.update(dict.fromkeys(r.tensor for r in statement.reads))
-        found.update(dict.fromkeys(sorted(indirect_tensors(statement.body))))
-    return found
+    return dict.fromkeys(tensor for statement in statements for tensor in statement.tensors_read)
 
 
 class _Constants(Mapping[int, Array]):

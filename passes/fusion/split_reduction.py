@@ -38,7 +38,6 @@ from ...ir import (
 from .groups import Group, canonical_names, form_key
 from .inline import apply_guards
 from .partition import Evaluator
-from .rename import indirect_tensors
 from .views import Views
 
 #: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
@@ -104,9 +103,7 @@ def _free(name: str, segment: Segment) -> str:
 def _group(
     group: FusedGroup, segment: Segment, types: Mapping[str, TensorType], outputs: tuple[str, ...]
 ) -> FusedGroup:
-    read = dict.fromkeys(segment.tensors_read)
-    for body in segment.expressions:
-        read.update(dict.fromkeys(sorted(indirect_tensors(body))))
+    read = segment.tensors_read
     tables = {t: v for t, v in group.constants.items() if t in read}
     inputs = tuple(t for t in (*group.inputs, *types) if t in read and t not in tables)
     names = dict.fromkeys((*inputs, *tables, *outputs, *(r.name for r in segment.reductions)))

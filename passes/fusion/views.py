@@ -222,7 +222,7 @@ class _Finder:
 
 
 def _piece(unit: Unit, statements: Sequence[Statement], name: str) -> Unit:
-    reads = tuple(dict.fromkeys(r.tensor for s in statements for r in s.reads))
+    reads = tuple(dict.fromkeys(t for s in statements for t in s.tensors_read))
     return evolve(unit, name=name, statements=tuple(statements), reads=reads)
 
 

@@ -91,7 +91,7 @@ class _Walk:
 
     def depends(self, name: str) -> bool:
         """Whether a computed tensor mentions a parameter at all."""
-        names = {r.tensor for s in self.program.producers(name) for r in s.reads}
+        names = {t for s in self.program.producers(name) for t in s.tensors_read}
         return any(
             n in self.parameters or (n not in self.program.inputs and n != name and self.depends(n)) for n in names
         )

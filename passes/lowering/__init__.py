@@ -3,6 +3,7 @@
 from .extract import extract
 from .frames import Frame, Layout, lay_out
 from .lower import lower
+from .races import check_barriers
 from .staging import Binding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Layout",
     "Tile",
     "bind_dims",
+    "check_barriers",
     "extract",
     "lay_out",
     "local_vars",

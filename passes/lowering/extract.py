@@ -16,22 +16,17 @@ from attrs import evolve
 
 from ...ir import (
     Accumulate,
-    Convert,
     Guard,
     Held,
     Index,
     IndexLike,
-    IndexNode,
     Item,
     Kernel,
-    Literal,
     Load,
     Loop,
-    Op,
     Phase,
     Root,
     Store,
-    Test,
     Value,
     Var,
     own_variables,
@@ -39,6 +34,8 @@ from ...ir import (
     substitute,
     substitute_guards,
     substitute_node,
+    with_indices,
+    with_operands,
 )
 from .widen import widen
 from .windows import merge_windows
@@ -108,18 +105,12 @@ class _Walk:
     def _rebuild(self, node: Value) -> Value:
         if isinstance(node, Load):
             return evolve(node, address=substitute(node.address, self.values), guards=self.guards(node.guards))
-        if isinstance(node, Op):
-            return Op(node.fn, tuple(self.value(a) for a in node.args), node.dtype)
-        if isinstance(node, Convert):
-            return Convert(self.value(node.arg), node.dtype)
-        if isinstance(node, IndexNode):
-            return evolve(node, index=substitute(node.index, self.values))
-        if isinstance(node, Test):
-            guards = substitute_guards(node.guards, self.values)
-            return Test(guards) if guards else Literal(True, node.dtype)
         if isinstance(node, Held):
             return evolve(node, at=self.held(node.at))
-        return node
+        over = with_operands(node, self.value)
+        return with_indices(
+            over, lambda i: substitute(i, self.values), lambda guards: substitute_guards(guards, self.values)
+        )
 
 
 def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:

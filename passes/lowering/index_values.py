@@ -12,11 +12,9 @@ from ...ir import (
     Atom,
     Call,
     Cast,
-    Clamp,
     Const,
     Convert,
     Expr,
-    FloorDiv,
     FusedGroup,
     Guard,
     Held,
@@ -27,18 +25,17 @@ from ...ir import (
     InRange,
     Literal,
     Load,
-    Mod,
     Op,
     Read,
     Storage,
     Test,
     Value,
     Var,
-    clamp,
     dtype_of,
-    floordiv,
+    indirects,
     linearise,
-    modulo,
+    map_atoms,
+    map_guards,
     substitute_expr,
 )
 from .staging import Binding, Box
@@ -87,14 +84,14 @@ def _leaf(expr: Expr, context: Context) -> Value:
     if isinstance(moved, IndexValue):
         return IndexNode(resolve(moved.index, context), moved.dtype)
     if isinstance(moved, InRange):
-        return Test(tuple(Guard(resolve(g.index, context), g.low, g.high) for g in moved.guards))
+        return Test(map_guards(moved.guards, lambda index: resolve(index, context)))
     assert isinstance(moved, Read)
     return _load(moved, context)
 
 
 def _load(read: Read, context: Context) -> Value:
     dtype = context.group.tensors[read.tensor].dtype
-    guards = [Guard(resolve(g.index, context), g.low, g.high) for g in read.guards]
+    guards = list(map_guards(read.guards, lambda index: resolve(index, context)))
     used: set[Var] = set()
     for index in read.indices:
         used |= context.binding.depends(index)
@@ -127,21 +124,12 @@ def strides_of(tensor: str, context: Context) -> tuple[int, ...]:
 
 def resolve(index: Index, context: Context) -> Index:
     """Turn the coordinates of indirect reads into flat addresses, so that an `Indirect` atom has one index."""
-    result = Index(index.const)
-    for atom, factor in index.terms:
-        result = result + _resolve_atom(atom, context) * factor
-    return result
 
+    def flattened(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
+        return (
+            atom.with_parts((linearise(parts, strides_of(atom.tensor, context)),))
+            if isinstance(atom, Indirect)
+            else None
+        )
 
-def _resolve_atom(atom: Atom, context: Context) -> Index:
-    if isinstance(atom, FloorDiv):
-        return floordiv(resolve(atom.num, context), atom.den)
-    if isinstance(atom, Mod):
-        return modulo(resolve(atom.num, context), atom.den)
-    if isinstance(atom, Clamp):
-        return clamp(resolve(atom.arg, context), atom.low, atom.high)
-    if isinstance(atom, Indirect):
-        inner = [resolve(i, context) for i in atom.indices]
-        flat = linearise(inner, strides_of(atom.tensor, context))
-        return Index(0, ((Indirect(atom.tensor, (flat,), atom.extent, atom.wraps), 1),))
-    return Index(0, ((atom, 1),))
+    return map_atoms(index, flattened) if indirects(index) else index

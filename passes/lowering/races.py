@@ -34,7 +34,9 @@ from ...ir import (
     Store,
     Var,
     Wait,
+    confined,
     post_order,
+    ranges,
     substitute,
     substitute_guards,
 )
@@ -207,15 +209,8 @@ class _Walk:
     def _bounds(self, access: _Access) -> tuple[int, int] | None:
         """Return the first and the last element that an access may touch; None where its guards fail for all threads."""
         address = substitute(access.address, self.steps)
-        ranges: dict[Var, tuple[int, int]] = {}
-        for guard in substitute_guards(access.guards, self.steps):
-            if guard.index.is_const:
-                return None
-            _narrow(ranges, guard)
-        if any(low > high for low, high in ranges.values()):
-            return None
-        inside = {v: Var(f"{v.name}.", high - low + 1) + low for v, (low, high) in ranges.items()}
-        return self._extent(substitute(address, inside))
+        limits = ranges(substitute_guards(access.guards, self.steps))
+        return None if limits is None else self._extent(confined(address, limits))
 
     def _extent(self, index: Index) -> tuple[int, int]:
         """Return least and greatest value of an index; a table is looked up only where it is read."""
@@ -245,20 +240,6 @@ def _turns(extent: int) -> Iterator[int]:
     """
     middle = range(2 * TURNS, (extent - 2 * TURNS) // TURNS * TURNS)
     yield from (step for step in range(extent) if step not in middle)
-
-
-def _narrow(ranges: dict[Var, tuple[int, int]], guard: Guard) -> None:
-    """Restrict the range of a variable that a guard limits all by itself."""
-    if len(guard.index.terms) != 1:
-        return
-    ((var, factor),) = guard.index.terms
-    if not isinstance(var, Var):
-        return
-    low, high = guard.low - guard.index.const, guard.high - 1 - guard.index.const
-    if factor < 0:
-        low, high, factor = -high, -low, -factor
-    first, last = ranges.get(var, var.bounds())
-    ranges[var] = max(first, -(-low // factor)), min(last, high // factor)
 
 
 def _joined(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -19,8 +19,6 @@ from ...ir import (
     Guard,
     Index,
     IndexLike,
-    IndexValue,
-    InRange,
     Read,
     ReduceDim,
     ReductionSchedule,
@@ -31,6 +29,7 @@ from ...ir import (
     as_index,
     delinearise,
     expr_variables,
+    map_indices,
     reads,
     rebuild,
     substitute,
@@ -246,19 +245,7 @@ def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[V
                 return new + difference
         return substitute(index, solved)
 
-    def move_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-        return tuple(Guard(move(g.index), g.low, g.high) for g in guards)
-
-    def leaf(node: Expr) -> Expr:
-        if isinstance(node, Read):
-            return Read(node.tensor, tuple(move(i) for i in node.indices), move_guards(node.guards), node.fill)
-        if isinstance(node, InRange):
-            return InRange(move_guards(node.guards))
-        if isinstance(node, IndexValue):
-            return IndexValue(move(node.index), node.dtype)
-        return node
-
-    return rebuild(expr, leaf)
+    return map_indices(expr, move)
 
 
 @frozen

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from ...ir import (
-    Convert,
-    Guard,
     Index,
     IndexLike,
-    IndexNode,
     Indirect,
-    Load,
-    Op,
-    Test,
     Value,
     Var,
     evaluate,
     indirects,
     substitute,
     variables,
+    with_indices,
+    with_operands,
 )
 
 
@@ -63,21 +59,8 @@ def tabulate(node: Value, flats: Mapping[Var, Flat], tables: Tables) -> Value:
     """
     if not flats:
         return node
-    if isinstance(node, Load):
-        return evolve(node, address=_index(node.address, flats, tables), guards=_guards(node.guards, flats, tables))
-    if isinstance(node, Op):
-        return evolve(node, args=tuple(tabulate(a, flats, tables) for a in node.args))
-    if isinstance(node, Convert):
-        return evolve(node, arg=tabulate(node.arg, flats, tables))
-    if isinstance(node, IndexNode):
-        return evolve(node, index=_index(node.index, flats, tables))
-    if isinstance(node, Test):
-        return evolve(node, guards=_guards(node.guards, flats, tables))
-    return node
-
-
-def _guards(guards: tuple[Guard, ...], flats: Mapping[Var, Flat], tables: Tables) -> tuple[Guard, ...]:
-    return tuple(Guard(_index(g.index, flats, tables), g.low, g.high) for g in guards)
+    over = with_operands(node, lambda operand: tabulate(operand, flats, tables))
+    return with_indices(over, lambda index: _index(index, flats, tables))
 
 
 def _index(index: Index, flats: Mapping[Var, Flat], tables: Tables) -> Index:

@@ -16,14 +16,12 @@ from attrs import evolve, frozen
 
 from ...ir import (
     Accumulate,
-    Convert,
     DType,
     Guard,
     Item,
     Kernel,
     Load,
     Loop,
-    Op,
     Phase,
     Root,
     Store,
@@ -36,6 +34,7 @@ from ...ir import (
     post_order,
     vector_address,
     vector_guards,
+    with_operands,
 )
 
 #: Elements that one access moves, most first.
@@ -167,10 +166,5 @@ def _joined(guards: Sequence[tuple[Guard, ...]], lane: Var) -> tuple[Guard, ...]
 def _replace(node: Value, done: dict[Value, Value]) -> Value:
     """Return a value over the wide loads; `done` maps what was replaced before."""
     if node not in done:
-        if isinstance(node, Op):
-            done[node] = evolve(node, args=tuple(_replace(a, done) for a in node.args))
-        elif isinstance(node, Convert):
-            done[node] = evolve(node, arg=_replace(node.arg, done))
-        else:
-            done[node] = node
+        done[node] = with_operands(node, lambda operand: _replace(operand, done))
     return done[node]

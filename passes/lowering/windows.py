@@ -15,14 +15,12 @@ from attrs import evolve
 
 from ...ir import (
     Accumulate,
-    Convert,
     Guard,
     Index,
     Item,
     Kernel,
     Load,
     Loop,
-    Op,
     Phase,
     Root,
     Value,
@@ -34,6 +32,7 @@ from ...ir import (
     post_order,
     substitute,
     variables,
+    with_operands,
 )
 
 #: Elements a thread may hold of one window: they all live in registers at once.
@@ -122,10 +121,8 @@ def _shift(load: Load, tap: Var, output: Var, window: Var) -> Load:
 
 
 def _replace(node: Value, changed: dict[Load, Window]) -> Value:
-    if isinstance(node, Load):
-        return changed.get(node, node)
-    if isinstance(node, Op):
-        return evolve(node, args=tuple(_replace(a, changed) for a in node.args))
-    if isinstance(node, Convert):
-        return evolve(node, arg=_replace(node.arg, changed))
-    return node
+    return (
+        changed.get(node, node)
+        if isinstance(node, Load)
+        else with_operands(node, lambda operand: _replace(operand, changed))
+    )

@@ -7,7 +7,7 @@ from math import gcd
 
 from attrs import frozen
 
-from ...ir import FUNCTIONS, Call, Expr, FusedGroup, Read, children, expr_variables, reads
+from ...ir import FUNCTIONS, Call, Expr, FusedGroup, Read, expr_variables, reads
 from .footprint import Cover, elements, product
 
 
@@ -37,7 +37,7 @@ def nodes(expr: Expr, stop: Collection[Expr] = ()) -> Iterator[Expr]:
             continue
         seen.add(node)
         yield node
-        stack.extend(children(node))
+        stack.extend(node.children)
 
 
 def memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:

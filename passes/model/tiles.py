@@ -218,7 +218,7 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
     """Whether everything else the operand reads can be named by the box's coordinates."""
     solved = {i.terms[0][0] for i in indices if len(i.terms) == 1 and i.terms[0][1] == 1}
     for read in reads(expr):
-        for index in (*read.indices, *(g.index for g in read.guards)):
+        for index in read.own_indices:
             known = any((index - whole).is_const for whole in indices)
             if not known and any(v in plain and v not in solved for v in variables(index)):
                 return False

@@ -10,8 +10,20 @@ import attrs
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import FusedGroup, PassError, Schedule, Segment, Target, Var, substitute, substitute_expr, substitute_guards
-from ..fusion import rename_expr, rename_index
+from ...ir import (
+    FusedGroup,
+    PassError,
+    Schedule,
+    Segment,
+    Target,
+    Var,
+    map_guards,
+    rename_expr,
+    rename_index,
+    substitute,
+    substitute_expr,
+    substitute_guards,
+)
 from ..model import Bound, Features, bound, limiting
 from .climb import Point, best_points
 from .enumerate import columns_of, schedule_of
@@ -101,7 +113,7 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
             tuple(rename_index(substitute(i, places), names) for i in o.write),
             tuple(places[v] for v in o.extra),
             rename_expr(substitute_expr(o.body, places), names),
-            substitute_guards(o.guards, places),
+            map_guards(substitute_guards(o.guards, places), lambda index: rename_index(index, names)),
         )
         for o in segment.outputs
     )

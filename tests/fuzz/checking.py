@@ -15,6 +15,7 @@ from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
 from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.graph import Graph
+from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
@@ -27,7 +28,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.passes.workload import Workload
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
-from cuts.runtime.verify import Comparison, compare, tolerance
+from cuts.runtime.verify import Comparison, compare
 
 from ..kernels.cases import legal_points
 from .chance import Chance

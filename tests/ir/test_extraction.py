@@ -29,8 +29,10 @@ from cuts.ir.dfg import (
     post_order,
     substitute_node,
 )
-from cuts.ir.index import Index, Var, evaluate, variables
+from cuts.ir.evaluate import evaluate
+from cuts.ir.index import Index, Var
 from cuts.ir.kernel import Kernel, Phase, phases
+from cuts.ir.walk import variables
 from cuts.passes.lowering.extract import expand, extract, extract_phase, mark, substitute_phase
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space

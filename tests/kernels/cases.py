@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from cuts.ir.expr import expr_variables, reads
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
+from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.legality import Policy, shared_level

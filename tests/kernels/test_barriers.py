@@ -278,8 +278,8 @@ def lowered(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kerne
 
 #: Bugs that the fuzzer does not plant, for threads that never meet hang.
 HANGS = (
-    Bug("barrier", "idle threads miss where lanes combine a row", "passes.lower:_is_resident", "and not frame.when", ""),
-    Bug("barrier", "idle threads miss where lanes combine", "passes.lower:_looped",
+    Bug("barrier", "idle threads miss where lanes combine a row", "passes.lowering.lower:_is_resident", "and not frame.when", ""),
+    Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.lower:_looped",
         "(_lane_reduce(state, reduction),), state.frame.unrolled", "(_lane_reduce(state, reduction),), (), (), state.frame.when"),
 )  # fmt: skip
 LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startswith("passes.")]

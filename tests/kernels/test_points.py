@@ -12,13 +12,14 @@ from cuts.backends.device import Buffer, Device, Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.ir.launch import KernelFunction
+from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.runtime.verify import compare, tolerance
+from cuts.runtime.verify import compare
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from cuts.ir.expr import Call, expr_variables, walk
+from cuts.ir.evaluate import evaluate
+from cuts.ir.expr import Call
 from cuts.ir.functions import FUNCTIONS
-from cuts.ir.index import Var, evaluate
+from cuts.ir.index import Var
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
+from cuts.ir.walk import expr_variables, walk
 from cuts.ops import Registry
 from cuts.ops.costs import flops, footprints, full_tile, program_costs
 from cuts.ops.fold import Expansion, operations

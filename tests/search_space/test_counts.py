@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.expr import reads
-from cuts.ir.index import Var, as_index, evaluate, floordiv, modulo
+from cuts.ir.evaluate import evaluate
+from cuts.ir.index import Var, as_index, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
+from cuts.ir.walk import reads
 from cuts.passes.fusion.split_reduction import split_reduction
 from cuts.passes.model.footprint import Cover, distinct, elements
 from cuts.passes.model.least_work import group_work

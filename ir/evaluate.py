@@ -1,0 +1,160 @@
+"""What indices and scalar expressions are worth, as integers or as NumPy arrays: their one meaning.
+
+`Evaluation` knows the arithmetic and nothing else. Where variables lie, how tensors are read and in which types numbers
+are held is up to those who compute with it: the reference runs statements over boxes, the interpreter runs fused
+groups, the tuner's oracle looks at some elements of them. What they loop over they have each for themselves, so that
+one can be held against the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read
+from .functions import FUNCTIONS
+from .index import Index, Indirect, Var
+from .types import DType
+
+Values: TypeAlias = npt.NDArray[Any]
+
+
+def index_value(index: Index, leaf: Callable[[Var | Indirect], Any]) -> Any:
+    """Return the value of an index; `leaf` gives those of variables and of elements, as integers or as arrays that
+    broadcast.
+    """
+    total: Any = index.const
+    for atom, factor in index.terms:
+        value = (
+            leaf(atom)
+            if isinstance(atom, (Var, Indirect))
+            else atom.of(*(index_value(part, leaf) for part in atom.parts))
+        )
+        total = total + (value if factor == 1 else value * factor)
+    return total
+
+
+def evaluate(
+    index: Index, values: Mapping[Var, int], fetch: Callable[[Indirect, tuple[int, ...]], int] | None = None
+) -> int:
+    """Return the integer value under an assignment; `fetch` reads indirect elements."""
+
+    def leaf(atom: Var | Indirect) -> int:
+        if isinstance(atom, Var):
+            return values[atom]
+        assert fetch is not None, "an indirect index needs a fetch function"
+        return fetch(atom, tuple(index_value(part, leaf) for part in atom.parts))
+
+    return int(index_value(index, leaf))
+
+
+def working_dtype(dtype: DType, floats: npt.DTypeLike = np.float64) -> np.dtype[Any]:
+    """Return the NumPy type that values of an element type are computed in: floats in `floats`, the others in their
+    own.
+    """
+    return np.dtype(floats) if dtype.is_float else dtype.numpy
+
+
+def as_held(value: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
+    """Return numbers in the type that they are held in; what it cannot hold becomes what the conversion makes of it."""
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)
+
+
+class Evaluation:
+    """Values of indices, conditions and scalar expressions as arrays that broadcast against each other.
+
+    A subclass says what `axis`, `element` and `dtype` are. `live` is where the value of what is being evaluated
+    matters.
+    """
+
+    live: Values = np.ones((), np.bool_)
+
+    def axis(self, var: Var) -> Values:
+        """Return the values of a variable."""
+        raise NotImplementedError
+
+    def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
+        """Return elements of a tensor, anything where not `inside`."""
+        raise NotImplementedError
+
+    def dtype(self, dtype: DType) -> np.dtype[Any]:
+        """Return the NumPy type that values of an element type are computed in."""
+        return working_dtype(dtype)
+
+    def place(self, atom: Indirect) -> Values:
+        """Return elements of an integer tensor as indices, anything where nobody looks."""
+        found = self.element(atom.tensor, atom.indices, self.live).astype(np.int64)
+        return np.where(found < 0, found + atom.extent, found) if atom.wraps else found
+
+    def where(self, condition: Values, expr: Expr) -> Values:
+        """Return an expression whose value matters only where a condition holds."""
+        return self.value(expr)
+
+    @contextmanager
+    def only(self, condition: Values) -> Iterator[None]:
+        """Evaluate what matters only where a condition holds."""
+        before, self.live = self.live, self.live & condition
+        try:
+            yield
+        finally:
+            self.live = before
+
+    def index(self, index: Index) -> Values:
+        """Return the values of an index."""
+        return np.asarray(
+            index_value(index, lambda atom: self.axis(atom) if isinstance(atom, Var) else self.place(atom))
+        )
+
+    def inside(self, guards: tuple[Guard, ...]) -> Values:
+        """Return where all guards hold."""
+        total: Values = np.ones((), np.bool_)
+        for guard in guards:
+            value = self.index(guard.index)
+            total = total & (value >= guard.low) & (value < guard.high)
+        return total
+
+    def value(self, expr: Expr) -> Values:
+        """Return the values of a scalar expression."""
+        if isinstance(expr, Const):
+            return as_held(expr.value, self.dtype(expr.dtype))
+        if isinstance(expr, Read):
+            return self.read(expr)
+        if isinstance(expr, IndexValue):
+            return self.index(expr.index).astype(self.dtype(expr.dtype))
+        if isinstance(expr, InRange):
+            return self.inside(expr.guards)
+        if isinstance(expr, Cast):
+            return self._cast(self.value(expr.arg), expr.dtype)
+        return self._call(expr)
+
+    def read(self, read: Read) -> Values:
+        """Return the elements that a read yields, its fill where a guard fails."""
+        if not read.guards:
+            return self.element(read.tensor, read.indices)
+        inside = self.inside(read.guards)
+        with self.only(inside):
+            values = self.element(read.tensor, read.indices, inside)
+        return np.where(inside, values, as_held(read.fill, values.dtype))
+
+    def _call(self, expr: Call) -> Values:
+        first = self.value(expr.args[0])
+        if expr.fn == "select":
+            rest = [self.where(first, expr.args[1]), self.where(~first, expr.args[2])]
+        elif expr.fn in ("and", "or"):
+            rest = [self.where(first if expr.fn == "and" else ~first, expr.args[1])]
+        else:
+            rest = [self.value(a) for a in expr.args[1:]]
+        with np.errstate(all="ignore"):
+            return np.asarray(FUNCTIONS[expr.fn].numpy(first, *rest))
+
+    def _cast(self, value: Values, dtype: DType) -> Values:
+        if dtype is DType.BOOL:
+            return np.asarray(value != 0)
+        if dtype.is_int and value.dtype.kind == "f":
+            value = np.trunc(value)
+        return as_held(value, self.dtype(dtype))

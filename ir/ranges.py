@@ -1,0 +1,94 @@
+"""What guards say: the ranges of variables where they hold, and which elements are looked at under which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from attrs import frozen
+
+from .expr import Expr, Guard, Read
+from .index import Index, IndexLike, Var
+from .walk import distinct, indirects, substitute
+
+
+def ranges(guards: Iterable[Guard]) -> dict[Var, tuple[int, int]] | None:
+    """Return least and greatest value of each variable that a guard limits all by itself; None where no value is left."""
+    found: dict[Var, tuple[int, int]] = {}
+    for guard in guards:
+        if guard.index.is_const and not guard.always:
+            return None
+        if len(guard.index.terms) == 1 and isinstance(guard.index.terms[0][0], Var):
+            _narrow(found, guard)
+    return None if any(low > high for low, high in found.values()) else found
+
+
+def _narrow(found: dict[Var, tuple[int, int]], guard: Guard) -> None:
+    ((var, factor),) = guard.index.terms
+    assert isinstance(var, Var)
+    low, high = guard.low - guard.index.const, guard.high - 1 - guard.index.const
+    if factor < 0:
+        low, high, factor = -high, -low, -factor
+    first, last = found.get(var, var.bounds())
+    found[var] = max(first, -(-low // factor)), min(last, high // factor)
+
+
+def confined(index: Index, limits: Mapping[Var, tuple[int, int]]) -> Index:
+    """Return an index over variables that take no other values than those within the limits."""
+    inside: dict[Var, IndexLike] = {v: Var(f"{v.name}.", high - low + 1) + low for v, (low, high) in limits.items()}
+    return substitute(index, inside)
+
+
+def proven(index: Index, extent: int, guards: Iterable[Guard]) -> bool:
+    """Whether an index lies within an axis wherever all guards hold."""
+    if Guard(index, 0, extent).always:
+        return True
+    guards = tuple(guards)
+    limits = ranges(guards)
+    if limits is None:
+        return True
+    low, high = bounds(index, guards, limits)
+    return low >= 0 and high < extent
+
+
+def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int, int]]) -> tuple[int, int]:
+    """Return bounds of an index where guards hold: a multiple of what a guard bounds is taken out where that leaves
+    fewer terms.
+    """
+    low = high = 0
+    for guard in guards:
+        for atom, factor in guard.index.terms[:1]:
+            times, left = divmod(index.coefficient(atom), factor)
+            rest = index - guard.index * times
+            if left == 0 and len(rest.terms) < len(index.terms):
+                ends = sorted((times * guard.low, times * (guard.high - 1)))
+                index, low, high = rest, low + ends[0], high + ends[1]
+    first, last = confined(index, limits).bounds()
+    return low + first, high + last
+
+
+@frozen
+class Element:
+    """An element of a tensor that is looked at where all guards hold."""
+
+    tensor: str
+    indices: tuple[Index, ...]
+    guards: tuple[Guard, ...] = ()
+
+
+def elements(expr: Expr) -> Iterator[Element]:
+    """Yield every element that an expression looks at, in its indices too.
+
+    Guards are tested from left to right: one that looks at an element is reached where those before it hold.
+    """
+    for node in distinct(expr):
+        guards = getattr(node, "guards", ())
+        for number, guard in enumerate(guards):
+            yield from _places(guard.index, guards[:number])
+        if isinstance(node, Read):
+            yield Element(node.tensor, node.indices, guards)
+        for index in node.own_indices[: len(node.own_indices) - len(guards)]:
+            yield from _places(index, guards)
+
+
+def _places(index: Index, guards: tuple[Guard, ...]) -> Iterator[Element]:
+    return (Element(i.tensor, i.indices, guards) for i in indirects(index))

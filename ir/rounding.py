@@ -1,0 +1,59 @@
+"""What rounding explains: the tolerance of every comparison, and the error that is held against it.
+
+The tolerance is derived, not chosen. Rounding errors of a sum of `n` terms of random sign grow like the square root of
+`n`, and so do those of `n` operations one after the other, each of which rounds once more (N. J. Higham, "Accuracy and
+Stability of Numerical Algorithms", section 2.8: the rule of thumb that replaces a bound by its square root).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .types import DType
+
+#: How many times the expected rounding error is still taken for rounding.
+_MARGIN = 8.0
+
+Array = npt.NDArray[Any]
+
+
+def epsilon(dtype: DType) -> float:
+    """Return the distance from 1 to the next number of a float type."""
+    held: Any = dtype.numpy
+    return float(np.finfo(held).eps)
+
+
+def tolerance(dtype: DType, terms: int, operations: int = 1, narrowest: DType | None = None) -> float:
+    """Return the relative error that rounding explains after accumulating `terms` terms and computing through
+    `operations` operations.
+
+    Half precision is accumulated in single, and rounded once per operation where values are stored; `narrowest` is the
+    type that values on the way are stored in, where it is another one. Integers are exact.
+    """
+    if not dtype.is_float:
+        return 0.0
+    stored = max(epsilon(dtype), epsilon(narrowest or dtype))
+    accumulated = min(epsilon(dtype), epsilon(DType.F32))
+    return _MARGIN * (accumulated * math.sqrt(max(terms, 1)) + stored * math.sqrt(max(operations, 1)))
+
+
+def magnitude(values: Array) -> float:
+    """Return the root mean square of the finite values."""
+    wide = np.asarray(values, np.float64)
+    finite = wide[np.isfinite(wide)]
+    return math.sqrt(float(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
+def relative_error(found: Array, expected: Array, scale: float) -> Array:
+    """Return each element's error relative to its own magnitude plus `scale`, that of the tensor; equal infinities and
+    NaNs are right.
+    """
+    with np.errstate(all="ignore"):
+        got, want = found.astype(np.float64), expected.astype(np.float64)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        error = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
+    return np.where(np.isnan(error), math.inf, error)

@@ -1,0 +1,126 @@
+"""The verifier of data-flow graphs: a list of named checks on the roots of a phase, each stating one invariant.
+
+A check yields what is wrong in words; `ir.verify_kernel` says of which phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from .dfg import (
+    Accumulate,
+    DfgNode,
+    Held,
+    IndexNode,
+    LaneReduce,
+    Load,
+    Op,
+    Root,
+    Store,
+    Test,
+    WideStore,
+    Window,
+    post_order,
+)
+from .functions import COMBINE_FUNCTION, FUNCTIONS
+from .types import DType
+
+#: Elements that one access may move.
+WIDTHS = (1, 2, 4, 8, 16)
+
+
+def check_functions_applied(roots: Sequence[Root]) -> Iterator[str]:
+    """Every function is one of the table and has as many operands as that says."""
+    for node in post_order(roots):
+        if isinstance(node, Op) and (node.fn not in FUNCTIONS or FUNCTIONS[node.fn].arity != len(node.args)):
+            yield f"{node.fn} of {len(node.args)} operands is no function"
+
+
+def check_operands_typed(roots: Sequence[Root]) -> Iterator[str]:
+    """The operands of a function have one type, the condition of `select` is a bool, and a result has the type the
+    table gives it.
+    """
+    for node in post_order(roots):
+        if isinstance(node, Test) and node.dtype is not DType.BOOL:
+            yield f"a test of type {node.dtype}"
+        if not isinstance(node, Op) or node.fn not in FUNCTIONS:
+            continue
+        types = [a.dtype for a in node.args]
+        if node.fn == "select" and types.pop(0) is not DType.BOOL:
+            yield f"select by a value of {node.args[0].dtype}"
+        wanted = DType.BOOL if FUNCTIONS[node.fn].result == "bool" else types[0]
+        if len(set(types)) > 1 or node.dtype is not wanted:
+            yield f"{node.fn} of {', '.join(d.value for d in types)} is a value of {node.dtype}"
+
+
+def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
+    """What is stored or accumulated has the type of its place."""
+    for root in roots:
+        values = (
+            root.values
+            if isinstance(root, WideStore)
+            else (root.value,)
+            if isinstance(root, (Store, Accumulate))
+            else ()
+        )
+        for value in values:
+            if value.dtype is not root.dtype:
+                yield f"a value of {value.dtype} goes where {root.dtype} is held"
+
+
+def check_combiners_known(roots: Sequence[Root]) -> Iterator[str]:
+    """What accumulates repeats a function of two values."""
+    for root in roots:
+        if isinstance(root, (Accumulate, LaneReduce)) and root.combine not in COMBINE_FUNCTION:
+            yield f"'{root.combine}' combines nothing"
+
+
+def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
+    """A window has a place for each of its axes, within it."""
+    for node in post_order(roots):
+        if not isinstance(node, Window):
+            continue
+        if len(node.at) != len(node.axes):
+            yield f"a window of {len(node.axes)} axes is read at {len(node.at)} places"
+            continue
+        for axis, place in zip(node.axes, node.at, strict=True):
+            low, high = place.bounds()
+            if low < 0 or high >= axis.extent:
+                yield f"a window over {axis.name} of {axis.extent} is read at {place.text}"
+
+
+def check_vectors_whole(roots: Sequence[Root]) -> Iterator[str]:
+    """A wide store moves 1, 2, 4, 8 or 16 elements to a place that is a multiple of as many."""
+    for root in roots:
+        if isinstance(root, WideStore):
+            width = len(root.values)
+            if width not in WIDTHS or any(n % width for n in (root.address.const, *(f for _, f in root.address.terms))):
+                yield f"{width} elements are stored at {root.address.text}"
+
+
+def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
+    """Indices that are values have an integer or float type that holds them; loads are of a space that there is."""
+    for node in post_order(roots):
+        if isinstance(node, IndexNode) and node.dtype is DType.BOOL:
+            yield f"index {node.index.text} as a bool"
+        if isinstance(node, (Load, Store, WideStore)) and node.space not in ("global", "shared", "constant"):
+            yield f"'{node.space}' is no memory"
+
+
+def registers(node: DfgNode) -> tuple[str, ...]:
+    """Return the name of the reduction whose registers a node uses."""
+    return (node.name,) if isinstance(node, (Held, Accumulate, LaneReduce)) else ()
+
+
+Check: TypeAlias = Callable[[Sequence[Root]], Iterator[str]]
+
+CHECKS: tuple[Check, ...] = (
+    check_functions_applied,
+    check_operands_typed,
+    check_effects_typed,
+    check_combiners_known,
+    check_windows_addressed,
+    check_vectors_whole,
+    check_values_bound,
+)

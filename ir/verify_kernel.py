@@ -1,0 +1,193 @@
+"""The verifier of kernels, over blocks and over threads: a list of named checks, each stating one invariant.
+
+A check yields every violation it finds; `verify_kernel` runs all of them, on the data-flow graph of each phase too, and
+reports everything at once. Races in shared memory are found by walking the phases, which is another matter:
+`check_barriers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from attrs import frozen
+
+from .dfg import Accumulate, DfgNode, Held, Initialise, Load, Store, WideStore, Window, own_indices, post_order
+from .errors import VerifyError
+from .expr import Guard
+from .index import Index, Var
+from .kernel import Item, Kernel, Loop, Phase, phases
+from .types import DType
+from .verify_dfg import CHECKS as DFG_CHECKS
+from .verify_dfg import registers
+from .verify_graph import quote
+from .walk import indirects, variables
+
+
+@frozen
+class _Place:
+    """A phase and the variables that loops around it bind."""
+
+    phase: Phase
+    loops: tuple[Var, ...]
+
+    @property
+    def words(self) -> str:
+        return f"phase {quote(self.phase.name)}"
+
+
+def _places(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[_Place]:
+    for item in items:
+        if isinstance(item, Phase):
+            yield _Place(item, loops)
+        elif isinstance(item, Loop):
+            yield from _places(item.body, (*loops, item.var))
+
+
+def check_launch_possible(kernel: Kernel) -> Iterator[VerifyError]:
+    """There are blocks and threads, and no name means two buffers."""
+    if kernel.blocks < 1 or kernel.threads < 1:
+        yield VerifyError(f"a launch of {kernel.blocks} blocks of {kernel.threads} threads")
+    names = [b.name for b in kernel.shared]
+    if len(set(names)) != len(names):
+        yield VerifyError("two shared buffers have one name")
+
+
+def check_nothing_read_is_written(kernel: Kernel) -> Iterator[VerifyError]:
+    """No tensor is both read and written: blocks run in no order."""
+    for tensor in sorted({*kernel.reads, *kernel.tables, *kernel.constants} & {*kernel.writes}):
+        yield VerifyError(f"{quote(tensor)} is both read and written")
+
+
+def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
+    """Loads are of what the kernel reads, of its constants, or of shared buffers, stores to what it writes, or to
+    shared buffers.
+
+    What an index reads is a tensor that the kernel reads, or a table.
+    """
+    shared = {b.name for b in kernel.shared}
+    loads = {"global": set(kernel.reads), "shared": shared, "constant": set(kernel.constants)}
+    stores = {"global": set(kernel.writes), "shared": shared}
+    for place in _places(kernel.items):
+        for node in post_order(place.phase.roots):
+            known = loads if isinstance(node, Load) else stores
+            if isinstance(node, (Load, Store, WideStore)) and node.buffer not in known.get(node.space, ()):
+                yield VerifyError(
+                    f"{place.words}: {quote(node.buffer)} is no {node.space} memory that the kernel may touch"
+                )
+            for tensor in {i.tensor for index in own_indices(node) for i in indirects(index)} - {
+                *kernel.reads,
+                *kernel.tables,
+            }:
+                yield VerifyError(f"{place.words}: an index reads {quote(tensor)}, which the kernel does not")
+
+
+def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
+    """Every access has the element type of its buffer."""
+    shared: Mapping[str, DType] = {b.name: b.dtype for b in kernel.shared}
+    for place in _places(kernel.items):
+        for node in post_order(place.phase.roots):
+            if isinstance(node, (Load, Store, WideStore)):
+                held = (shared if node.space == "shared" else kernel.dtypes).get(node.buffer, node.dtype)
+                if held is not node.dtype:
+                    yield VerifyError(f"{place.words}: {quote(node.buffer)} holds {held}, accessed as {node.dtype}")
+
+
+def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
+    """Every variable is one of the launch, of a definition before it, of a loop around it, or of the phase itself."""
+    known = {Var("blk", kernel.blocks), Var("tid", kernel.threads)}
+    for define in kernel.defines:
+        yield from _loose(f"definition of {define.var.name}", define.value, known)
+        known.add(define.var)
+    for place in _places(kernel.items):
+        phase = place.phase
+        outside = {*known, *place.loops}
+        own = outside | {*phase.unrolled}
+        for guard in phase.when:
+            yield from _loose(place.words, guard.index, outside)
+        for share in phase.shares:
+            for index in (share.value, share.register, *(g.index for g in share.valid)):
+                yield from _loose(place.words, index, own)
+        own |= {s.var for s in phase.shares}
+        for node in post_order(phase.roots):
+            free = own | _bound_by(node)
+            for index in own_indices(node):
+                yield from _loose(place.words, index, free | _axes_of(phase))
+
+
+def _bound_by(node: DfgNode) -> set[Var]:
+    return {*node.over} if isinstance(node, Accumulate) else set()
+
+
+def _axes_of(phase: Phase) -> set[Var]:
+    """Return what accumulations and windows of a phase range over."""
+    found: set[Var] = set()
+    for node in post_order(phase.roots):
+        found |= {*node.axes} if isinstance(node, Window) else _bound_by(node)
+    return found
+
+
+def _loose(where: str, index: Index, known: set[Var]) -> Iterator[VerifyError]:
+    if names := sorted(v.name for v in variables(index) - known if v.extent > 1):
+        yield VerifyError(f"{where}: nothing binds {', '.join(names)} in {index.text}")
+
+
+def check_registers_initialised(kernel: Kernel) -> Iterator[VerifyError]:
+    """A reduction's registers are set before anything adds to them or reads them, in the order of the phases."""
+    ready: set[str] = set()
+    for phase in phases(kernel.items):
+        for node in post_order(phase.roots):
+            if isinstance(node, Initialise):
+                ready.add(node.name)
+            for name in registers(node):
+                if name not in ready:
+                    yield VerifyError(
+                        f"phase {quote(phase.name)}: the registers of {quote(name)} are used before they are set"
+                    )
+
+
+def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
+    """The data-flow graph of each phase keeps the invariants of its own level."""
+    for phase in phases(kernel.items):
+        for check in DFG_CHECKS:
+            for problem in check(phase.roots):
+                yield VerifyError(f"phase {quote(phase.name)}: {problem}")
+
+
+def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
+    """Nothing is left of how threads share a block: no shares, and registers are numbered within what a thread holds."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for phase in phases(kernel.items):
+        if phase.shares:
+            yield VerifyError(f"phase {quote(phase.name)} still divides {', '.join(s.var.name for s in phase.shares)}")
+            continue
+        for node in post_order(phase.roots):
+            if isinstance(node, Initialise):
+                shapes[node.name] = node.shape
+            if isinstance(node, (Held, Accumulate)):
+                for place, count in zip(node.at, shapes.get(node.name, ()), strict=False):
+                    if not Guard(place, 0, count).always:
+                        yield VerifyError(
+                            f"phase {quote(phase.name)}: register {place.text} of {quote(node.name)}, which has {count}"
+                        )
+
+
+Check: TypeAlias = Callable[[Kernel], Iterator[VerifyError]]
+
+#: What holds for kernels over blocks and over threads.
+CHECKS: tuple[Check, ...] = (
+    check_launch_possible,
+    check_nothing_read_is_written,
+    check_buffers_declared,
+    check_accesses_typed,
+    check_variables_bound,
+    check_registers_initialised,
+    check_graphs,
+)
+#: What besides holds once each thread's share is cut out.
+THREAD_CHECKS: tuple[Check, ...] = (*CHECKS, check_threads_alone)
+
+
+def kernel_violations(kernel: Kernel, threads: bool = False) -> list[VerifyError]:
+    """Return every broken invariant of a kernel over blocks, or of one over threads."""
+    return [error for check in (THREAD_CHECKS if threads else CHECKS) for error in check(kernel)]

@@ -1,0 +1,167 @@
+"""The verifier of fused groups in normal form: a list of named checks, each stating one invariant.
+
+A check yields every violation it finds; `verify_group` runs all of them and reports everything at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+from .errors import VerifyError, raise_all
+from .expr import dtype_of
+from .functions import COMBINE_FUNCTION
+from .index import Index, Var, as_index
+from .ranges import Element, elements
+from .segment import FusedGroup, Output, Reduction, Segment
+from .verify_graph import quote
+from .verify_program import injective, misplaced, mixed_types
+from .walk import expr_indirects, expr_variables, reads, tensors_read, variables
+
+Part: TypeAlias = Reduction | Output
+
+
+def _parts(group: FusedGroup) -> Iterator[tuple[str, Segment, Part]]:
+    """Yield every reduction and output with its segment and the words for it, in the order in which they are computed."""
+    for number, segment in enumerate(group.segments):
+        parts: tuple[Part, ...] = (*segment.reductions, *segment.outputs)
+        for part in parts:
+            what = "reduction" if isinstance(part, Reduction) else "output"
+            yield f"segment {number}, {what} {quote(_name(part))}", segment, part
+
+
+def _name(part: Part) -> str:
+    return part.name if isinstance(part, Reduction) else part.tensor
+
+
+def _rows(part: Part) -> tuple[Var, ...]:
+    return part.reduce if isinstance(part, Reduction) else part.extra
+
+
+def check_tensors_typed(group: FusedGroup) -> Iterator[VerifyError]:
+    """Every tensor and every value of a reduction has a type."""
+    for where, _, part in _parts(group):
+        for tensor in (_name(part), *tensors_read(part.body)):
+            if tensor not in group.tensors:
+                yield VerifyError(f"{where}: {quote(tensor)} has no type")
+
+
+def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
+    """Every read is of an input, of a table, of a reduction before it in its segment, or of what an earlier segment put
+    in shared memory.
+
+    So nothing reads what it writes. What an index reads lies in global memory.
+    """
+    given = {*group.inputs, *group.constants}
+    for number, segment in enumerate(group.segments):
+        earlier = {o.tensor for s in group.segments[:number] for o in s.outputs} & set(group.shared)
+        known = given | earlier
+        parts: tuple[Part, ...] = (*segment.reductions, *segment.outputs)
+        for part in parts:
+            where = f"segment {number}, {quote(_name(part))}"
+            for tensor in (t for t in tensors_read(part.body) if t not in known):
+                yield VerifyError(f"{where} reads {quote(tensor)}, which nothing before it computes")
+            for indirect in (i for i in expr_indirects(part.body) if i.tensor not in given):
+                yield VerifyError(f"{where}: an index reads {quote(indirect.tensor)}, which is not in global memory")
+            if isinstance(part, Reduction):
+                known = known | {part.name}
+
+
+def check_writes_have_places(group: FusedGroup) -> Iterator[VerifyError]:
+    """Outputs of segments are outputs of the group or shared, all of these are written, and none is given besides."""
+    written = {o.tensor for s in group.segments for o in s.outputs}
+    wanted = {*group.outputs, *group.shared}
+    for tensor in sorted(written ^ wanted):
+        yield VerifyError(f"{quote(tensor)} is {'written for nobody' if tensor in written else 'never written'}")
+    for tensor in sorted(wanted & {*group.inputs, *group.constants}):
+        yield VerifyError(f"{quote(tensor)} is both read and written")
+
+
+def check_values_read_in_place(group: FusedGroup) -> Iterator[VerifyError]:
+    """The value of a reduction is read by the instance that computed it: at the segment's axes, without guards."""
+    for where, segment, part in _parts(group):
+        own, place = {r.name for r in segment.reductions}, tuple(map(as_index, segment.axes))
+        for read in reads(part.body):
+            if read.tensor in own and (read.indices != place or read.guards):
+                yield VerifyError(f"{where} reads {quote(read.tensor)} of another instance")
+
+
+def check_variables_bound(group: FusedGroup) -> Iterator[VerifyError]:
+    """A body mentions the parallel axes and its own row, a write as much, and no name means two variables of a part."""
+    for where, segment, part in _parts(group):
+        own = {*segment.axes, *_rows(part)}
+        used = set(expr_variables(part.body))
+        for index in _written(part):
+            used |= variables(index)
+        if loose := {v.name for v in used - own if v.extent > 1}:
+            yield VerifyError(f"{where}: nothing binds {', '.join(sorted(loose))}")
+        if len({v.name for v in own}) != len(segment.axes) + len(_rows(part)):
+            yield VerifyError(f"{where}: two variables share a name")
+
+
+def _written(part: Part) -> Iterable[Index]:
+    return (*part.write, *(g.index for g in part.guards)) if isinstance(part, Output) else ()
+
+
+def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
+    """A reduction repeats a function of two values, over at least one axis."""
+    for where, _, part in _parts(group):
+        if isinstance(part, Reduction) and (part.combine not in COMBINE_FUNCTION or not part.reduce):
+            yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
+
+
+def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
+    """A body has the element type of what it defines, and no function mixes the types of its operands."""
+    for where, _, part in _parts(group):
+        if any(t not in group.tensors for t in (_name(part), *tensors_read(part.body))):
+            continue
+        for problem in mixed_types(part.body, group.tensors):
+            yield VerifyError(f"{where}: {problem}")
+        wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
+        if found is not wanted:
+            yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")
+
+
+def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
+    """Different instances and rows write different elements, and all of these exist where the guards of the output
+    hold.
+    """
+    for where, segment, part in _parts(group):
+        if isinstance(part, Output) and part.tensor in group.tensors:
+            yield from misplaced(where, group.tensors[part.tensor], Element(part.tensor, part.write, part.guards))
+            if not part.guards and not injective(part.write, (*segment.axes, *part.extra)):
+                yield VerifyError(f"{where} may write an element twice")
+
+
+def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
+    """Every element that is read exists: the ranges of variables prove it, or the guards of the read, or those of its
+    output.
+    """
+    for where, segment, part in _parts(group):
+        own = {r.name for r in segment.reductions}
+        outer = part.guards if isinstance(part, Output) else ()
+        for element in elements(part.body):
+            if element.tensor in group.tensors and element.tensor not in own:
+                guarded = Element(element.tensor, element.indices, (*element.guards, *outer))
+                yield from misplaced(f"{where}: {quote(element.tensor)}", group.tensors[element.tensor], guarded)
+
+
+Check: TypeAlias = Callable[[FusedGroup], Iterator[VerifyError]]
+
+CHECKS: tuple[Check, ...] = (
+    check_tensors_typed,
+    check_reads_have_sources,
+    check_writes_have_places,
+    check_values_read_in_place,
+    check_variables_bound,
+    check_combiners_known,
+    check_values_typed,
+    check_writes_injective,
+    check_reads_in_bounds,
+)
+
+
+def verify_group(group: FusedGroup) -> FusedGroup:
+    """Return the group if every invariant holds, else raise a `VerifyError` for each violation at once."""
+    raise_all([error for check in CHECKS for error in check(group)])
+    return group

@@ -1,0 +1,189 @@
+"""Walking indices and scalar expressions: what occurs in them, and the same ones with something replaced.
+
+Nothing here knows a kind of atom or of node: what each is made of, and how it is made again, is told by its class. So a
+new kind is walked everywhere once its class says so. *Every* index of an expression means those of guards too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+
+from .expr import Expr, Guard, MoveGuards, MoveIndex, Read
+from .index import Atom, Index, IndexLike, Indirect, Var, as_index
+
+# ---- indices
+
+
+def atoms(index: Index) -> Iterator[Atom]:
+    """Yield every atom of an index, those inside an atom before it."""
+    for atom, _ in index.terms:
+        for part in atom.parts:
+            yield from atoms(part)
+        yield atom
+
+
+@lru_cache(maxsize=1 << 17)
+def variables(index: Index) -> frozenset[Var]:
+    """Return every variable that occurs anywhere in the index."""
+    found: set[Var] = set()
+    for atom, _ in index.terms:
+        if isinstance(atom, Var):
+            found.add(atom)
+        for part in atom.parts:
+            found |= variables(part)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1 << 17)
+def indirects(index: Index) -> tuple[Indirect, ...]:
+    """Return every indirect read that occurs anywhere in the index, inner ones first."""
+    return tuple(dict.fromkeys(atom for atom in atoms(index) if isinstance(atom, Indirect)))
+
+
+def map_atoms(index: Index, change: Callable[[Atom, tuple[Index, ...]], Index | None]) -> Index:
+    """Build an index again, simplified: `change` is told each atom and its new parts, and says what stands for it; None
+    keeps its kind.
+    """
+    result = Index(index.const)
+    for atom, factor in index.terms:
+        parts = tuple(map_atoms(part, change) for part in atom.parts)
+        changed = change(atom, parts)
+        result = result + (atom.with_parts(parts) if changed is None else changed) * factor
+    return result
+
+
+def substitute(index: Index, values: Mapping[Var, IndexLike]) -> Index:
+    """Replace variables and simplify again."""
+    if not any(v in values for v in variables(index)):
+        return index
+    result = Index(index.const)
+    for atom, factor in index.terms:
+        if isinstance(atom, Var):
+            part = as_index(values.get(atom, atom))
+        else:
+            part = atom.with_parts(tuple(substitute(p, values) for p in atom.parts))
+        result = result + part * factor
+    return result
+
+
+def rename_index(index: Index, names: Mapping[str, str]) -> Index:
+    """Replace the names of tensors that the index reads."""
+
+    def renamed(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
+        if not isinstance(atom, Indirect):
+            return None
+        return Index(0, ((Indirect(names.get(atom.tensor, atom.tensor), parts, atom.extent, atom.wraps), 1),))
+
+    return map_atoms(index, renamed) if indirects(index) else index
+
+
+# ---- what occurs in an expression
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Yield the expression and everything below it, operands first."""
+    for child in expr.children:
+        yield from walk(child)
+    yield expr
+
+
+def distinct(expr: Expr) -> Iterator[Expr]:
+    """Yield every object of an expression once, operands first: transforms share most of their subexpressions."""
+    seen: set[int] = set()
+    stack = [(expr, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children))
+
+
+def reads(expr: Expr) -> tuple[Read, ...]:
+    """Return the distinct reads in order of first occurrence."""
+    return tuple(dict.fromkeys(e for e in distinct(expr) if isinstance(e, Read)))
+
+
+def indices(expr: Expr) -> Iterator[Index]:
+    """Yield every index of an expression, in order of its nodes."""
+    for node in distinct(expr):
+        yield from node.own_indices
+
+
+@lru_cache(maxsize=1 << 16)
+def expr_variables(expr: Expr) -> frozenset[Var]:
+    """Return every index variable that occurs in the expression."""
+    return frozenset().union(*map(variables, indices(expr)))
+
+
+def expr_indirects(expr: Expr) -> tuple[Indirect, ...]:
+    """Return the distinct elements of integer tensors that the expression's indices are made of, inner ones first."""
+    return tuple(dict.fromkeys(found for index in indices(expr) for found in indirects(index)))
+
+
+def tensors_read(expr: Expr) -> tuple[str, ...]:
+    """Return the tensors that an expression reads, as values first, then in indices; each once."""
+    values, places = (r.tensor for r in reads(expr)), (i.tensor for i in expr_indirects(expr))
+    return tuple(dict.fromkeys((*values, *places)))
+
+
+# ---- expressions with something replaced
+
+
+def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """Rebuild bottom-up, applying `leaf` to every node without operands; what is one object before is one object
+    afterwards.
+    """
+    done: dict[int, Expr] = {}
+
+    def visit(node: Expr) -> Expr:
+        if id(node) not in done:
+            children = node.children
+            done[id(node)] = node.with_children(tuple(visit(c) for c in children)) if children else leaf(node)
+        return done[id(node)]
+
+    return visit(expr)
+
+
+def map_indices(expr: Expr, move: MoveIndex, check: MoveGuards | None = None) -> Expr:
+    """Replace every index of an expression; `check` says what becomes of the guards of a node, by default the same of
+    moved indices.
+    """
+    return rebuild(expr, lambda node: node.with_indices(move, check or (lambda guards: map_guards(guards, move))))
+
+
+def map_guards(guards: tuple[Guard, ...], move: MoveIndex) -> tuple[Guard, ...]:
+    """Replace the indices of guards."""
+    return tuple(Guard(move(g.index), g.low, g.high) for g in guards)
+
+
+def live_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+    """Return the distinct guards that the ranges of variables do not prove."""
+    return tuple(dict.fromkeys(g for g in guards if not g.always))
+
+
+def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]) -> tuple[Guard, ...]:
+    """Replace variables in guards and drop those that became always true."""
+    return live_guards(map_guards(guards, lambda index: substitute(index, values)))
+
+
+def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
+    """Replace index variables everywhere in an expression."""
+    move: MoveIndex = lru_cache(maxsize=None)(
+        lambda index: substitute(index, values)
+    )  # the reads of a transform have many in common
+    check: MoveGuards = lru_cache(maxsize=None)(lambda guards: live_guards(map_guards(guards, move)))
+    return map_indices(expr, move, check)
+
+
+def rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """Replace the names of tensors that the expression reads, as values and in indices."""
+    moved = map_indices(expr, lambda index: rename_index(index, names))
+    return rebuild(moved, lambda node: _renamed(node, names) if isinstance(node, Read) else node)
+
+
+def _renamed(read: Read, names: Mapping[str, str]) -> Read:
+    return Read(names.get(read.tensor, read.tensor), read.indices, read.guards, read.fill)

@@ -1,0 +1,152 @@
+"""Walks visit everything, guards included, and change nothing that they are not asked to change.
+
+What is visited is held against a recursion over attrs fields, which knows no class: whatever holds an index is found
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from cuts.ir.evaluate import evaluate
+from cuts.ir.expr import Call, Expr, Guard, IndexValue, InRange, Read
+from cuts.ir.index import Atom, Index, Indirect, Var, as_index
+from cuts.ir.walk import (
+    atoms,
+    distinct,
+    expr_indirects,
+    expr_variables,
+    indices,
+    indirects,
+    map_atoms,
+    map_indices,
+    reads,
+    rebuild,
+    rename_expr,
+    rename_index,
+    substitute,
+    substitute_expr,
+    tensors_read,
+    variables,
+    walk,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .strategies import VARIABLES, all_indices, assignments, exprs
+from .strategies import indices as plain_indices
+
+substitutions = st.dictionaries(st.sampled_from(VARIABLES), plain_indices, max_size=3)
+
+
+def found(value: object, *kinds: type) -> Iterator[object]:
+    """Yield every instance of some classes inside a value, by its fields alone."""
+    if isinstance(value, kinds):
+        yield value
+    if isinstance(value, tuple):
+        for item in value:
+            yield from found(item, *kinds)
+    elif attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            if field.init:
+                yield from found(getattr(value, field.name), *kinds)
+
+
+def outermost(value: object) -> Iterator[Index]:
+    """Yield the indices of a value that are no part of another index."""
+    if isinstance(value, Index):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from outermost(item)
+    elif attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            yield from outermost(getattr(value, field.name))
+
+
+@given(all_indices)
+def test_every_atom_of_an_index_is_visited(index: Index) -> None:
+    everything = set(found(index, *Atom.__args__))  # type: ignore[attr-defined]
+    assert set(atoms(index)) == everything
+    assert variables(index) == {a for a in everything if isinstance(a, Var)}
+    assert set(indirects(index)) == {a for a in everything if isinstance(a, Indirect)}
+
+
+@given(all_indices)
+def test_an_atom_comes_after_those_inside_it(index: Index) -> None:
+    order = list(atoms(index))
+    for position, atom in enumerate(order):
+        assert all(inner in order[:position] for part in atom.parts for inner in atoms(part))
+
+
+@given(exprs)
+def test_every_index_of_an_expression_is_visited_guards_included(expr: Expr) -> None:
+    assert set(indices(expr)) == set(outermost(expr))
+    assert expr_variables(expr) == set(found(expr, Var))
+    assert set(expr_indirects(expr)) == set(found(expr, Indirect))
+
+
+@given(exprs)
+def test_every_node_and_every_tensor_is_visited(expr: Expr) -> None:
+    nodes = set(found(expr, *Expr.__args__))  # type: ignore[attr-defined]
+    assert set(walk(expr)) == set(distinct(expr)) == nodes
+    assert set(reads(expr)) == {n for n in nodes if isinstance(n, Read)}
+    assert set(tensors_read(expr)) == {n.tensor for n in found(expr, Read, Indirect) if isinstance(n, (Read, Indirect))}
+
+
+@given(all_indices)
+def test_to_change_no_atom_is_the_identity(index: Index) -> None:
+    assert map_atoms(index, lambda atom, parts: None) == index
+    assert map_atoms(index, lambda atom, parts: atom.with_parts(atom.parts)) == index
+
+
+@given(exprs)
+def test_to_change_no_index_is_the_identity(expr: Expr) -> None:
+    assert map_indices(expr, lambda index: index) == expr
+    assert rebuild(expr, lambda leaf: leaf) == expr
+    assert rename_expr(expr, {}) == expr
+
+
+@given(exprs)
+def test_what_is_one_object_stays_one(expr: Expr) -> None:
+    twice = map_indices(Call("add", (expr, expr)), lambda index: index + 1)
+    assert isinstance(twice, Call)
+    assert twice.args[0] is twice.args[1]
+
+
+@given(exprs)
+def test_mapping_reaches_every_index(expr: Expr) -> None:
+    moved = map_indices(expr, lambda index: Index(7))
+    assert set(indices(moved)) <= {Index(7)}
+    assert len(list(outermost(moved))) == len(list(outermost(expr)))
+
+
+@given(exprs, substitutions)
+def test_substitution_leaves_none_of_the_variables(expr: Expr, values: dict[Var, Index]) -> None:
+    fresh = {v: substitute(i, {w: as_index(Var(w.name + "'", w.extent)) for w in VARIABLES}) for v, i in values.items()}
+    assert not expr_variables(substitute_expr(expr, fresh)) & fresh.keys()
+
+
+@given(plain_indices, substitutions)
+def test_substitution_by_atoms_is_substitution(index: Index, values: dict[Var, Index]) -> None:
+    replaced = map_atoms(index, lambda atom, parts: as_index(values.get(atom, atom)) if isinstance(atom, Var) else None)
+    for point in assignments(index, *values.values())[:200]:
+        assert evaluate(replaced, point) == evaluate(substitute(index, values), point)
+
+
+@given(exprs)
+def test_renaming_reaches_every_tensor_and_is_undone_by_its_inverse(expr: Expr) -> None:
+    names = {tensor: f"new {n}" for n, tensor in enumerate(tensors_read(expr))}
+    renamed = rename_expr(expr, names)
+    assert set(tensors_read(renamed)) == set(names.values())
+    assert rename_expr(renamed, {new: old for old, new in names.items()}) == expr
+
+
+def test_guards_are_renamed_and_read_like_anything_else() -> None:
+    where = Index(0, ((Indirect("ids", (as_index(Var("i", 4)),), 9), 1),))
+    read = Read("x", (as_index(Var("i", 4)),), (Guard(where, 0, 3),))
+    assert tensors_read(read) == ("x", "ids")
+    assert tensors_read(InRange((Guard(where, 0, 3),))) == tensors_read(IndexValue(where)) == ("ids",)
+    assert tensors_read(rename_expr(read, {"ids": "t0", "x": "t1"})) == ("t1", "t0")
+    assert rename_index(where, {"ids": "t0"}).text == "t0[i]"
