@@ -19,8 +19,8 @@ from attrs import frozen
 
 from ..ir import BackendError
 
-#: The kinds of entries: cubins, and what PoCL keeps for itself.
-KINDS = ("cubin", "pocl")
+#: The kinds of entries: cubins, what PoCL keeps for itself, and sources that a compiler refused.
+KINDS = ("cubin", "pocl", "refused")
 _DIGEST = 64
 
 

@@ -91,7 +91,7 @@ class Device(ABC):
 
     @abstractmethod
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
-        """Compile and load kernels (or load `binaries` where given); all errors name the kernel and show its numbered
+        """Compile and load kernels (or load `binaries` where given); all errors name the kernel, and the file of its
         source.
         """
 
@@ -124,8 +124,3 @@ def time_kernel(
     """Build one kernel and time it on the given arguments."""
     (loaded,) = device.build([kernel])
     return device.time(device.bind(loaded, kernel, pointers), repeats=repeats, cold=cold)
-
-
-def numbered(source: str) -> str:
-    """Return source text with line numbers, as build errors show it."""
-    return "\n".join(f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1))

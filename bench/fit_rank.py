@@ -27,7 +27,7 @@ from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
 from cuts.passes.model.banks import conflict_factor
 from cuts.passes.model.bound import bound
-from cuts.passes.model.features import Features
+from cuts.passes.model.counts import NUMBERS, Features
 from cuts.passes.model.rank import rank
 from cuts.passes.model.rank_constants import FITTED, Costs
 from cuts.passes.schedule.legal_points import check_schedule, features_of, geometry_of
@@ -63,7 +63,7 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], Points]:
     """Return the names of the operations and their points; kernels that spilled are left out, and operations with few
     points.
     """
-    fields = [f.name for f in attrs.fields(Features) if f.name != "segments"]
+    fields = list(NUMBERS)
     names: list[str] = []
     rows: list[list[float]] = []
     for name, text, points in (each for path in paths for each in measured(path)):

@@ -18,10 +18,11 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
+from cuts.passes.fusion import build_programs, centre_means
 from cuts.passes.fusion.normalise import Illegal, normalise
-from cuts.passes.fusion.programs import build_programs
 from cuts.passes.model.bound import warmed
-from cuts.passes.pipeline import Emit, compile_graph
+from cuts.passes.pipeline import compile_graph
+from cuts.passes.stages import Emit
 from cuts.passes.workload import Selector
 from cuts.runtime.plan import extent_bytes
 
@@ -204,7 +205,7 @@ def together(launches: Sequence[Launch]) -> Launch:
 
 def group_of(case: Case) -> FusedGroup | None:
     """Return a case of one operation as a group, in the layout that its user gave; nothing where it is no single group."""
-    programs = build_programs(case.graph(registry := Registry.builtin()), registry)
+    programs = centre_means(build_programs(case.graph(registry := Registry.builtin()), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
     return None if isinstance(group, Illegal) else group
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..backends import Array, Timing, find_target
+from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
 from ..ir import CompileOptions, Graph, Target, UsageError
 from ..runtime import Comparison, has_onnxruntime, html_page, html_section
@@ -142,8 +143,8 @@ def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
     if dump is None:
         return
     for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
-        suffix = "cu" if kernel.dialect == "cuda" else "cl"
-        write_text(Path(dump) / "kernels" / f"{number:04}-{kernel.name}.{suffix}", kernel.source)
+        name = f"{number:04}-{kernel.name}{DIALECTS[kernel.dialect].suffix}"
+        write_text(Path(dump) / "kernels" / name, kernel.source)
 
 
 def _compile_checks(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..backends import Array, find_target
 from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
-from ..ir import CompileOptions, Graph, Target, VocabularyError
+from ..ir import CompileOptions, Graph, Target, VocabularyError, emptied_nodes, quote
+from . import console
 from .common import AnyPlan, note_uncompiled, read_inputs
 
 #: What the names of models end in.
@@ -18,11 +19,21 @@ SUFFIXES = (".onnx", ".json", ".pt2")
 def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
     """Return the model's graph; None where it has to be compiled in parts, around operations outside the vocabulary."""
     try:
-        return load_model(arguments.model, spec, dict(arguments.shape))
+        graph = load_model(arguments.model, spec, dict(arguments.shape))
     except VocabularyError:
         if arguments.strict or not arguments.model.lower().endswith(".onnx"):
             raise
         return None
+    _note_emptied(graph)
+    return graph
+
+
+def _note_emptied(graph: Graph) -> None:
+    """Warn of results without elements, such as that of a window larger than what it moves over."""
+    for node, value in emptied_nodes(graph):
+        read = ", ".join(f"{quote(v)} is {graph.types[v]}" for v in node.operands)
+        text = f"node {quote(node.name)} ({node.op}): its result {quote(value)} is {graph.types[value]}, which has no elements; {read}"
+        console.note(node.span.render(text, severity="warning") if node.span else f"cuts: warning: {text}")
 
 
 def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part: Compile) -> StagedPlan:

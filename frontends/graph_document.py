@@ -19,12 +19,11 @@ from cattrs.cols import homogenous_tuple_structure_factory
 from cattrs.gen import make_dict_structure_fn, mapping_structure_factory
 
 from ..ir import Attribute, DType, GraphError, Source, Span, raise_all
+from .json_places import place_of, steps_of
 
 FORMAT = "cuts.graph"
 VERSION = 1
 NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-#: Longest document that an error quotes from: the one line of a long one can be all of it.
-_SHOWN = 1 << 16
 _SCALARS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
@@ -90,32 +89,36 @@ def parse_document(text: str, name: str) -> Document:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
-        if len(text) > _SHOWN:
-            raise GraphError(f"{name}:{error.lineno}:{error.colno}: {message}") from None
         raise GraphError(message, Span(Source(name, text), error.pos, error.pos + 1)) from None
     except (RecursionError, ValueError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else error
         raise GraphError(f"{name}: not JSON that can be read: {why}") from None
-    return structure_document(value, name)
+    return structure_document(value, name, text)
 
 
-def structure_document(value: object, name: str) -> Document:
-    """Structure decoded JSON as a document, reporting every field that is wrong."""
+def structure_document(value: object, name: str, text: str | None = None) -> Document:
+    """Structure decoded JSON as a document, reporting every field that is wrong, with its place where the text is
+    given.
+    """
     if isinstance(value, Mapping):
         for key, expected in (("format", FORMAT), ("version", VERSION)):
             if key in value and value[key] != expected:
-                raise GraphError(f"{name}: at $.{key}: expected {json.dumps(expected)}, found {show(value[key])}")
+                raise _misfit(name, text, f"$.{key}", f"expected {json.dumps(expected)}, found {show(value[key])}")
     try:
         return _CONVERTER.structure(value, Document)
     except Exception as failure:  # cattrs raises groups of whatever the hooks raise
         lines = cattrs.transform_error(failure, format_exception=_explain)
         raise_all(
-            [
-                GraphError(f"{name}: at {path}: {message}")
-                for message, _, path in (line.partition("\0 @ ") for line in lines)
-            ]
+            [_misfit(name, text, path, message) for message, _, path in (line.partition("\0 @ ") for line in lines)]
         )
         raise
+
+
+def _misfit(name: str, text: str | None, path: str, message: str) -> GraphError:
+    """Return the error that a field of a document is wrong."""
+    if text is None:
+        return GraphError(f"{name}: at {path}: {message}")
+    return GraphError(f"at {path}: {message}", Span(Source(name, text), *place_of(text, steps_of(path))))
 
 
 def document_to_value(document: Document) -> dict[str, Any]:

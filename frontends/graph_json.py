@@ -22,15 +22,18 @@ from ..ir import (
     Array,
     CutsError,
     DType,
-    ErrorList,
     Graph,
     GraphError,
     Infer,
     Node,
+    Source,
+    Span,
     TensorType,
     find_cycle,
+    parts_of,
     quote,
     raise_all,
+    retold,
     type_problem,
     verify_graph,
 )
@@ -49,26 +52,32 @@ from .graph_document import (
     parse_document,
     structure_document,
 )
+from .json_places import places_below
 from .weights import WeightFile, open_weights, write_weights
 
 MAX_BYTES = 1 << 28
 #: Constants of up to so many elements stand in the JSON document itself when a graph is saved.
 INLINE = 64
+#: Longest text that nodes keep for messages about them.
+_LOCATED = 1 << 24
 
 
 def load_graph(path: str | os.PathLike[str], infer: Infer | None = None) -> Graph:
     """Read a graph.json file and its weights; `infer` derives types where the vocabulary is not the built-in one."""
     file = Path(path)
-    document = parse_document(read_text(file, MAX_BYTES), str(file))
-    return _build(document, file.parent, str(file), infer)
+    source = Source(str(file), read_text(file, MAX_BYTES))
+    return _build(parse_document(source.text, source.name), file.parent, source, infer)
 
 
 def graph_from_json(
     source: str | Mapping[str, object], folder: str | os.PathLike[str] | None = None, infer: Infer | None = None
 ) -> Graph:
     """Read a graph from JSON text or its decoded value; `folder` is where a weights file lies, if there is one."""
-    document = parse_document(source, "<json>") if isinstance(source, str) else structure_document(source, "<json>")
-    return _build(document, None if folder is None else Path(folder), "<json>", infer)
+    text = Source("<json>", source if isinstance(source, str) else "")
+    document = (
+        parse_document(text.text, text.name) if isinstance(source, str) else structure_document(source, text.name)
+    )
+    return _build(document, None if folder is None else Path(folder), text, infer)
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -127,12 +136,15 @@ def _elements(array: Array) -> list[object]:
     return [str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in values]
 
 
-def _build(document: Document, folder: Path | None, where: str, infer: Infer | None) -> Graph:
+def _build(document: Document, folder: Path | None, source: Source, infer: Infer | None) -> Graph:
     """Give a structured document its meaning: read constants, order nodes, derive types, verify."""
+    where = source.name
     raise_all([GraphError(f"{where}: {problem}") for problem in _type_problems(document)])
     constants = _read_constants(document, folder, where)
     types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in _declared(document)}
-    nodes = tuple(Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin) for o in document.nodes)
+    places = _node_spans(source, len(document.nodes))
+    pairs = zip(document.nodes, places, strict=True)
+    nodes = tuple(Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin, span=span) for o, span in pairs)
     nodes = sort_nodes(nodes, types)
     given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
     inputs = tuple(entry.name for entry in document.inputs)
@@ -142,12 +154,22 @@ def _build(document: Document, folder: Path | None, where: str, infer: Infer | N
         _verify_names(graph, document)
         return verify_graph(evolve(graph, types=infer_types(graph, derive)), derive)
     except CutsError as error:
-        raise_all([GraphError(f"{where}: {part.message}", hint=part.hint) for part in _parts(error)])
+        raise_all(
+            [retold(part, GraphError, "" if _is_placed(part, source) else f"{where}: ") for part in parts_of(error)]
+        )
         raise
 
 
-def _parts(error: CutsError) -> tuple[CutsError, ...]:
-    return error.errors if isinstance(error, ErrorList) else (error,)
+def _is_placed(error: CutsError, source: Source) -> bool:
+    """Whether an error shows where in the document it is."""
+    return any(span is not None and span.source is source for span in (error.span, error.used))
+
+
+def _node_spans(source: Source, count: int) -> Sequence[Span | None]:
+    """Return where each node names its operation; nothing where there is no text, or so much that none is to be kept."""
+    if not source.text or len(source.text) > _LOCATED:
+        return (None,) * count
+    return [Span(source, *place) for place in places_below(source.text, ("nodes",), "op")]
 
 
 def _verify_names(graph: Graph, document: Document) -> None:

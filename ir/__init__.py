@@ -37,14 +37,17 @@ from .errors import (
     PassError,
     PlanError,
     SpecError,
+    UnknownOp,
     UsageError,
     VerifyError,
     VocabularyError,
+    parts_of,
     raise_all,
+    retold,
 )
 from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
 from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
-from .functions import COMBINE_FUNCTION, COMBINERS, FUNCTIONS
+from .functions import COMBINERS, FUNCTIONS, Combiner
 from .graph import Array, Attribute, Graph, Node, fresh_name, live_graph, needed_nodes
 from .graph_text import parse_graph, print_graph
 from .index import (
@@ -76,9 +79,9 @@ from .source import Source, Span
 from .statement import Program, Statement
 from .target import Target
 from .text import parse_ir, print_ir
-from .types import DType, TensorType, dtype_of_numpy, row_major
+from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .vector import vector_address, vector_guards
-from .verify_graph import MAX_ELEMENTS, Infer, find_cycle, quote, type_problem, verify_graph, violations
+from .verify_graph import MAX_ELEMENTS, Infer, emptied_nodes, find_cycle, quote, type_problem, verify_graph, violations
 from .verify_kernel import kernel_violations
 from .verify_program import verify_program
 from .verify_segment import verify_group
@@ -105,7 +108,6 @@ from .walk import (
 
 __all__ = [
     "COMBINERS",
-    "COMBINE_FUNCTION",
     "FUNCTIONS",
     "MAX_ELEMENTS",
     "ZERO",
@@ -119,6 +121,7 @@ __all__ = [
     "Call",
     "Cast",
     "Clamp",
+    "Combiner",
     "Commit",
     "CompileOptions",
     "CompiledGraph",
@@ -187,6 +190,7 @@ __all__ = [
     "TensorType",
     "Test",
     "TileDim",
+    "UnknownOp",
     "UsageError",
     "Value",
     "Values",
@@ -196,6 +200,7 @@ __all__ = [
     "Wait",
     "WideStore",
     "Window",
+    "as_float",
     "as_held",
     "as_index",
     "atom_index",
@@ -207,6 +212,7 @@ __all__ = [
     "distinct",
     "dtype_of",
     "dtype_of_numpy",
+    "emptied_nodes",
     "epsilon",
     "evaluate",
     "expr_indirects",
@@ -235,6 +241,7 @@ __all__ = [
     "own_variables",
     "parse_graph",
     "parse_ir",
+    "parts_of",
     "phases",
     "post_order",
     "print_graph",
@@ -247,6 +254,7 @@ __all__ = [
     "relative_error",
     "rename_expr",
     "rename_index",
+    "retold",
     "row_major",
     "substitute",
     "substitute_expr",

@@ -5,27 +5,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from .source import Span
 
+E = TypeVar("E", bound="CutsError")
+
 
 class CutsError(Exception):
-    """Base of every error that `cuts` raises on purpose."""
+    """Base of every error that `cuts` raises on purpose.
+
+    `span` is the text at fault; `used` is where another text makes use of it, as a node of a graph does of a
+    declaration.
+    """
 
     exit_code = 3
 
-    def __init__(self, message: str, span: Span | None = None, hint: str = "") -> None:
-        super().__init__(message, span, hint)
+    def __init__(self, message: str, span: Span | None = None, hint: str = "", used: Span | None = None) -> None:
+        super().__init__(message, span, hint, used)
         self.message = message
         self.span = span
         self.hint = hint
+        self.used = used
 
     def __str__(self) -> str:
-        if self.span is not None:
-            return self.span.render(self.message, self.hint)
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        if self.span is None:
+            return f"{self.message}; {self.hint}" if self.hint else self.message
+        text = self.span.render(self.message, self.hint)
+        return text if self.used is None else f"{text}\n{self.used.render('it is used here', severity='note')}"
 
 
 class UsageError(CutsError):
@@ -44,6 +52,12 @@ class SpecError(CutsError):
 
 class GraphError(CutsError):
     """A graph is invalid, unsupported, or does not fit the declarations of its operations."""
+
+
+class UnknownOp(GraphError, KeyError):
+    """The vocabulary has no operation of this name, whatever its operands are."""
+
+    __str__ = GraphError.__str__
 
 
 class VerifyError(CutsError):
@@ -91,6 +105,21 @@ class VocabularyError(ErrorList, GraphError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VocabularyError, (self.errors, self.nodes)
+
+
+def parts_of(error: CutsError) -> tuple[CutsError, ...]:
+    """Return the single errors that an error consists of."""
+    return error.errors if isinstance(error, ErrorList) else (error,)
+
+
+def retold(error: CutsError, kind: Callable[..., E], prefix: str = "", used: Span | None = None) -> E:
+    """Return an error as one of another kind, with words before its message; its places and its hint stay.
+
+    `used` is a place from which the error was reached: the second one, or the only one of an error without any.
+    """
+    if error.span is None:
+        return kind(f"{prefix}{error.message}", used, error.hint)
+    return kind(f"{prefix}{error.message}", error.span, error.hint, error.used or used)
 
 
 def raise_all(errors: Sequence[CutsError]) -> None:

@@ -149,8 +149,12 @@ class Evaluation:
             rest = [self.where(first if expr.fn == "and" else ~first, expr.args[1])]
         else:
             rest = [self.value(a) for a in expr.args[1:]]
+        return self.apply(expr.fn, first, *rest)
+
+    def apply(self, fn: str, *args: Values) -> Values:
+        """Return a scalar function of values."""
         with np.errstate(all="ignore"):
-            return np.asarray(FUNCTIONS[expr.fn].numpy(first, *rest))
+            return np.asarray(FUNCTIONS[fn].numpy(*args))
 
     def _cast(self, value: Values, dtype: DType) -> Values:
         if dtype is DType.BOOL:

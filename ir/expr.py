@@ -76,7 +76,7 @@ class Const(_Node):
 
 @frozen(cache_hash=True)
 class Read(_Node):
-    """An element of a tensor, or `fill` where a guard fails."""
+    """An element of a tensor, or `fill` (by `types.as_float`) where a guard fails."""
 
     tensor: str
     indices: tuple[Index, ...]

@@ -17,7 +17,7 @@ from .functions import FUNCTIONS
 from .index import Index, Var
 from .index_text import Names, parse_guard, parse_index, print_guard, print_index
 from .tokens import Tokens, number_text
-from .types import DType
+from .types import DType, as_float
 
 T = TypeVar("T")
 
@@ -207,10 +207,10 @@ def _parse_read(tokens: Tokens, declared: Mapping[str, Var]) -> Read:
         if not tokens.accept(","):
             break
     guards: tuple[Guard, ...] = ()
-    fill = 0.0
+    fill: float = 0.0
     if tokens.accept("if"):
         guards = parse_guards(tokens, declared, "else")
         tokens.expect("else")
-        fill = float(tokens.number())
+        fill = as_float(tokens.number())
     tokens.expect("]")
     return Read(tensor, tuple(indices), guards, fill)

@@ -121,10 +121,12 @@ _DEFAULTS: dict[type, Mapping[str, Any]] = {}
 
 
 def field_types(cls: type) -> Mapping[str, Any]:
-    """Return the declared type of every field of an attrs class."""
+    """Return the declared type of every field of an attrs class that equality compares: where something stands is no
+    part of it.
+    """
     if cls not in _TYPES:
         hints = get_type_hints(cls)
-        _TYPES[cls] = {a.name: hints[a.name] for a in attrs.fields(cls) if a.init}
+        _TYPES[cls] = {a.name: hints[a.name] for a in attrs.fields(cls) if a.init and a.eq}
     return _TYPES[cls]
 
 
@@ -132,7 +134,7 @@ def field_defaults(cls: type) -> Mapping[str, Any]:
     """Return the default of every field that has one."""
     if cls not in _DEFAULTS:
         given: dict[str, Any] = {
-            a.name: a.default for a in attrs.fields(cls) if a.init and a.default is not attrs.NOTHING
+            a.name: a.default for a in attrs.fields(cls) if a.init and a.eq and a.default is not attrs.NOTHING
         }
         _DEFAULTS[cls] = {name: d.factory() if hasattr(d, "factory") else d for name, d in given.items()}
     return _DEFAULTS[cls]

@@ -1,4 +1,4 @@
-"""The fixed table of scalar functions: meaning (NumPy), C text for both printers, and cost.
+"""The fixed tables of scalar functions (meaning in NumPy, C text for both printers, cost) and of reductions.
 
 `flops` follows the usual convention of one operation per arithmetic result; `issue` is the rough number of issue slots
 on a GPU (special-function and multi-instruction sequences cost more), used by the `bound` model.
@@ -6,11 +6,14 @@ on a GPU (special-function and multi-instruction sequences cost more), used by t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from attrs import frozen
+
+from .types import DType
 
 
 @frozen
@@ -18,8 +21,10 @@ class Function:
     """A scalar function.
 
     `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers
-    where it differs. `result` says whether the value has the operands' type or is a bool, `exceeds` whether C, which
-    computes with at least the bits of an int, can give narrower operands a value that their type has not.
+    where it differs. `{t}` stands for the name of the type computed in: what C leaves open (a NaN, an overflow, a
+    division by zero) has a helper for each type in `backends/arithmetic.py`. `result` says whether the value has the
+    operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they
+    are computed unsigned then, so that they wrap.
     """
 
     name: str
@@ -31,7 +36,7 @@ class Function:
     result: Literal["same", "bool"] = "same"
     c_int: str = ""
     commutative: bool = False
-    exceeds: bool = False
+    wraps: bool = False
 
 
 def _erf(x: Any) -> Any:
@@ -42,21 +47,32 @@ def _erf(x: Any) -> Any:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Float division, or integer division that truncates towards zero, as ONNX and C do."""
-    if np.result_type(a, b).kind in "iu":
-        wide = np.where(np.asarray(b) == 0, 1, b)
-        return (np.sign(a) * np.sign(wide) * (np.abs(a) // np.abs(wide))).astype(np.result_type(a, b))
-    return np.divide(a, b)
+    """Float division, or integer division towards zero, as ONNX and C do; by zero that is 0, as in NumPy."""
+    if np.result_type(a, b).kind not in "iu":
+        return np.divide(a, b)
+    floor, rest = np.floor_divide(a, b), np.remainder(a, b)
+    return floor + ((rest != 0) & ((np.asarray(a) < 0) != (np.asarray(b) < 0))).astype(floor.dtype)
 
 
-def _truncated_remainder(a: Any, b: Any) -> Any:
-    return np.fmod(a, b)
+def _power(a: Any, b: Any) -> Any:
+    """Float power, or the exact one of integers, wrapped; a negative exponent gives the reciprocal, rounded towards
+    zero (0 of 0).
+    """
+    if np.result_type(a, b).kind not in "iu":
+        return np.power(a, b)
+    base, exponent = np.broadcast_arrays(a, b)
+    if base.dtype.kind == "u":
+        return np.power(base, exponent)
+    reciprocal = np.where(np.abs(base) == 1, np.where(exponent % 2 == 0, 1, base), 0)
+    return np.where(exponent < 0, reciprocal, np.power(base, np.maximum(exponent, 0))).astype(base.dtype)
 
 
 _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     # name: (NumPy, C with the f suffix handled by the printer's type table, issue slots)
     "exp": (np.exp, "exp({0})", 4),
+    "expm1": (np.expm1, "expm1({0})", 12),
     "log": (np.log, "log({0})", 6),
+    "log1p": (np.log1p, "log1p({0})", 12),
     "sqrt": (np.sqrt, "sqrt({0})", 8),
     "rsqrt": (lambda x: 1.0 / np.sqrt(x), "rsqrt({0})", 4),
     "sin": (np.sin, "sin({0})", 20),
@@ -79,24 +95,24 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
 }
 
 _TABLE = [
-    Function("add", 2, np.add, "({0} + {1})", commutative=True, exceeds=True),
-    Function("sub", 2, np.subtract, "({0} - {1})", exceeds=True),
-    Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, exceeds=True),
-    Function("div", 2, _divide, "({0} / {1})", issue=8, exceeds=True),
+    Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),
+    Function("sub", 2, np.subtract, "({0} - {1})", wraps=True),
+    Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, wraps=True),
+    Function("div", 2, _divide, "({0} / {1})", issue=8, c_int="cuts_div_{t}({0}, {1})"),
     Function(
         "floormod",
         2,
         np.mod,
         "(fmod({0}, {1}) + (fmod({0}, {1}) != 0 && (fmod({0}, {1}) < 0) != ({1} < 0) ? {1} : 0))",
         issue=20,
-        c_int="(({0} % {1} + {1}) % {1})",
+        c_int="cuts_mod_{t}({0}, {1})",
     ),
-    Function("fmod", 2, _truncated_remainder, "fmod({0}, {1})", issue=20, c_int="({0} % {1})"),
-    Function("pow", 2, np.power, "pow({0}, {1})", issue=40, c_int="(long)pow((double){0}, (double){1})", exceeds=True),
-    Function("min", 2, np.minimum, "fmin({0}, {1})", c_int="({0} < {1} ? {0} : {1})", commutative=True),
-    Function("max", 2, np.maximum, "fmax({0}, {1})", c_int="({0} > {1} ? {0} : {1})", commutative=True),
-    Function("neg", 1, np.negative, "(-{0})", exceeds=True),
-    Function("abs", 1, np.abs, "fabs({0})", c_int="({0} < 0 ? -{0} : {0})", exceeds=True),
+    Function("fmod", 2, np.fmod, "fmod({0}, {1})", issue=20, c_int="cuts_rem_{t}({0}, {1})"),
+    Function("pow", 2, _power, "pow({0}, {1})", issue=40, c_int="cuts_pow_{t}({0}, {1})"),
+    Function("min", 2, np.minimum, "cuts_min_{t}({0}, {1})", commutative=True),
+    Function("max", 2, np.maximum, "cuts_max_{t}({0}, {1})", commutative=True),
+    Function("neg", 1, np.negative, "(-{0})", wraps=True),
+    Function("abs", 1, np.abs, "fabs({0})", c_int="cuts_abs_{t}({0})"),
     Function(
         "sign", 1, np.sign, "({0} > 0 ? 1.0f : ({0} < 0 ? -1.0f : {0}))", issue=3, c_int="(({0} > 0) - ({0} < 0))"
     ),
@@ -110,28 +126,57 @@ _TABLE = [
     Function("or", 2, np.logical_or, "({0} || {1})", result="bool", commutative=True),
     Function("xor", 2, np.logical_xor, "({0} != {1})", result="bool", commutative=True),
     Function("not", 1, np.logical_not, "(!{0})", result="bool"),
-    Function("isnan", 1, np.isnan, "({0} != {0})", result="bool"),
-    Function("isinf", 1, np.isinf, "(fabs({0}) == cuts_inf())", result="bool"),
+    Function("isnan", 1, np.isnan, "({0} != {0})", result="bool", c_int="0"),
+    Function("isinf", 1, np.isinf, "(fabs({0}) == cuts_inf())", result="bool", c_int="0"),
     Function("bitand", 2, np.bitwise_and, "({0} & {1})", commutative=True),
     Function("bitor", 2, np.bitwise_or, "({0} | {1})", commutative=True),
     Function("bitxor", 2, np.bitwise_xor, "({0} ^ {1})", commutative=True),
-    Function("bitnot", 1, np.bitwise_not, "(~{0})", exceeds=True),
-    Function("shl", 2, np.left_shift, "({0} << {1})", exceeds=True),
-    Function("shr", 2, np.right_shift, "({0} >> {1})"),
+    Function("bitnot", 1, np.bitwise_not, "(~{0})", wraps=True),
+    Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
+    Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
     *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
 ]
 
 FUNCTIONS: dict[str, Function] = {function.name: function for function in _TABLE}
 
-#: Identity element of each reduction, as a float.
-COMBINERS: dict[str, float] = {
-    "sum": 0.0,
-    "prod": 1.0,
-    "max": -np.inf,
-    "min": np.inf,
-    "argmax": -np.inf,
-    "argmin": np.inf,
-}
-#: Binary function that each reduction repeats.
-COMBINE_FUNCTION: dict[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+@frozen
+class Combiner:
+    """A reduction: `fn` names the function of two values that it repeats, in any order, over values of one type.
+
+    `start` is the value that changes nothing, as a real number; an infinity stands for the least or greatest value of a
+    type. `position` says that what is wanted is not the value, but where the first that is equal to it stands.
+    """
+
+    name: str
+    fn: str
+    start: float
+    position: bool = False
+
+    @property
+    def function(self) -> Function:
+        """The function it repeats."""
+        return FUNCTIONS[self.fn]
+
+    def identity(self, dtype: DType) -> float | int | bool:
+        """Return the value that changes nothing when it is combined with one of an element type: what a reduction over
+        nothing is.
+        """
+        if math.isinf(self.start):
+            return dtype.element.lowest if self.start < 0 else dtype.element.highest
+        return self.start if dtype.is_float else bool(self.start) if dtype is DType.BOOL else int(self.start)
+
+
+_REDUCTIONS = (
+    Combiner("sum", "add", 0.0),
+    Combiner("prod", "mul", 1.0),
+    Combiner("max", "max", -math.inf),
+    Combiner("min", "min", math.inf),
+    Combiner("argmax", "max", -math.inf, position=True),
+    Combiner("argmin", "min", math.inf, position=True),
+)
+
+COMBINERS: dict[str, Combiner] = {combiner.name: combiner for combiner in _REDUCTIONS}
+#: Reductions that yield a value, not its position: what groups and kernels are made of.
+VALUE_COMBINERS = frozenset(combiner.name for combiner in _REDUCTIONS if not combiner.position)

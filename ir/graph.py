@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, field, frozen
 
+from .source import Span
 from .types import TensorType
 
 Attribute: TypeAlias = Union[int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...]]
@@ -23,7 +24,8 @@ Array: TypeAlias = npt.NDArray[np.generic]
 class Node:
     """One operation: `outputs = op(inputs, attributes)`.
 
-    An absent optional operand is None. `origin` is the name the user knows the node by (an ONNX node's name, say).
+    An absent optional operand is None. `origin` is the name the user knows the node by (an ONNX node's name, say),
+    `span` where its operation is named in the text it was read from, for messages.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute] = field(factory=dict)
     origin: str = ""
+    span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -243,7 +243,9 @@ class _Parser:
         while self.accept(","):
             outputs.append(self.typed_value())
         self.expect("=")
+        start = self.at
         op = self.name()
+        span = self.span(start)
         self.expect("(")
         inputs: list[str | None] = []
         while not self.accept(")"):
@@ -260,7 +262,8 @@ class _Parser:
                 attributes[key] = self.attribute()
         self.expect("@")
         name = self.name()
-        return Node(name, op, tuple(inputs), tuple(outputs), attributes, self.string() if self.accept("from") else "")
+        origin = self.string() if self.accept("from") else ""
+        return Node(name, op, tuple(inputs), tuple(outputs), attributes, origin, span=span)
 
     def graph(self) -> Graph:
         self.expect("graph")

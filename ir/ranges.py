@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 
+import numpy as np
 from attrs import frozen
 
+from .evaluate import Values, index_value
 from .expr import Expr, Guard, Read
-from .index import Index, IndexLike, Var
+from .index import Index, IndexLike, Indirect, Var, is_affine
 from .walk import distinct, indirects, substitute
+
+#: Points at which is tried what the algebra cannot tell.
+TRIED = 1 << 14
 
 
 def ranges(guards: Iterable[Guard]) -> dict[Var, tuple[int, int]] | None:
-    """Return least and greatest value of each variable that a guard limits all by itself; None where no value is left."""
+    """Return least and greatest value of each variable that a guard limits by itself; None where no value is left."""
     found: dict[Var, tuple[int, int]] = {}
     for guard in guards:
         if guard.index.is_const and not guard.always:
@@ -39,7 +45,11 @@ def confined(index: Index, limits: Mapping[Var, tuple[int, int]]) -> Index:
 
 
 def proven(index: Index, extent: int, guards: Iterable[Guard]) -> bool:
-    """Whether an index lies within an axis wherever all guards hold."""
+    """Whether an index lies within an axis wherever all guards hold.
+
+    What the algebra cannot tell is tried, at every point where these are few enough, else at many: a place that is told
+    to lie outside does.
+    """
     if Guard(index, 0, extent).always:
         return True
     guards = tuple(guards)
@@ -47,7 +57,56 @@ def proven(index: Index, extent: int, guards: Iterable[Guard]) -> bool:
     if limits is None:
         return True
     low, high = bounds(index, guards, limits)
-    return low >= 0 and high < extent
+    return (low >= 0 and high < extent) or not _escapes(index, extent, guards)
+
+
+def _escapes(index: Index, extent: int, guards: tuple[Guard, ...]) -> bool:
+    """Whether an index leaves its axis at one of the points that are tried."""
+    at = points(dict.fromkeys(leaf for i in (index, *(g.index for g in guards)) for leaf in _leaves_of(i)))
+    place = index_value(index, at.__getitem__)
+    wrong = np.asarray((place < 0) | (place >= extent))
+    for guard in guards:
+        value = index_value(guard.index, at.__getitem__)
+        wrong = wrong & (value >= guard.low) & (value < guard.high)
+    return bool(wrong.any())
+
+
+def _leaves_of(index: Index) -> Iterator[Var | Indirect]:
+    """Yield what an index is computed from: variables, and elements of tensors, which may be any index."""
+    for atom, _ in index.terms:
+        if isinstance(atom, (Var, Indirect)):
+            yield atom
+        else:
+            yield from (leaf for part in atom.parts for leaf in _leaves_of(part))
+
+
+def points(leaves: Iterable[Var | Indirect]) -> dict[Var | Indirect, Values]:
+    """Return values of some leaves at all points of their box, or at some of them, the same each time."""
+    leaves = tuple(leaves)
+    extents = [max(1, leaf.extent) for leaf in leaves]
+    count = prod(extents)
+    flat = np.arange(count) if count <= TRIED else np.unique(np.random.default_rng(0).integers(0, count, TRIED))
+    return dict(zip(leaves, np.unravel_index(flat, extents), strict=True)) if leaves else {}
+
+
+def injective(place: Index, axes: Sequence[Var]) -> bool:
+    """Whether a flat place differs wherever one of the axes does: each has a place of its own, as digits of a number.
+
+    What the algebra cannot tell is tried, as in `proven`.
+    """
+    axes = [a for a in axes if a.extent > 1]
+    room = 1
+    for factor, extent in sorted((abs(place.coefficient(a)), a.extent) for a in axes):
+        if factor < room:
+            break
+        room += factor * (extent - 1)
+    else:
+        if is_affine(place):
+            return True
+    if not axes:
+        return True
+    found = np.asarray(index_value(place, points(axes).__getitem__))
+    return found.size > 0 and np.unique(found).size == len(next(iter(points(axes).values())))
 
 
 def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int, int]]) -> tuple[int, int]:

@@ -22,9 +22,8 @@ Array = npt.NDArray[Any]
 
 
 def epsilon(dtype: DType) -> float:
-    """Return the distance from 1 to the next number of a float type."""
-    held: Any = dtype.numpy
-    return float(np.finfo(held).eps)
+    """Return the distance from 1 to the next number of an element type, 0 where nothing is rounded."""
+    return dtype.element.epsilon
 
 
 def tolerance(dtype: DType, terms: int, operations: int = 1, narrowest: DType | None = None) -> float:
@@ -37,8 +36,7 @@ def tolerance(dtype: DType, terms: int, operations: int = 1, narrowest: DType | 
     if not dtype.is_float:
         return 0.0
     stored = max(epsilon(dtype), epsilon(narrowest or dtype))
-    accumulated = min(epsilon(dtype), epsilon(DType.F32))
-    return _MARGIN * (accumulated * math.sqrt(max(terms, 1)) + stored * math.sqrt(max(operations, 1)))
+    return _MARGIN * (epsilon(dtype.accumulator) * math.sqrt(max(terms, 1)) + stored * math.sqrt(max(operations, 1)))
 
 
 def magnitude(values: Array) -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+#: Most characters of a line that a message shows.
+_LONGEST = 160
+
 
 @frozen
 class Source:
@@ -40,8 +43,18 @@ class Span:
     def render(self, message: str, hint: str = "", severity: str = "error") -> str:
         """Return the message with its position, the source line and a caret under the span."""
         line, column = self.source.line_column(self.start)
-        text = self.source.line(line)
+        text, column = _cut(self.source.line(line), column)
         width = max(1, min(self.end - self.start, len(text) - column + 1))
         margin = f"{line:4} | "
         caret = " " * (len(margin) - 2) + "| " + " " * (column - 1) + "^" * width
         return f"{self.position}: {severity}: {message}\n{margin}{text}\n{caret}{' ' + hint if hint else ''}"
+
+
+def _cut(text: str, column: int) -> tuple[str, int]:
+    """Return the part of a long line around a column, and the column in it: a document may be one line."""
+    if len(text) <= _LONGEST:
+        return text, column
+    start = max(0, min(column - 1 - _LONGEST // 4, len(text) - _LONGEST))
+    part = text[start : start + _LONGEST]
+    left, right = "... " if start else "", " ..." if start + _LONGEST < len(text) else ""
+    return f"{left}{part}{right}", column - start + len(left)

@@ -17,6 +17,7 @@ from attrs import field, frozen
 
 from .expr import Expr, Read
 from .index import Index, Var, as_index
+from .source import Span
 from .types import TensorType
 from .walk import reads, tensors_read
 
@@ -31,7 +32,7 @@ class Statement:
 
     `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
     the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
-    as an integer.
+    as an integer. `span` is the text that says it, for messages.
     """
 
     target: str
@@ -40,6 +41,7 @@ class Statement:
     body: Expr
     reduce: tuple[Var, ...] = ()
     combine: str | None = None
+    span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @cached_property
     def reads(self) -> tuple[Read, ...]:

@@ -41,7 +41,12 @@ class Target:
     vector_bytes: int  #: widest load or store of one thread
     async_copy: bool  #: whether global-to-shared copies run behind the thread's back
     sector_bytes: int = 32
-    is_cpu: bool = False
+    lockstep: bool = (
+        True  #: lanes of a warp run side by side, and other warps hide latency; else a core runs thread after thread
+    )
+    banked: bool = True  #: shared memory has banks, so that lanes get into each other's way there
+    warm_caches: bool = False  #: data may be in the caches when a kernel starts
+    on_host: bool = False  #: kernels run on the processor that compiles them
     first_load: float = (
         0.0  #: what a kernel takes to load one line that no cache holds, and to store it, where that was measured
     )

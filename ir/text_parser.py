@@ -15,7 +15,7 @@ from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_typ
 from .index import Index, Var
 from .index_text import parse_guard, parse_index, parse_variable
 from .tokens import Token, Tokens
-from .types import DType, TensorType
+from .types import DType, TensorType, as_float
 
 
 @define
@@ -129,7 +129,7 @@ class Parser:
             DType: lambda: parse_dtype(self.tokens),
             TensorType: self._tensor_type,
             int: self.tokens.integer,
-            float: lambda: float(self.tokens.number()),
+            float: lambda: as_float(self.tokens.number()),
             str: self.tokens.name,
         }
         return readers[members(kind)[0]]()

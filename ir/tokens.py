@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 
 from .errors import ParseError
 from .source import Source, Span
+from .types import as_float
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)
@@ -132,6 +133,6 @@ class Tokens:
 
 
 def number_text(value: float) -> str:
-    """Return a float as briefly as it reads back: `0`, `-1.5`, `1e-05`, `inf`."""
-    text = repr(float(value))
+    """Return a number as briefly as it reads back: `0`, `-1.5`, `1e-05`, `inf`."""
+    text = repr(as_float(value))
     return text[:-2] if text.endswith(".0") else text

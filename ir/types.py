@@ -1,12 +1,85 @@
-"""Element types and tensor types."""
+"""Element types, in a table with a row for each that says all a number of it means, and tensor types.
+
+Half types are stored narrow and computed in f32. A new type is a row here, its name in `DType`, and its spelling
+in each dialect.
+
+**NaN propagates.** Every type that has a NaN follows one rule: a function of a NaN is NaN, `max`, `min` and reductions
+by them included; the position of the greatest or the least element is that of the first NaN. The exceptions are those
+that ask: comparisons with NaN are false (`!=` is true), `isnan` is true, and a conversion to bool is true. Nothing says
+which zero `max(-0.0, 0.0)` is.
+"""
 
 from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import Literal
 
 import numpy as np
 from attrs import frozen
+
+
+@frozen
+class Element:
+    """What numbers of a type are.
+
+    `numpy` names NumPy's type of the same width, `size` counts bytes in memory. `arithmetic` is the type that a kernel
+    holds values in and computes with, `accumulator` the one in which it adds up and compares many, and `wide` the one
+    in which a sum of them that is divided again (a mean) is exact, or as exact as the type itself. `digits` counts the
+    bits of a significand, the leading one included, or of an integer's magnitude.
+    """
+
+    name: str
+    kind: Literal["float", "signed", "unsigned", "condition"]
+    numpy: str
+    size: int
+    digits: int
+    arithmetic: str
+    accumulator: str
+    wide: str
+
+    @property
+    def lowest(self) -> float | int | bool:
+        """The least value: an infinity where the type has one."""
+        if self.kind == "float":
+            return -math.inf
+        return -(1 << self.digits) if self.kind == "signed" else 0 if self.kind == "unsigned" else False
+
+    @property
+    def highest(self) -> float | int | bool:
+        """The greatest value: an infinity where the type has one."""
+        if self.kind == "float":
+            return math.inf
+        return (1 << self.digits) - 1 if self.kind != "condition" else True
+
+    @property
+    def epsilon(self) -> float:
+        """The distance from 1 to the next number; 0 where nothing is rounded."""
+        return 2.0 ** (1 - self.digits) if self.kind == "float" else 0.0
+
+    @property
+    def nan(self) -> bool:
+        """Whether the type has a NaN, which then propagates."""
+        return self.kind == "float"
+
+
+#: Name, kind, NumPy's name, bytes, digits; computed in, accumulated in, summed without overflow in.
+_ROWS = (
+    Element("f64", "float", "float64", 8, 53, "f64", "f64", "f64"),
+    Element("f32", "float", "float32", 4, 24, "f32", "f32", "f32"),
+    Element("f16", "float", "float16", 2, 11, "f32", "f32", "f16"),
+    Element("i64", "signed", "int64", 8, 63, "i64", "i64", "i64"),
+    Element("i32", "signed", "int32", 4, 31, "i32", "i32", "i64"),
+    Element("i16", "signed", "int16", 2, 15, "i16", "i16", "i64"),
+    Element("i8", "signed", "int8", 1, 7, "i8", "i8", "i64"),
+    Element("u64", "unsigned", "uint64", 8, 64, "u64", "u64", "u64"),
+    Element("u32", "unsigned", "uint32", 4, 32, "u32", "u32", "u64"),
+    Element("u16", "unsigned", "uint16", 2, 16, "u16", "u16", "u64"),
+    Element("u8", "unsigned", "uint8", 1, 8, "u8", "u8", "u64"),
+    Element("bool", "condition", "bool", 1, 1, "bool", "bool", "bool"),
+)
+
+ELEMENTS: dict[str, Element] = {row.name: row for row in _ROWS}
 
 
 class DType(Enum):
@@ -26,39 +99,64 @@ class DType(Enum):
     BOOL = "bool"
 
     @property
+    def element(self) -> Element:
+        """The type's row: its width, what it is computed in, its limits."""
+        return ELEMENTS[self.value]
+
+    @property
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy element type of the same width."""
-        return np.dtype(_NUMPY[self.value])
+        return np.dtype(self.element.numpy)
 
     @property
     def size(self) -> int:
-        """Bytes of one element."""
-        return int(self.numpy.itemsize)
+        """Bytes of one element in memory."""
+        return self.element.size
+
+    @property
+    def arithmetic(self) -> DType:
+        """The type that kernels compute in."""
+        return DType(self.element.arithmetic)
+
+    @property
+    def accumulator(self) -> DType:
+        """The type that kernels hold a reduction in."""
+        return DType(self.element.accumulator)
 
     @property
     def is_float(self) -> bool:
         """Whether it holds real numbers."""
-        return self.value.startswith("f")
+        return self.element.kind == "float"
 
     @property
     def is_int(self) -> bool:
         """Whether it holds integers (bool is not one)."""
-        return self.value[0] in "iu"
+        return self.element.kind in ("signed", "unsigned")
+
+    def holds(self, value: float | int | bool) -> bool:
+        """Whether a number is one of this type, rounding of real numbers aside."""
+        if self.is_float:
+            return True
+        return (
+            not (isinstance(value, float) and not value.is_integer())
+            and self.element.lowest <= value <= self.element.highest
+        )
 
     def __str__(self) -> str:
         return self.value
 
 
-_NUMPY = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16",
-    "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
-}  # fmt: skip
-_FROM_NUMPY = {np.dtype(name): DType(key) for key, name in _NUMPY.items()}
+_FROM_NUMPY = {t.numpy: t for t in DType}
 
 
 def dtype_of_numpy(dtype: np.dtype[np.generic]) -> DType | None:
     """Return the element type of a NumPy dtype, or None where there is none."""
     return _FROM_NUMPY.get(np.dtype(dtype))
+
+
+def as_float(value: float | int | bool) -> float | int:
+    """Return a number as a float, or as it is where no float is the same number (the greatest integers of 64 bits)."""
+    return float(value) if value != value or float(value) == value else value
 
 
 @frozen

@@ -23,7 +23,7 @@ from .dfg import (
     Window,
     post_order,
 )
-from .functions import COMBINE_FUNCTION, FUNCTIONS
+from .functions import FUNCTIONS, VALUE_COMBINERS
 from .types import DType
 
 #: Elements that one access may move.
@@ -55,7 +55,7 @@ def check_operands_typed(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
-    """What is stored or accumulated has the type of its place."""
+    """What is stored has the type of its place; what is accumulated that of its accumulator, or one held in it."""
     for root in roots:
         values = (
             root.values
@@ -65,14 +65,15 @@ def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
             else ()
         )
         for value in values:
-            if value.dtype is not root.dtype:
+            held = isinstance(root, Accumulate) and value.dtype.accumulator is root.dtype
+            if value.dtype is not root.dtype and not held:
                 yield f"a value of {value.dtype} goes where {root.dtype} is held"
 
 
 def check_combiners_known(roots: Sequence[Root]) -> Iterator[str]:
     """What accumulates repeats a function of two values."""
     for root in roots:
-        if isinstance(root, (Accumulate, LaneReduce)) and root.combine not in COMBINE_FUNCTION:
+        if isinstance(root, (Accumulate, LaneReduce)) and root.combine not in VALUE_COMBINERS:
             yield f"'{root.combine}' combines nothing"
 
 

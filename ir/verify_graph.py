@@ -8,10 +8,10 @@ vocabulary.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from .errors import CutsError, ErrorList, VerifyError, raise_all
+from .errors import CutsError, UnknownOp, VerifyError, parts_of, raise_all, retold
 from .graph import Graph, Node
 from .types import TensorType, dtype_of_numpy
 
@@ -67,9 +67,11 @@ def check_types_legal(graph: Graph) -> Iterator[VerifyError]:
 
 def check_node_names_unique(graph: Graph) -> Iterator[VerifyError]:
     """Every node has a name of its own."""
-    for name, count in Counter(node.name for node in graph.nodes).items():
+    counts = Counter(node.name for node in graph.nodes)
+    last = {node.name: node.span for node in graph.nodes}
+    for name, count in counts.items():
         if count > 1:
-            yield VerifyError(f"{count} nodes are named {quote(name)}", hint="give every node a name of its own")
+            yield VerifyError(f"{count} nodes are named {quote(name)}", last[name], "give every node a name of its own")
 
 
 def check_values_defined_once(graph: Graph) -> Iterator[VerifyError]:
@@ -91,7 +93,7 @@ def check_nodes_have_outputs(graph: Graph) -> Iterator[VerifyError]:
     """Every node defines at least one value."""
     for node in graph.nodes:
         if not node.outputs:
-            yield VerifyError(f"node {quote(node.name)} ({node.op}) defines no value")
+            yield VerifyError(f"node {quote(node.name)} ({node.op}) defines no value", node.span)
 
 
 def find_cycle(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -129,7 +131,9 @@ def check_no_cycles(graph: Graph) -> Iterator[VerifyError]:
     if cycle := find_cycle(graph.nodes):
         names = [quote(node.name) for node in cycle]
         yield VerifyError(
-            f"nodes form a cycle: {' -> '.join([*names, names[0]])}", hint="break the loop at one of these nodes"
+            f"nodes form a cycle: {' -> '.join([*names, names[0]])}",
+            cycle[0].span,
+            "break the loop at one of these nodes",
         )
 
 
@@ -144,7 +148,7 @@ def check_values_defined_before_use(graph: Graph) -> Iterator[VerifyError]:
         for value in dict.fromkeys(node.operands):
             if value not in known and not (cyclic and value in later):
                 why = "before its definition" if value in later else "that nothing defines"
-                yield VerifyError(f"node {quote(node.name)} ({node.op}) reads value {quote(value)} {why}")
+                yield VerifyError(f"node {quote(node.name)} ({node.op}) reads value {quote(value)} {why}", node.span)
         known.update(node.outputs)
 
 
@@ -160,13 +164,15 @@ def check_outputs_defined(graph: Graph) -> Iterator[VerifyError]:
             yield VerifyError(f"output {quote(value)} of the graph is listed {count} times")
 
 
-def check_values_typed(graph: Graph) -> Iterator[VerifyError]:
-    """Every defined value has a type, and every typed value is defined."""
+def check_values_typed(graph: Graph, unknown: Container[str] = ()) -> Iterator[VerifyError]:
+    """Every defined value has a type, and every typed value is defined; `unknown` values lack one because of another
+    fault.
+    """
     defined = dict.fromkeys(
         (*graph.inputs, *graph.constants, *(value for node in graph.nodes for value in node.outputs))
     )
     for value in defined:
-        if value not in graph.types:
+        if value not in graph.types and value not in unknown:
             yield VerifyError(f"value {quote(value)} has no type")
     for value in graph.types:
         if value not in defined:
@@ -186,13 +192,14 @@ def check_types_follow_declarations(graph: Graph, infer: Infer) -> Iterator[Veri
     """Every node's outputs have the types that the declaration of its operation derives from the inputs."""
     for node in graph.nodes:
         operands = [None if v is None else graph.types.get(v) for v in node.inputs]
-        if any(v is not None and t is None for v, t in zip(node.inputs, operands, strict=True)):
-            continue  # another check reports the missing type
+        untyped = any(v is not None and t is None for v, t in zip(node.inputs, operands, strict=True))
         try:
             expected = infer(node, operands)
         except CutsError as error:
-            yield from _at_node(node, error)
+            yield from _at_node(node, error) if not untyped or isinstance(error, UnknownOp) else ()
             continue
+        if untyped:
+            continue  # another check reports the missing type
         yield from compare_types(node, expected, graph.types)
 
 
@@ -200,18 +207,26 @@ def compare_types(node: Node, expected: Sequence[TensorType], types: Mapping[str
     """Yield the disagreements between the derived types of a node's outputs and the recorded ones."""
     where = f"node {quote(node.name)} ({node.op})"
     if len(expected) != len(node.outputs):
-        yield VerifyError(f"{where}: expected {len(expected)} outputs, found {len(node.outputs)}")
+        yield VerifyError(f"{where}: expected {len(expected)} outputs, found {len(node.outputs)}", node.span)
         return
     for value, type_ in zip(node.outputs, expected, strict=True):
         found = types.get(value)
         if found is not None and found != type_:
-            yield VerifyError(f"{where}: expected {type_} for output {quote(value)}, found {found}")
+            yield VerifyError(f"{where}: expected {type_} for output {quote(value)}, found {found}", node.span)
 
 
 def _at_node(node: Node, error: CutsError) -> Iterator[VerifyError]:
-    parts = error.errors if isinstance(error, ErrorList) else (error,)
-    for part in parts:
-        yield VerifyError(f"node {quote(node.name)} ({node.op}): {part.message}", hint=part.hint)
+    for part in parts_of(error):
+        yield retold(part, VerifyError, f"node {quote(node.name)} ({node.op}): ", node.span)
+
+
+def emptied_nodes(graph: Graph) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes with a result of no elements, and that result, where all that they read has some: it is legal,
+    and seldom meant.
+    """
+    for node in graph.nodes:
+        if node.operands and all(graph.types[value].size for value in node.operands):
+            yield from ((node, value) for value in node.outputs if not graph.types[value].size)
 
 
 CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
@@ -224,17 +239,40 @@ CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
     check_no_cycles,
     check_values_defined_before_use,
     check_outputs_defined,
-    check_values_typed,
     check_constants_typed,
 )
 
 
 def violations(graph: Graph, infer: Infer | None = None) -> Iterable[VerifyError]:
-    """Yield every broken invariant of a graph; types are compared with the declarations where `infer` is given."""
+    """Yield every broken invariant of a graph; types are compared with the declarations where `infer` is given.
+
+    What disagrees with its declaration comes first: an operation that is none leaves its results, and all that depend
+    on them, without types, and of those nothing is said.
+    """
+    wrong = [] if infer is None else list(check_types_follow_declarations(graph, infer))
+    yield from wrong
     for check in CHECKS:
         yield from check(graph)
-    if infer is not None:
-        yield from check_types_follow_declarations(graph, infer)
+    yield from check_values_typed(graph, () if infer is None else _underivable(graph, infer))
+
+
+def _underivable(graph: Graph, infer: Infer) -> set[str]:
+    """Return the values whose types cannot be derived, as their node does not fit its declaration or reads such a
+    value.
+    """
+    found: set[str] = set()
+    for node in graph.nodes:
+        if any(v not in graph.types for v in node.operands) or not _fits(node, graph, infer):
+            found.update(node.outputs)
+    return found
+
+
+def _fits(node: Node, graph: Graph, infer: Infer) -> bool:
+    try:
+        derived = infer(node, [None if v is None else graph.types[v] for v in node.inputs])
+    except CutsError:
+        return False
+    return len(derived) == len(node.outputs)
 
 
 def verify_graph(graph: Graph, infer: Infer | None = None) -> Graph:

@@ -155,7 +155,7 @@ def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
-    """Nothing is left of how threads share a block: no shares, and registers are numbered within what a thread holds."""
+    """Nothing is left of how threads share a block: no shares, and registers are numbered as a thread holds them."""
     shapes: dict[str, tuple[int, ...]] = {}
     for phase in phases(kernel.items):
         if phase.shares:

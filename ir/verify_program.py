@@ -6,15 +6,15 @@ A check yields every violation it finds; `verify_program` runs all of them and r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
 from .errors import VerifyError, raise_all
 from .expr import Call, Expr, dtype_of
 from .functions import COMBINERS, FUNCTIONS
-from .index import Index, Var, is_affine
-from .ranges import Element, elements, proven
+from .index import linearise
+from .ranges import Element, elements, injective, proven
 from .statement import Program, Statement
 from .types import DType, TensorType
 from .verify_graph import quote
@@ -30,7 +30,7 @@ def check_tensors_typed(program: Program) -> Iterator[VerifyError]:
     for number, statement in enumerate(program.statements):
         for tensor in (statement.target, *statement.tensors_read):
             if tensor not in program.tensors:
-                yield VerifyError(f"{_words(number, statement)}: tensor {quote(tensor)} has no type")
+                yield VerifyError(f"{_words(number, statement)}: tensor {quote(tensor)} has no type", statement.span)
     for tensor in (*program.inputs, *program.outputs, *program.constants):
         if tensor not in program.tensors:
             yield VerifyError(f"tensor {quote(tensor)} has no type")
@@ -41,14 +41,16 @@ def check_given_tensors_not_written(program: Program) -> Iterator[VerifyError]:
     given = {*program.inputs, *program.constants}
     for number, statement in enumerate(program.statements):
         if statement.target in given:
-            yield VerifyError(f"{_words(number, statement)} writes what the program is given")
+            yield VerifyError(f"{_words(number, statement)} writes what the program is given", statement.span)
 
 
 def check_nothing_reads_what_it_writes(program: Program) -> Iterator[VerifyError]:
     """No statement reads the tensor that it writes, neither as a value nor in an index: its elements have no order."""
     for number, statement in enumerate(program.statements):
         if statement.target in statement.tensors_read:
-            yield VerifyError(f"{_words(number, statement)} reads what it writes", hint="write to another tensor")
+            yield VerifyError(
+                f"{_words(number, statement)} reads what it writes", statement.span, "write to another tensor"
+            )
 
 
 def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]:
@@ -62,11 +64,11 @@ def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]
             if tensor in given or tensor == statement.target or last.get(tensor, number) < number:
                 continue
             why = "before it is written" if tensor in last else "that nothing writes"
-            yield VerifyError(f"{_words(number, statement)} reads {quote(tensor)} {why}")
+            yield VerifyError(f"{_words(number, statement)} reads {quote(tensor)} {why}", statement.span)
 
 
 def check_results_written_once(program: Program) -> Iterator[VerifyError]:
-    """Every element of a result or an intermediate is written once: the writes are injective, and their numbers add up."""
+    """Every element of a result or an intermediate is written once: writes are injective, and their numbers add up."""
     written: Counter[str] = Counter()
     for statement in program.statements:
         written[statement.target] += prod(axis.extent for axis in statement.axes)
@@ -76,30 +78,20 @@ def check_results_written_once(program: Program) -> Iterator[VerifyError]:
             yield VerifyError(f"{written[tensor]} of the {type_.size} elements of {quote(tensor)} are written")
 
 
-def injective(write: Sequence[Index], axes: Sequence[Var]) -> bool:
-    """Whether different values of the axes give different places: each axis has a place of its own, as digits of a
-    number have.
-    """
-    if any(sum(v in variables(index) for index in write) != 1 for v in axes if v.extent > 1):
-        return False
-    for index in write:
-        room = 1
-        for factor, extent in sorted((abs(f), a.extent) for a, f in index.terms if isinstance(a, Var)):
-            if factor < room:
-                return False
-            room += factor * (extent - 1)
-    return True
-
-
 def check_writes_injective(program: Program) -> Iterator[VerifyError]:
-    """Every write is affine, in bounds, and takes different values of the axes to different elements."""
+    """Every write is in bounds, and takes different values of the axes to different elements."""
     for number, statement in enumerate(program.statements):
         type_ = program.tensors.get(statement.target)
         if type_ is None or any(axis.extent == 0 for axis in statement.axes):
             continue
-        yield from misplaced(f"{_words(number, statement)} writes", type_, Element(statement.target, statement.write))
-        if not all(map(is_affine, statement.write)) or not injective(statement.write, statement.axes):
-            yield VerifyError(f"{_words(number, statement)} may write an element twice")
+        problems = list(
+            misplaced(f"{_words(number, statement)} writes", type_, Element(statement.target, statement.write))
+        )
+        yield from problems
+        if problems:
+            continue
+        if not injective(linearise(statement.write, type_.strides), statement.axes):
+            yield VerifyError(f"{_words(number, statement)} may write an element twice", statement.span)
 
 
 def check_variables_bound(program: Program) -> Iterator[VerifyError]:
@@ -109,9 +101,11 @@ def check_variables_bound(program: Program) -> Iterator[VerifyError]:
         loose = {v for v in expr_variables(statement.body) - set(own) if v.extent > 1}
         loose |= {v for index in statement.write for v in variables(index) - set(statement.axes)}
         if loose:
-            yield VerifyError(f"{_words(number, statement)}: nothing binds {', '.join(sorted(v.name for v in loose))}")
+            yield VerifyError(
+                f"{_words(number, statement)}: nothing binds {', '.join(sorted(v.name for v in loose))}", statement.span
+            )
         if len({v.name for v in own}) != len(own):
-            yield VerifyError(f"{_words(number, statement)}: two variables share a name")
+            yield VerifyError(f"{_words(number, statement)}: two variables share a name", statement.span)
 
 
 def check_reductions_complete(program: Program) -> Iterator[VerifyError]:
@@ -122,7 +116,9 @@ def check_reductions_complete(program: Program) -> Iterator[VerifyError]:
                 f"{_words(number, statement)}: {len(statement.reduce)} reduced axes, combiner {statement.combine}"
             )
         elif statement.combine is not None and statement.combine not in COMBINERS:
-            yield VerifyError(f"{_words(number, statement)}: unknown combiner {quote(statement.combine)}")
+            yield VerifyError(
+                f"{_words(number, statement)}: unknown combiner {quote(statement.combine)}", statement.span
+            )
 
 
 def check_values_typed(program: Program) -> Iterator[VerifyError]:
@@ -133,11 +129,13 @@ def check_values_typed(program: Program) -> Iterator[VerifyError]:
         if any(t not in program.tensors for t in (statement.target, *statement.tensors_read)):
             continue
         for problem in mixed_types(statement.body, program.tensors):
-            yield VerifyError(f"{_words(number, statement)}: {problem}")
+            yield VerifyError(f"{_words(number, statement)}: {problem}", statement.span)
         wanted, found = program.tensors[statement.target].dtype, dtype_of(statement.body, program.tensors)
-        positions = (statement.combine or "").startswith("arg")
+        positions = statement.combine in COMBINERS and COMBINERS[statement.combine].position
         if (positions and not wanted.is_int) or (not positions and found is not wanted):
-            yield VerifyError(f"{_words(number, statement)}: expected a value of {wanted}, found {found}")
+            yield VerifyError(
+                f"{_words(number, statement)}: expected a value of {wanted}, found {found}", statement.span
+            )
 
 
 def mixed_types(expr: Expr, tensors: Mapping[str, TensorType]) -> Iterator[str]:

@@ -10,19 +10,19 @@ from typing import TypeAlias
 
 from .errors import VerifyError, raise_all
 from .expr import dtype_of
-from .functions import COMBINE_FUNCTION
-from .index import Index, Var, as_index
-from .ranges import Element, elements
+from .functions import VALUE_COMBINERS
+from .index import Index, Var, as_index, linearise
+from .ranges import Element, elements, injective
 from .segment import FusedGroup, Output, Reduction, Segment
 from .verify_graph import quote
-from .verify_program import injective, misplaced, mixed_types
+from .verify_program import misplaced, mixed_types
 from .walk import expr_indirects, expr_variables, reads, tensors_read, variables
 
 Part: TypeAlias = Reduction | Output
 
 
 def _parts(group: FusedGroup) -> Iterator[tuple[str, Segment, Part]]:
-    """Yield every reduction and output with its segment and the words for it, in the order in which they are computed."""
+    """Yield every reduction and output with its segment and the words for it, in the order of computation."""
     for number, segment in enumerate(group.segments):
         parts: tuple[Part, ...] = (*segment.reductions, *segment.outputs)
         for part in parts:
@@ -106,31 +106,39 @@ def _written(part: Part) -> Iterable[Index]:
 def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
     """A reduction repeats a function of two values, over at least one axis."""
     for where, _, part in _parts(group):
-        if isinstance(part, Reduction) and (part.combine not in COMBINE_FUNCTION or not part.reduce):
+        if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
 
 
 def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
-    """A body has the element type of what it defines, and no function mixes the types of its operands."""
+    """A body has the element type of what it defines, or is held in its accumulator; no function mixes types."""
     for where, _, part in _parts(group):
         if any(t not in group.tensors for t in (_name(part), *tensors_read(part.body))):
             continue
         for problem in mixed_types(part.body, group.tensors):
             yield VerifyError(f"{where}: {problem}")
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
-        if found is not wanted:
+        held = isinstance(part, Reduction) and found.accumulator is wanted
+        if found is not wanted and not held:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")
 
 
 def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
     """Different instances and rows write different elements, and all of these exist where the guards of the output
     hold.
+
+    A write through a reshape is taken apart by divisions; its flat address tells what it is.
     """
     for where, segment, part in _parts(group):
-        if isinstance(part, Output) and part.tensor in group.tensors:
-            yield from misplaced(where, group.tensors[part.tensor], Element(part.tensor, part.write, part.guards))
-            if not part.guards and not injective(part.write, (*segment.axes, *part.extra)):
-                yield VerifyError(f"{where} may write an element twice")
+        if not isinstance(part, Output) or part.tensor not in group.tensors:
+            continue
+        type_ = group.tensors[part.tensor]
+        problems = list(misplaced(where, type_, Element(part.tensor, part.write, part.guards)))
+        yield from problems
+        if problems or part.guards:
+            continue
+        if not injective(linearise(part.write, type_.strides), (*segment.axes, *part.extra)):
+            yield VerifyError(f"{where} may write an element twice")
 
 
 def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:

@@ -4,7 +4,7 @@ from .amplification import amplification
 from .fold import Folder
 from .index_checks import Finding, index_program
 from .language.instantiate import Instance, OpDecl
-from .language.registry import Registry, UnknownOp
+from .language.registry import Registry
 from .linear import Combiner
 from .manual import entry, manual
 from .reference import evaluate, evaluate_graph
@@ -16,7 +16,6 @@ __all__ = [
     "Instance",
     "OpDecl",
     "Registry",
-    "UnknownOp",
     "amplification",
     "entry",
     "evaluate",

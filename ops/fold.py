@@ -14,8 +14,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from ..ir import (
-    COMBINE_FUNCTION,
     COMBINERS,
     FUNCTIONS,
     Call,
@@ -70,8 +71,12 @@ class Folder:
         return self.intern(Call(fn, args))
 
     def _constant(self, fn: str, args: tuple[Expr, ...]) -> Expr:
-        values = [a.value for a in args if isinstance(a, Const)]
-        value = FUNCTIONS[fn].numpy(*values)
+        # Numbers of the constants' own types: integers wrap, as they do everywhere.
+        values = [
+            np.asarray(a.value, np.float64 if a.dtype.is_float else a.dtype.numpy) for a in args if isinstance(a, Const)
+        ]
+        with np.errstate(all="ignore"):
+            value = FUNCTIONS[fn].numpy(*values)
         dtype = dtype_of(Call(fn, args), self._tensors)
         return self.intern(Const(value.item() if hasattr(value, "item") else value, dtype))
 
@@ -188,16 +193,18 @@ class Expansion:
     def _value(self, statement: Statement, values: Mapping[Var, IndexLike]) -> Expr:
         if statement.combine is None:
             return self._scalar(substitute_expr(statement.body, values))
-        assert statement.combine in COMBINE_FUNCTION, f"{statement.combine} has no scalar expansion"
+        combiner = COMBINERS[statement.combine]
+        assert not combiner.position, f"{combiner.name} has no scalar expansion"
         terms = [
             self._scalar(substitute_expr(statement.body, {**values, **dict(zip(statement.reduce, point, strict=True))}))
             for point in itertools.product(*(range(v.extent) for v in statement.reduce))
         ]
         if not terms:
-            return Const(COMBINERS[statement.combine], self.program.tensors[statement.target].dtype)
+            dtype = self.program.tensors[statement.target].dtype
+            return Const(combiner.identity(dtype), dtype)
         total = terms[0]
         for term in terms[1:]:
-            total = self.folder.call(COMBINE_FUNCTION[statement.combine], total, term)
+            total = self.folder.call(combiner.fn, total, term)
         return total
 
     def _scalar(self, expr: Expr) -> Expr:

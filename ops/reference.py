@@ -17,6 +17,7 @@ from ..ir import (
     COMBINERS,
     Array,
     Call,
+    Combiner,
     DType,
     Evaluation,
     Expr,
@@ -29,6 +30,7 @@ from ..ir import (
     Statement,
     Values,
     Var,
+    dtype_of_numpy,
     expr_variables,
     out_of_range,
     row_major,
@@ -40,7 +42,6 @@ from .language import Registry
 Box = dict[Var, tuple[int, int]]
 
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
-_REDUCERS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> dict[str, Array]:
@@ -84,6 +85,8 @@ def evaluate_graph(
             named = dict(zip(instance.inputs, node.inputs, strict=False)).get(fault.tensor) or ""
             where = tensor_words(node.origin or node.name, node.op, fault.tensor, named)
             raise out_of_range(where, fault.at, fault.found, fault.extent) from fault
+        except GraphError as error:
+            raise GraphError(f"node '{node.name}': {error.message}", error.span, error.hint) from error
         values.update({v: results[formal] for v, formal in zip(node.outputs, instance.outputs, strict=False)})
     return {name: values[name] for name in graph.outputs}
 
@@ -94,6 +97,7 @@ class _Run:
     def __init__(self, statement: Statement, tensors: dict[str, Values], floats: np.dtype[Any]) -> None:
         self.statement, self.tensors, self.floats = statement, tensors, floats
         self.factors = _factors(statement)
+        self.combiner: Combiner | None = COMBINERS[statement.combine] if statement.combine else None
 
     def run(self) -> None:
         """Compute the statement's elements of its target."""
@@ -108,8 +112,8 @@ class _Run:
             where = _Box(self, {v: box[v] for v in statement.axes}).flat(statement.write, target.shape)
             key = tuple(box[v] for v in statement.axes)
             flat = target.reshape(-1)
-            if statement.combine in _REDUCERS and key in started:
-                part = _REDUCERS[statement.combine](flat[where], part)
+            if self.combiner and not self.combiner.position and key in started:
+                part = self.combiner.function.numpy(flat[where], part)
             started.add(key)
             flat[where] = part
 
@@ -119,7 +123,7 @@ class _Run:
             yield box
             return
         splittable = [v for v in self.statement.axes if box[v][1] - box[v][0] > 1]
-        if not splittable and not (self.statement.combine or "").startswith("arg"):
+        if not splittable and not (self.combiner and self.combiner.position):
             splittable = [v for v in self.statement.reduce if box[v][1] - box[v][0] > 1]
         if not splittable:
             yield box
@@ -156,17 +160,15 @@ class _Box(Evaluation):
         return self._reduce(body, len(shape))
 
     def _reduce(self, body: Values, kept: int) -> Values:
-        combine = self.run.statement.combine
-        assert combine is not None
+        combiner = self.run.combiner
+        assert combiner is not None
         flat = body.reshape(*body.shape[:kept], math.prod(body.shape[kept:]))
-        if combine in _REDUCERS and flat.shape[-1] == 0:
-            neutral = COMBINERS[combine]
-            return np.full(
-                flat.shape[:-1], neutral if flat.dtype.kind == "f" or math.isfinite(neutral) else 0, flat.dtype
-            )
-        if combine in _REDUCERS:
-            return np.asarray(_REDUCERS[combine].reduce(flat, axis=-1))
-        return np.asarray(np.argmax(flat, axis=-1) if combine == "argmax" else np.argmin(flat, axis=-1))
+        if combiner.position:
+            return np.asarray(np.argmax(flat, axis=-1) if combiner.fn == "max" else np.argmin(flat, axis=-1))
+        dtype = dtype_of_numpy(flat.dtype)
+        assert dtype is not None
+        initial = np.asarray(combiner.identity(dtype), flat.dtype)
+        return np.asarray(combiner.function.numpy.reduce(flat, axis=-1, initial=initial))  # type: ignore[attr-defined]
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         """Return the type that numbers of an element type are computed in."""
@@ -202,6 +204,21 @@ class _Box(Evaluation):
         """Return an expression whose indices are checked where a condition holds."""
         with self.only(condition):
             return self.value(expr)
+
+    def apply(self, fn: str, *args: Values) -> Values:
+        """Return a function of values; integers have no negative powers where the result matters."""
+        if fn == "pow" and args[0].dtype.kind == "i":
+            self._check_power(*args)
+        return super().apply(fn, *args)
+
+    def _check_power(self, base: Values, exponent: Values) -> None:
+        wrong, base, exponent = np.broadcast_arrays(self.live & (exponent < 0), base, exponent)
+        if wrong.any():
+            first = tuple(int(i[0]) for i in np.nonzero(wrong))
+            raise GraphError(
+                f"expected exponents of at least 0 for integers, found {base[first]} to the power {exponent[first]}",
+                hint="convert the base to a float type",
+            )
 
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
         """Return elements of a tensor, its first where not `inside`."""

@@ -15,7 +15,17 @@ from attrs import frozen
 from ..ir import CutsError, FusedGroup, Graph, Mode, Target
 from ..ops.language import Registry
 from .evaluators import Modelled
-from .fusion import Partitioner, Policy, Remembered, Splitting, Workshop, build_programs, find_views, partition
+from .fusion import (
+    Partitioner,
+    Policy,
+    Remembered,
+    Splitting,
+    Workshop,
+    build_programs,
+    centre_means,
+    find_views,
+    partition,
+)
 
 #: The kernels of a fragment with the seconds that the model gives each; nothing where it cannot be cut.
 Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
@@ -48,7 +58,7 @@ def cut_fragment(fragment: Fragment) -> Priced:
     """Return the kernels of the partition that is best by the model, before any of them is split."""
     modelled = Remembered(Modelled(fragment.target))
     try:
-        views = find_views(build_programs(fragment.graph, fragment.registry))
+        views = find_views(centre_means(build_programs(fragment.graph, fragment.registry)))
         workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:

@@ -1,77 +1,78 @@
-"""The pipeline, from a graph to kernels, on one screen.
-
-    graph passes   a canonical graph: identities gone, constants folded, batch norm inside convolutions, common subexpressions shared
-    algorithms     nodes replaced by cheaper ways to compute them (Winograd), by what their groups cost
-    programs       each node's declaration as statements, cut into units
-    views          where tensors live; data movement that costs no kernel
-    partition      units to groups in normal form (legality, Algorithm 1)
-    pack           constants stored as the groups' threads want to read them
-    split          groups with few results and long reductions, each as two kernels where that is faster
-    schedule       per distinct kernel: enumeration, pruning, the chosen point of the parameter space
-    lower          per distinct kernel: block-level phases (fetch, compute, epilogue)
-    extract        per distinct kernel: what one thread does
-    emit           per distinct kernel: source text
+"""The pipeline, from a graph to kernels, on one screen: the graph passes, then the stages of `STAGES`, in order.
 
 Views come before the partition because a movement that is a view needs no group; schedules come after it because they
-are per kernel, and equal groups share one. Each pass can be printed and stopped after.
+are per kernel, and equal groups share one. Each stage can be printed and stopped after, and what it made is verified
+where the options ask for it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from math import inf
-from time import monotonic
-from typing import TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from attrs import define, field
-
-from ..ir import (
-    CompiledGraph,
-    CompileOptions,
-    CutsError,
-    Graph,
-    Kernel,
-    KernelFunction,
-    PassError,
-    Target,
-    UsageError,
-    print_graph,
-    print_ir,
-)
+from ..ir import CompiledGraph, CompileOptions, Graph, Target, UsageError, print_graph, print_ir
 from ..ops import Registry
 from ..ops.language import Instances
-from .assemble import assemble, distinct, facts, kernel_key
-from .choose_algorithms import ChooseAlgorithms
-from .evaluators import Limited, Modelled
-from .fusion import (
-    Evaluator,
-    Group,
-    Partitioner,
-    Policy,
-    Remembered,
-    Splitting,
-    Views,
-    Workshop,
-    build_programs,
-    find_views,
-    pack_constants,
-    partition,
-    split_groups,
-)
-from .graph import Canonicalise, Pass, canonical_passes, run_passes
+from .assemble import assemble
+from .graph import Canonicalise, Pass, canonical_passes
 from .listing import show_candidate, show_partition, show_programs, show_views
-from .lowering import extract, lower
-from .schedule import Candidate, choose
-from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
-from .workload import Selector, Workload
+from .stages import (
+    Compilation,
+    Emit,
+    Stage,
+    choose_algorithms,
+    choose_schedules,
+    emit_sources,
+    extract_threads,
+    form_groups,
+    graph_stage,
+    lower_blocks,
+    pack,
+    place_tensors,
+    show_each,
+    split_long_reductions,
+    verify_blocks,
+    verify_nothing,
+    verify_partition,
+    verify_schedules,
+    verify_statements,
+    verify_threads,
+    verify_types,
+    write_programs,
+)
+from .workload import Selector
 
-#: Prints an extracted kernel in a dialect, with facts for reports.
-Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
-S = TypeVar("S")
-T = TypeVar("T")
-
-STAGES = ("algorithms", "programs", "views", "partition", "split", "pack", "schedule", "lower", "extract", "emit")
+#: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
+STAGES: tuple[Stage[Any], ...] = (
+    Stage("algorithms", choose_algorithms, print_graph, verify_types,
+          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles), by what its groups cost; "
+          "only where times are measured; filters are transformed by the compiler; alternatives are cut into kernels by the "
+          "tuner's workers", ("choose_algorithms.py", "fragments.py")),
+    Stage("programs", write_programs, show_programs, verify_statements,
+          "graph -> statements over graph values, cut into units that one kernel can compute", ("fusion/programs.py",)),
+    Stage("views", place_tensors, show_views, verify_nothing,
+          "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
+    Stage("partition", form_groups, show_partition, verify_partition,
+          "units -> groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an interface",
+          ("fusion/partition.py", "fusion/groups.py", "fusion/legality.py", "fusion/normalise.py", "evaluators.py")),
+    Stage("split", split_long_reductions, show_partition, verify_partition,
+          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; only where "
+          "times are measured", ("fusion/split_reduction.py",)),
+    Stage("pack", pack, show_partition, verify_partition,
+          "constants -> constants stored as the groups' threads want to read them", ("fusion/pack.py",)),
+    Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
+          "group -> the best point of its space, with its bound",
+          ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
+           "schedule/choose.py")),
+    Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
+          ("lowering/lower.py", "lowering/frames.py", "lowering/staging.py", "lowering/fetch.py", "lowering/tabulate.py",
+           "lowering/index_values.py")),
+    Stage("extract", extract_threads, show_each(print_ir), verify_threads,
+          "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, aligned "
+          "neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py")),
+    Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
+          "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
+)  # fmt: skip
 
 
 def graph_passes(registry: Registry) -> tuple[Pass, ...]:
@@ -80,6 +81,11 @@ def graph_passes(registry: Registry) -> tuple[Pass, ...]:
     """
     instances = Instances(registry)
     return (*canonical_passes(instances), Canonicalise(instances))
+
+
+def all_stages(registry: Registry) -> tuple[Stage[Any], ...]:
+    """Return every stage in order, the graph passes first."""
+    return (*map(graph_stage, graph_passes(registry)), *STAGES)
 
 
 def compile_graph(
@@ -93,169 +99,22 @@ def compile_graph(
     """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no
     kernels.
 
-    With a `selector` measured times decide about the partition and the schedules, else the model does.
+    With a `selector` measured times decide about the partition and the schedules, else the model does. A `UsageError`
+    is raised where the options name a stage that is none, a `PassError` where a stage cannot do its work, or broke what
+    it made.
     """
-    return _Pipeline(registry, target, options, emit, selector).run(graph)
+    stages = all_stages(registry)
+    _check_names([stage.name for stage in stages], options)
+    work = Compilation(registry, target, options, emit, graph, selector)
+    for stage in stages:
+        stage.perform(work)
+        if options.stops_after(stage.name):
+            return CompiledGraph(work.graph, (), ())
+    return assemble(work.graph, work.groups, work.views, work.chosen, work.functions, work.complete, work.algorithms)
 
 
-class _Stop(Exception):
-    """Raised behind the pass that `--stop-after` names."""
-
-
-@define
-class _Pipeline:
-    """One compilation; `graph` is the graph as the passes so far have left it."""
-
-    registry: Registry
-    target: Target
-    options: CompileOptions
-    emit: Emit
-    selector: Selector | None = None
-    start: float = field(factory=monotonic)
-
-    def run(self, graph: Graph) -> CompiledGraph:
-        passes = graph_passes(self.registry)
-        self._check_names([p.name for p in passes])
-        latest = [graph]
-
-        def keep(name: str, changed: Graph) -> None:
-            latest.append(changed)
-            self._after(name, changed, print_graph)
-
-        try:
-            graph = run_passes(
-                graph, passes, keep, Instances(self.registry).infer if self.options.checks_seams else None
-            )
-            limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
-            evaluator = self._evaluator(Remembered(limited))
-            graph, algorithms = self._algorithms(graph, evaluator)
-            latest.append(self._after("algorithms", graph, print_graph))
-            programs = self._after("programs", build_programs(graph, self.registry), show_programs)
-            self._hold("programs", verify_programs, programs)
-            views = self._after("views", find_views(programs), show_views)
-            groups: Sequence[Group] = self._after("partition", self._partition(views, evaluator), show_partition)
-            self._hold("partition", verify_groups, groups, views)
-            groups, views = self._after(
-                "split", self._split(groups, views, evaluator), lambda made: show_partition(made[0])
-            )
-            groups, views, graph = self._after(
-                "pack", pack_constants(groups, views, graph), lambda made: show_partition(made[0])
-            )
-            self._hold("pack", verify_groups, groups, views)
-            unique = distinct(groups, views)
-            chosen = self._after("schedule", self._schedule(unique, groups, views), self._show(show_candidate))
-            lowered = self._each(
-                unique, lambda key, g: lower(g.form, chosen[key].schedule, g.storages(views), self.target)
-            )
-            for key, kernel in lowered.items():
-                self._hold("schedule", verify_schedule, unique[key].form, chosen[key].schedule, self.target)
-                self._hold("lower", verify_kernel, kernel)
-            self._after("lower", lowered, self._show(print_ir))
-            extracted = self._after(
-                "extract", self._each(lowered, lambda _, kernel: extract(kernel)), self._show(print_ir)
-            )
-            for kernel in extracted.values():
-                self._hold("extract", verify_dfg, kernel)
-            made = self._each(extracted, lambda key, kernel: self.emit(kernel, self.target.dialect, facts(chosen[key])))
-            self._after("emit", made, self._show(lambda kernel: kernel.source))
-        except _Stop:
-            return CompiledGraph(latest[-1], (), ())
-        complete = not limited.expired and (self.selector is None or self.selector.complete)
-        return assemble(graph, groups, views, chosen, made, complete, algorithms)
-
-    def _algorithms(self, graph: Graph, evaluator: Evaluator) -> tuple[Graph, Mapping[str, str]]:
-        """Return the graph with the cheapest algorithm of each node, and which nodes belong to one.
-
-        While measuring changes what the algorithms cost, they are compared again. Without measurements every node keeps
-        its own declaration: an alternative rounds more and takes more kernels, which only a time can justify.
-        """
-        if self.selector is None:
-            return graph, {}
-        instances = Instances(self.registry)
-        step = ChooseAlgorithms(instances, evaluator, self.target, self.options.mode, self.selector.plan)
-        chosen = step.run(graph)
-        while self.selector is not None and step.choices and self.selector.learn():
-            chosen = step.run(graph)
-        return graph if chosen is graph else Canonicalise(instances).run(chosen), step.used
-
-    def _partition(self, views: Views, evaluator: Evaluator) -> list[Group]:
-        """Return the groups; as long as measuring changes what groups cost, the partition is found again."""
-        workshop = Workshop(views, Policy(shared_bytes=self.target.MAX_shared))
-        groups = partition(Partitioner(workshop, evaluator), self.options.mode)
-        while self.selector is not None and self.options.mode == "mixed" and self.selector.learn():
-            groups = partition(Partitioner(workshop, evaluator), "mixed")
-        return groups
-
-    def _evaluator(self, modelled: Evaluator) -> Evaluator:
-        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster.
-
-        Without a measurement no group is split: two launches are certain, what they gain is within the error of the
-        model.
-        """
-        return (
-            modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
-        )
-
-    @staticmethod
-    def _split(groups: Sequence[Group], views: Views, evaluator: Evaluator) -> tuple[Sequence[Group], Views]:
-        return split_groups(groups, views, evaluator) if isinstance(evaluator, Splitting) else (groups, views)
-
-    def _schedule(
-        self, unique: Mapping[Hashable, Group], groups: Sequence[Group], views: Views
-    ) -> Mapping[Hashable, Candidate]:
-        """Return the point of each distinct kernel: the fastest by measurement, or the best by the model."""
-        if self.selector is None:
-            return self._each(unique, lambda _, group: self._choose(group))
-        uses = Counter(kernel_key(g, views) for g in groups)
-        units = {u.name: u.node for u in views.programs.units}
-        return self.selector.choose(
-            {
-                key: Workload(g.form, g.storages(views), tuple(dict.fromkeys(units[u] for u in g.units)), uses[key])
-                for key, g in unique.items()
-            }
-        )
-
-    def _choose(self, group: Group) -> Candidate:
-        """Return the best point by the model."""
-        try:
-            return choose(group.form, self.target)[0]
-        except PassError as error:
-            raise PassError(f"nodes {', '.join(group.units)}: {error.message}", hint=error.hint) from error
-
-    def _deadline(self, share: float) -> float:
-        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per
-        kernel.
-        """
-        return inf if self.options.budget is None else self.start + self.options.budget * share
-
-    @staticmethod
-    def _each(values: Mapping[Hashable, S], step: Callable[[Hashable, S], T]) -> dict[Hashable, T]:
-        """Apply a step to each distinct kernel."""
-        return {key: step(key, value) for key, value in values.items()}
-
-    @staticmethod
-    def _show(one: Callable[[T], str]) -> Callable[[Mapping[Hashable, T]], str]:
-        return lambda made: "\n".join(f"# kernel {n}\n{one(value)}" for n, value in enumerate(made.values()))
-
-    def _after(self, name: str, value: T, show: Callable[[T], str]) -> T:
-        self.options.after(name, lambda: show(value))
-        if self.options.stops_after(name):
-            raise _Stop
-        return value
-
-    def _hold(self, name: str, verify: Callable[..., None], *made: object) -> None:
-        """Hold what a stage made to the invariants of its level, where the options ask for that."""
-        if not self.options.checks_seams:
-            return
-        try:
-            verify(*made)
-        except CutsError as error:
-            raise PassError(f"stage '{name}' broke what it made: {error.message}", error.span, error.hint) from error
-
-    def _check_names(self, graph_passes: Sequence[str]) -> None:
-        known = (*graph_passes, *STAGES)
-        wanted = [n for n in (*self.options.print_after, self.options.stop_after) if n and n != "all"]
-        unknown = [n for n in wanted if n not in known]
-        if unknown:
-            raise UsageError(f"unknown pass '{unknown[0]}'", hint=f"passes in order: {', '.join(known)}")
+def _check_names(known: Sequence[str], options: CompileOptions) -> None:
+    wanted = [n for n in (*options.print_after, options.stop_after) if n and n != "all"]
+    unknown = [n for n in wanted if n not in known]
+    if unknown:
+        raise UsageError(f"unknown pass '{unknown[0]}'", hint=f"passes in order: {', '.join(known)}")

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 from ..ir import (
     CutsError,
-    ErrorList,
     FusedGroup,
     Kernel,
     Program,
@@ -20,8 +19,10 @@ from ..ir import (
     Target,
     VerifyError,
     kernel_violations,
+    parts_of,
     quote,
     raise_all,
+    retold,
     verify_group,
     verify_program,
 )
@@ -65,7 +66,7 @@ def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError
 
 
 def verify_groups(groups: Sequence[Group], views: Views) -> None:
-    """Hold each distinct normal form to the invariants of its level, and the groups to an order in which they can run."""
+    """Hold each distinct normal form to the invariants of its level, and groups to an order in which they can run."""
     seen: set[int] = set()
     for group in groups:
         if id(group.form) not in seen:
@@ -78,8 +79,7 @@ def _named(where: str, form: FusedGroup) -> None:
     try:
         verify_group(form)
     except CutsError as error:
-        parts = error.errors if isinstance(error, ErrorList) else (error,)
-        raise_all([VerifyError(f"{where}: {part.message}", hint=part.hint) for part in parts])
+        raise_all([retold(part, VerifyError, f"{where}: ") for part in parts_of(error)])
 
 
 def check_tensors_named(groups: Sequence[Group], views: Views) -> Iterator[VerifyError]:
@@ -108,7 +108,7 @@ def check_groups_in_order(groups: Sequence[Group], views: Views) -> Iterator[Ver
         order.done.update(group.units)
         order.present.update(t for t in group.outputs if t not in order.producers)
     for tensor in views.programs.graph.outputs:
-        if not order.has(tensor):
+        if not order.has(tensor) and views.programs.graph.types[tensor].size:
             yield VerifyError(f"no group computes output {quote(tensor)}")
 
 

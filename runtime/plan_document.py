@@ -16,7 +16,7 @@ from attrs import frozen
 from ..ir import Argument, DType, IndexCheck, PlanError, Step, Storage, Target, TensorType
 from .memory import Placement
 
-FORMAT, SPLIT_FORMAT, VERSION = "cuts-plan", "cuts-split-plan", 1
+FORMAT, SPLIT_FORMAT, VERSION = "cuts-plan", "cuts-split-plan", 2
 
 
 @frozen

@@ -23,12 +23,11 @@ from attrs import frozen
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from ..backends.source import DIALECTS
 from ..ir import Array, CutsError, KernelFunction, PlanError, parse_graph, print_graph, quote
 from .memory import Placement
 from .plan import Model, Plan, check_plan
 from .plan_document import Document, KernelRecord, ModelRecord, plain, read_document, write_document
-
-_SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
 
 
 @frozen
@@ -135,7 +134,7 @@ def _record(
 
 def source_path(number: int, dialect: str) -> str:
     """Return where in a plan's folder the source of a kernel stands."""
-    return f"kernels/{number:04}{_SUFFIX.get(dialect, '.txt')}"
+    return f"kernels/{number:04}{DIALECTS[dialect].suffix if dialect in DIALECTS else '.txt'}"
 
 
 def _binary_path(number: int) -> str:

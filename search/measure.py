@@ -125,7 +125,7 @@ class Device:
             return None
         self._problems.move_to_end(problem.key)
         launch = data.launches[kernel] = data.launches.pop(kernel)
-        return self.device.time(launch, warmup=warmup, repeats=repeats, cold=not problem.target.is_cpu).samples
+        return self.device.time(launch, warmup=warmup, repeats=repeats, cold=not problem.target.warm_caches).samples
 
     def overhead(self) -> float:
         """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes

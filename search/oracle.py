@@ -18,8 +18,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from ..ir import (
-    COMBINE_FUNCTION,
-    FUNCTIONS,
+    COMBINERS,
     Call,
     Expr,
     FusedGroup,
@@ -162,7 +161,7 @@ def _values(
     for reduction in segment.reductions:
         space = _Chosen(form, columns, size, reduction.reduce, arrays, held)
         values: Array = np.broadcast_to(space.value(reduction.body), space.shape).reshape(size, -1)
-        held[reduction.name] = FUNCTIONS[COMBINE_FUNCTION[reduction.combine]].numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
+        held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
     found = []
     for output in outputs:
         space = _Chosen(form, columns, size, output.extra, arrays, held)

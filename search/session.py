@@ -83,4 +83,4 @@ def _workers(target: Target) -> int:
     disturbed.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 2) if target.is_cpu else cores
+    return max(1, cores // 2) if target.on_host else cores

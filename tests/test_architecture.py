@@ -182,6 +182,34 @@ def test_no_pass_names_a_target() -> None:
         assert not [c for c in constants if isinstance(c, str) and c.lower().split(":")[0] in names], module
 
 
+def test_what_differs_between_dialects_is_in_their_table() -> None:
+    words = (
+        "cuda",
+        "opencl",
+        "__global",
+        "__local",
+        "__shared__",
+        "__syncthreads",
+        "barrier(",
+        "blockIdx",
+        "get_local_id",
+        "float4",
+    )
+    for name in ("emit", "phase", "nodes", "scope", "ctext"):
+        (module,) = [m for m in MODULES if m.parts[0] == "backends" and m.stem == name]
+        tree = parsed(module)
+        texts = {
+            n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        } - documentation(tree)
+        assert not [(text, word) for text in texts for word in words if word in text], module
+
+
+def documentation(tree: ast.Module) -> set[str]:
+    """Return the docstrings of a module."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    return {ast.get_docstring(n, clean=False) or "" for n in ast.walk(tree) if isinstance(n, kinds)}
+
+
 #: Words of the compiler that are names of operations too, and what they mean there.
 OTHER_MEANINGS = {"tile": "a block of elements", "pad": "elements between rows of shared memory", "split": "a pass"}
 

@@ -22,8 +22,8 @@ from attrs import asdict, frozen
 
 from ...ir import BackendError, KernelFunction, UsageError
 from ..cache import Store, cache_key
-from ..device import numbered
 from ..library import DIALECT
+from ..refused import refused
 
 _TIMEOUT = 120.0
 #: Macros of math.h, which nvcc includes on its own and NVRTC does not.
@@ -96,8 +96,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     try:
         code, log = tool.compile(kernel.source, arch, timeout)
     except _Rejected as error:
-        text = f"kernel {kernel.name} does not compile for {arch} with {tool.name} {tool.version}\n{error}\n{numbered(kernel.source)}"
-        raise BackendError(text) from None
+        raise refused(kernel, f"{arch} with {tool.name} {tool.version}", kernel.source, str(error)) from None
     cubin = _read_log(code, log)
     store.put(key, _pack(cubin))
     return cubin

@@ -19,7 +19,8 @@ from attrs import frozen
 
 from ...ir import BackendError, KernelFunction, Target
 from ..cache import cache_root, private_folder
-from ..device import Array, Buffer, Device, Launch, Pointer, Timing, numbered
+from ..device import Array, Buffer, Device, Launch, Pointer, Timing
+from ..refused import refused
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _POCL = "Portable Computing Language"
@@ -164,9 +165,7 @@ class OpenCLDevice(Device):
             if len(kernels) > 1:  # alone, each either builds or says what is wrong with it
                 return [self._compile([kernel])[0] for kernel in kernels]
             log = str(error).split("(options:")[0].strip()
-            raise BackendError(
-                f"kernel {kernels[0].name} does not compile for {self.name}\n{log}\n{numbered(source)}"
-            ) from error
+            raise refused(kernels[0], self.name, source, log) from error
 
     def _program(self, source: str) -> Any:
         program = self._cl.Program(self._context, source)

@@ -5,11 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from attrs import frozen
+
 from ...ir import FUNCTIONS, Clamp, DType, FloorDiv, Guard, Index, Indirect, Literal, Mod, Var
+from .arithmetic import unsigned_of
 from .dialects import Dialect
 
 
-def index_text(index: Index, pointers: Mapping[str, str], *, raw: bool = False) -> str:
+@frozen
+class Pointer:
+    """A buffer's name in a kernel's text, and the type of its elements."""
+
+    name: str
+    dtype: DType
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def index_text(index: Index, pointers: Mapping[str, Pointer], *, raw: bool = False) -> str:
     """Return an index as a C expression of type int; `pointers` names the buffers of indirect reads.
 
     An integer of a tensor that is no index of its axis counts as the nearest one, so that no address leaves its tensor;
@@ -27,7 +41,7 @@ def index_text(index: Index, pointers: Mapping[str, str], *, raw: bool = False) 
     return " ".join(parts)
 
 
-def _atom_text(atom: object, pointers: Mapping[str, str], raw: bool) -> str:
+def _atom_text(atom: object, pointers: Mapping[str, Pointer], raw: bool) -> str:
     if isinstance(atom, Var):
         return atom.name
     if isinstance(atom, FloorDiv):
@@ -40,8 +54,16 @@ def _atom_text(atom: object, pointers: Mapping[str, str], raw: bool) -> str:
         return f"cuts_clamp({index_text(atom.arg, pointers, raw=raw)}, {atom.low}, {atom.high})"
     assert isinstance(atom, Indirect)
     (flat,) = atom.indices
-    element = f"(int){pointers[atom.tensor]}[{index_text(flat, pointers)}]"
-    return f"{'cuts_wrap' if raw else 'cuts_index'}({element}, {atom.extent})" if atom.wraps else f"({element})"
+    element = f"{pointers[atom.tensor]}[{index_text(flat, pointers)}]"
+    if not atom.wraps:
+        return f"((int){element})"
+    suffix = index_suffix(pointers[atom.tensor].dtype)
+    return f"{'cuts_wrap' if raw else 'cuts_index'}{suffix}({element if suffix else f'(int){element}'}, {atom.extent})"
+
+
+def index_suffix(dtype: DType) -> str:
+    """Return what names the helpers for indices of an element type: those that no int holds have their own."""
+    return "" if dtype.size < 4 or dtype is DType.I32 else f"_{dtype}"
 
 
 def _shift(index: Index, divisor: int) -> int:
@@ -50,11 +72,11 @@ def _shift(index: Index, divisor: int) -> int:
     return 0 if low >= 0 else -(low // divisor)
 
 
-def _unsigned(index: Index, divisor: int, pointers: Mapping[str, str], raw: bool) -> str:
+def _unsigned(index: Index, divisor: int, pointers: Mapping[str, Pointer], raw: bool) -> str:
     return f"({index_text(index + _shift(index, divisor) * divisor, pointers, raw=raw)})"
 
 
-def guard_text(guards: Sequence[Guard], pointers: Mapping[str, str]) -> str:
+def guard_text(guards: Sequence[Guard], pointers: Mapping[str, Pointer]) -> str:
     """Return a conjunction of range conditions, leaving out bounds that the variables' ranges prove."""
     parts: list[str] = []
     for guard in guards:
@@ -77,7 +99,7 @@ def number_text(value: float | int | bool, dtype: DType, dialect: Dialect) -> st
     if dtype is DType.BOOL:
         return "1" if value else "0"
     if dtype.is_int:
-        return _integer_text(int(value), dtype, dialect)
+        return _integer_text(int(value), dtype)
     number = float(value)
     if math.isnan(number):
         return "(0.0f / 0.0f)"
@@ -89,16 +111,11 @@ def number_text(value: float | int | bool, dtype: DType, dialect: Dialect) -> st
     return f"{text if '.' in text or 'e' in text else text + '.0'}f"
 
 
-def _integer_text(value: int, dtype: DType, dialect: Dialect) -> str:
-    info = {1: 8, 2: 16, 4: 32, 8: 64}[dtype.size]
-    if dtype.value[0] == "i":
-        value = max(-(2 ** (info - 1)), min(value, 2 ** (info - 1) - 1))
-        if value == -(2 ** (info - 1)) and info >= 32:
-            return f"({value + 1}{'L' if info == 64 else ''} - 1)"
-    else:
-        value = max(0, min(value, 2**info - 1))
+def _integer_text(value: int, dtype: DType) -> str:
+    assert dtype.holds(value), f"{value} is no value of element type {dtype}"
     suffix = {"i64": "L", "u64": "UL", "u32": "U"}.get(dtype.value, "")
-    del dialect
+    if value == dtype.element.lowest and value < 0 and dtype.size >= 4:
+        return f"({value + 1}{suffix} - 1)"  # C has no negative literals, and none of this magnitude
     return f"({value}{suffix})" if value < 0 else f"{value}{suffix}"
 
 
@@ -106,4 +123,16 @@ def call_text(fn: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> s
     """Return a scalar function applied to texts; `dtype` is the operands' type."""
     function = FUNCTIONS[fn]
     template = function.c_int if function.c_int and not dtype.is_float else function.c
-    return dialect.math(template, dtype).format(*args)
+    if function.wraps and dtype.is_int:
+        return _wrapped(template, args, dtype, dialect)
+    return dialect.math(template, dtype).format(*args, t=dtype.arithmetic)
+
+
+def _wrapped(template: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> str:
+    """Return an operator on integers that wraps: C leaves open what a signed overflow is, and computes narrow types as
+    int.
+    """
+    unsigned = unsigned_of(dtype)
+    if dtype is unsigned:
+        return template.format(*args)
+    return f"(({dialect.type(dtype)}){template.format(*(f'({dialect.type(unsigned)}){a}' for a in args))})"

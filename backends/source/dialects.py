@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from attrs import frozen
 
 from ...ir import DType
+from .arithmetic import arithmetic_helpers
 
 
 @frozen
@@ -15,9 +16,10 @@ class Dialect:
     """One source language.
 
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
-    between the two for types that need it ({p} pointer, {i} element, {v} value). `meeting_counter` is the type of a
-    loop's counter where threads wait for each other in the loop. Other fields are text templates; `math_suffix` is
-    appended to the math functions of f32.
+    between the two for types that need it ({p} pointer, {i} element, {v} value); `shared_bits` names what stands in for
+    memory types that no shared variable may have. `spaces` qualifies pointers to memory of a kind, `warp` is how many
+    lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter where threads wait for each
+    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Dialect:
     shared: str
     shared_pool: str
     shared_part: str
+    shared_bits: Mapping[str, str]
     static_shared: int
     barrier: str
     meeting_counter: str
@@ -41,6 +44,7 @@ class Dialect:
     math_suffix: str
     types: Mapping[str, str]
     storage: Mapping[str, str]
+    spaces: Mapping[str, str]
     load: Mapping[str, str]
     store: Mapping[str, str]
     vector: str
@@ -50,10 +54,12 @@ class Dialect:
     commit: str
     wait: str
     shuffle: str
+    warp: int
+    suffix: str
 
-    def helpers_of(self, body: str) -> str:
-        """Return the definitions of the helpers that a kernel's text calls."""
-        return "".join(f"{text}\n" for name, text in self.helpers.items() if f"{name}(" in body)
+    def helpers_of(self, used: Container[str]) -> str:
+        """Return the definitions of the helpers among the names that a kernel uses."""
+        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in used)
 
     def type(self, dtype: DType) -> str:
         """Register type of an element type."""
@@ -65,12 +71,12 @@ class Dialect:
 
     def math(self, text: str, dtype: DType) -> str:
         """Name math functions for the operands' type."""
-        if self.math_suffix and dtype in (DType.F32, DType.F16):
+        if self.math_suffix and dtype.arithmetic is DType.F32:
             return _MATH.sub(lambda m: f"{m.group(1)}{self.math_suffix}(", text)
         return text
 
 
-_NAMES = "exp log sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc rint pow fmod fmin fmax fabs"
+_NAMES = "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc rint pow fmod fabs"
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
 
 _TYPES = {
@@ -79,10 +85,29 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _index_helpers(device: str) -> dict[str, str]:
+def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the helpers for indices that an int may not hold: one out of range becomes the nearest, or for `wrap` -1 or
+    n.
+    """
+    negative = "i = i < 0 ? i + n : i; " if dtype is DType.I64 else ""
+    within = f"i < ({types[dtype.value]})n ? (int)i"
+    for name, low, high in (("wrap", "-1", "n"), ("index", "0", "n - 1")):
+        result = f"i < 0 ? {low} : {within} : {high}" if negative else f"{within} : {high}"
+        yield (
+            f"cuts_{name}_{dtype}",
+            f"{device} int cuts_{name}_{dtype}({types[dtype.value]} i, int n) {{ {negative}return {result}; }}",
+        )
+
+
+def _index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
     return {
         "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
         "cuts_index": f"{device} int cuts_index(int i, int n) {{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }}",
+        **{
+            name: text
+            for dtype in (DType.I64, DType.U64, DType.U32)
+            for name, text in _wide_index_helpers(device, dtype, types)
+        },
         "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
     }
 
@@ -96,15 +121,37 @@ def _async_copy(width: int, cache: str) -> str:
 
 
 _DEVICE = "static __device__ __forceinline__"
-_CUDA_HELPERS = _index_helpers(_DEVICE) | {
-    "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
-    "cuts_half": f'{_DEVICE} float cuts_half(unsigned short h) {{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }}',
-    "cuts_to_half": f"{_DEVICE} unsigned short cuts_to_half(float f) {{"
-    + ' unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }',
-    "cuts_copy4": _async_copy(4, "ca"),
-    "cuts_copy8": _async_copy(8, "ca"),
-    "cuts_copy16": _async_copy(16, "cg"),
-}
+_CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
+_OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
+
+
+def _cuda_extreme(name: str) -> str:
+    """One instruction where the machine has it: from sm_80 on PTX has `max` and `min` that keep NaN; CUDA C++ has no
+    name for them.
+    """
+    order = "a < b" if name == "max" else "b < a"
+    return (
+        f"{_DEVICE} float cuts_{name}_f32(float a, float b) {{\n#if __CUDA_ARCH__ >= 800\n"
+        f'  float r; asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;\n'
+        f"#else\n  return {order} || b != b ? b : a;\n#endif\n}}"
+    )
+
+
+_CUDA_HELPERS = (
+    _index_helpers(_DEVICE, _CUDA_TYPES)
+    | arithmetic_helpers(_DEVICE, _CUDA_TYPES)
+    | {
+        "cuts_max_f32": _cuda_extreme("max"),
+        "cuts_min_f32": _cuda_extreme("min"),
+        "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
+        "cuts_half": f'{_DEVICE} float cuts_half(unsigned short h) {{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }}',
+        "cuts_to_half": f"{_DEVICE} unsigned short cuts_to_half(float f) {{"
+        + ' unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }',
+        "cuts_copy4": _async_copy(4, "ca"),
+        "cuts_copy8": _async_copy(8, "ca"),
+        "cuts_copy16": _async_copy(16, "cg"),
+    }
+)
 
 CUDA = Dialect(
     name="cuda",
@@ -115,6 +162,7 @@ CUDA = Dialect(
     shared="__shared__ __align__(16) {type} {name}[{count}];",
     shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
     shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    shared_bits={},
     static_shared=48 * 1024,
     barrier="__syncthreads();",
     meeting_counter="int",
@@ -126,8 +174,9 @@ CUDA = Dialect(
     unroll_by="#pragma unroll {count}",
     restrict_="__restrict__",
     math_suffix="f",
-    types=_TYPES | {"i64": "long long", "u64": "unsigned long long"},
+    types=_CUDA_TYPES,
     storage={"f16": "unsigned short", "bool": "unsigned char"},
+    spaces={"global": "", "shared": ""},
     load={"f16": "cuts_half({p}[{i}])", "bool": "({p}[{i}] != 0)"},
     store={"f16": "{p}[{i}] = cuts_to_half({v});", "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
     vector="{type}{width}",
@@ -137,17 +186,24 @@ CUDA = Dialect(
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+    warp=32,
+    suffix=".cu",
 )
 
 OPENCL = Dialect(
     name="opencl",
     prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
-    helpers=_index_helpers("static inline") | {"cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }"},
+    helpers=_index_helpers("static inline", _OPENCL_TYPES)
+    | arithmetic_helpers("static inline", _OPENCL_TYPES)
+    | {"cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }"},
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
     shared_pool="",
-    shared_part="",
+    shared_part="__local {type}* const {name} = (__local {type}*){name}_bits;",
+    shared_bits={
+        "half": "ushort"
+    },  # there are pointers to halves, but no variables where the machine does not compute with them
     static_shared=0,
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
     # PoCL changes a loop before it looks for barriers in it, and then gets those wrong; a loop with a volatile counter
@@ -161,17 +217,20 @@ OPENCL = Dialect(
     unroll_by="",
     restrict_="restrict",
     math_suffix="",
-    types=_TYPES | {"i8": "char", "bool": "int"},
+    types=_OPENCL_TYPES,
     storage={"f16": "half", "bool": "unsigned char"},
+    spaces={"global": "__global ", "shared": "__local "},
     load={"f16": "vload_half({i}, {p})", "bool": "({p}[{i}] != 0)"},
     store={"f16": "vstore_half({v}, {i}, {p});", "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
     vector="{type}{width}",
-    vector_load="*(const {space} {vector}*)(&{p}[{i}])",
-    vector_store="*({space} {vector}*)(&{p}[{i}]) = ({vector})({values});",
+    vector_load="*(const {space}{vector}*)(&{p}[{i}])",
+    vector_store="*({space}{vector}*)(&{p}[{i}]) = ({vector})({values});",
     copy="",
     commit="",
     wait="",
     shuffle="",
+    warp=1,
+    suffix=".cl",
 )
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from ...ir import (
@@ -23,7 +22,7 @@ from ...ir import (
     Wait,
     phases,
 )
-from .ctext import index_text, number_text
+from .ctext import Pointer, index_text, number_text
 from .dialects import DIALECTS, Dialect
 from .phase import print_phase
 from .scope import Names, Writer
@@ -33,11 +32,11 @@ def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = 
     """Return the function of an extracted kernel; its name is a digest of its text, so equal kernels are equal."""
     dialect = DIALECTS[dialect_name]
     arguments = _arguments(kernel)
-    body = _body(kernel, dialect, arguments)
+    body, used = _body(kernel, dialect, arguments)
     head = _head(kernel, dialect, arguments)
     digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
     name = f"cuts_{digest}"
-    source = f"{dialect.prologue}{dialect.helpers_of(body)}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
+    source = f"{dialect.prologue}{dialect.helpers_of(used)}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
     return KernelFunction(
         name=name,
         dialect=dialect.name,
@@ -71,41 +70,40 @@ def _head(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
     return dialect.kernel.format(threads=kernel.threads, min_blocks=min_blocks, name=_NAME, params=", ".join(params))
 
 
-def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
-    constants = {t: f"k{n}" for n, t in enumerate(kernel.constants)}
-    names = Names(kernel, dialect, {a.tensor: f"p{n}" for n, a in enumerate(arguments)} | constants)
-    out = Writer(dialect)
-    out.depth = 1
+def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> tuple[str, set[str]]:
+    """Return the text of a kernel's body, and the names that it uses."""
+    constants = {t: Pointer(f"k{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
+    names = Names(kernel, dialect, {a.tensor: Pointer(f"p{n}", a.dtype) for n, a in enumerate(arguments)} | constants)
+    head, out = Writer(dialect, depth=1), Writer(dialect, depth=1)
     if dialect.base:
         for number in range(len(arguments)):
-            out.line(dialect.base.format(name=f"p{number}"))
+            head.line(dialect.base.format(name=f"p{number}"))
     for tensor, values in kernel.constants.items():
         dtype = kernel.dtypes[tensor]
         text = ", ".join(number_text(v if dtype.is_float else int(v), dtype, dialect) for v in values)
-        out.line(
+        head.line(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
-    start = len(out.lines)
     _declare_held(kernel, names, out)
     for item in kernel.items:
         _item(item, names, out)
-    text = "\n".join(out.lines)
     # What no phase uses (lane scratch where warps shuffle) is not declared.
-    shared = _shared([b for b in kernel.shared if b.name in text], dialect, _dynamic(kernel, dialect))
-    defined = _definitions(kernel, dialect, names, text)
-    return "\n".join([*out.lines[:start], *(f"  {line}" for line in (*shared, *defined)), *out.lines[start:]])
+    for line in _shared([b for b in kernel.shared if b.name in out.used], dialect, _dynamic(kernel, dialect)):
+        head.line(line)
+    defined = _definitions(kernel, dialect, names, out.used)
+    return "\n".join([*head.lines, *defined.lines, *out.lines]), head.used | defined.used | out.used
 
 
-def _definitions(kernel: Kernel, dialect: Dialect, names: Names, text: str) -> list[str]:
-    """Define the coordinates that the text uses, and those that their definitions use."""
+def _definitions(kernel: Kernel, dialect: Dialect, names: Names, used: Collection[str]) -> Writer:
+    """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": dialect.block_index, "tid": dialect.thread_index}
     values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
-    lines: list[str] = []
+    out = Writer(dialect, depth=1)
     for name, value in reversed(values.items()):
-        if re.search(rf"\b{name}\b", text):
-            lines.insert(0, f"const int {name} = {value};")
-            text += f" {value}"
-    return lines
+        if name in used or name in out.used:
+            out.line(f"const int {name} = {value};")
+    out.lines.reverse()
+    return out
 
 
 def _dynamic(kernel: Kernel, dialect: Dialect) -> int:
@@ -116,15 +114,28 @@ def _dynamic(kernel: Kernel, dialect: Dialect) -> int:
 
 
 def _shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: int) -> list[str]:
-    """Declare shared buffers, each by itself or as parts of one pool that the launch sizes."""
+    """Declare shared buffers, each by itself or as parts of one pool that the launch sizes; elements lie in them as in
+    memory.
+    """
     if not dynamic:
-        return [dialect.shared.format(type=dialect.type(b.dtype), name=b.name, count=b.elements) for b in buffers]
+        return [line for b in buffers for line in _declared(b, dialect)]
     lines = [dialect.shared_pool]
     offset = 0
     for buffer in buffers:
-        lines.append(dialect.shared_part.format(type=dialect.type(buffer.dtype), name=buffer.name, offset=offset))
+        lines.append(
+            dialect.shared_part.format(type=dialect.memory_type(buffer.dtype), name=buffer.name, offset=offset)
+        )
         offset += buffer.nbytes
     return lines
+
+
+def _declared(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
+    """Declare one shared buffer; where no variable may have its type, as one of bits and a pointer to them."""
+    kind = dialect.memory_type(buffer.dtype)
+    if kind not in dialect.shared_bits:
+        return [dialect.shared.format(type=kind, name=buffer.name, count=buffer.elements)]
+    bits = dialect.shared.format(type=dialect.shared_bits[kind], name=f"{buffer.name}_bits", count=buffer.elements)
+    return [bits, dialect.shared_part.format(type=kind, name=buffer.name, offset=0)]
 
 
 def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:

@@ -10,9 +10,7 @@ from math import prod
 from attrs import define, field
 
 from ...ir import (
-    COMBINE_FUNCTION,
     COMBINERS,
-    FUNCTIONS,
     Accumulate,
     Convert,
     DfgNode,
@@ -135,12 +133,11 @@ class NodePrinter:
     def _vector_place(self, node: Load | Store | WideStore, start: Index, width: int) -> dict[str, str]:
         """Return what the templates of vector accesses ask for."""
         vector = self.names.dialect.vector.format(type=self.names.dialect.memory_type(node.dtype), width=width)
-        space = "__global" if node.space == "global" else "__local"
         return {
             "p": self.names.buffer(node.space, node.buffer),
             "i": index_text(start, self.names.pointers),
             "vector": vector,
-            "space": space,
+            "space": self.names.dialect.spaces[node.space],
         }
 
     def _lane_text(self, node: Value, var: Var, number: int) -> str:
@@ -179,7 +176,7 @@ class NodePrinter:
         elif isinstance(node, Accumulate):
             self._accumulate(node)
         elif isinstance(node, Initialise):
-            identity = number_text(_identity(node.combine, node.dtype), node.dtype, self.names.dialect)
+            identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
         elif isinstance(node, LaneReduce):
             self.names.lane_reduce(self.out, node)
@@ -209,12 +206,10 @@ class NodePrinter:
 
     def _accumulate(self, node: Accumulate) -> None:
         held = self.names.held(node.name, node.at)
-        if node.combine == "sum":
+        if node.combine == "sum" and node.dtype.element.kind != "signed":
             self.out.line(f"{held} += {self._text(node.value)};")
             return
-        combined = call_text(
-            COMBINE_FUNCTION[node.combine], (held, self._text(node.value)), node.dtype, self.names.dialect
-        )
+        combined = call_text(COMBINERS[node.combine].fn, (held, self._text(node.value)), node.dtype, self.names.dialect)
         self.out.line(f"{held} = {combined};")
 
     def _text(self, node: Value) -> str:
@@ -246,9 +241,7 @@ class NodePrinter:
             return self.names.held(node.name, node.at)
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
-            text = call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
-            wraps = FUNCTIONS[node.fn].exceeds and node.dtype.is_int and node.dtype.size < 4
-            return f"(({dialect.type(node.dtype)}){text})" if wraps else text
+            return call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
         if isinstance(node, Convert):
             text = self._text(node.arg)
             return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"
@@ -258,9 +251,3 @@ class NodePrinter:
         if not node.guards:
             return text
         return f"({guard_text(node.guards, pointers)} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
-
-
-def _identity(combine: str, dtype: DType) -> float | int:
-    if dtype.is_float:
-        return COMBINERS[combine]
-    return {"sum": 0, "prod": 1, "max": -(2**63), "min": 2**63 - 1}[combine]

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 
 from attrs import define, field
 
-from ...ir import COMBINE_FUNCTION, Index, Initialise, Kernel, LaneReduce, Var, linearise, row_major
-from .ctext import call_text, index_text
+from ...ir import COMBINERS, Index, Initialise, Kernel, LaneReduce, Var, linearise, row_major
+from .ctext import Pointer, call_text, index_text
 from .dialects import Dialect
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @define
 class Writer:
-    """Collects indented lines."""
+    """Collects indented lines, and the names that they use."""
 
     dialect: Dialect
     lines: list[str] = field(factory=list)
     depth: int = 0
+    used: set[str] = field(factory=set)
 
     def line(self, text: str) -> None:
         """Append a line at the current depth."""
         self.lines.append("  " * self.depth + text)
+        self.used.update(_NAME.findall(text))
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -65,7 +70,7 @@ class Names:
 
     kernel: Kernel
     dialect: Dialect
-    pointers: Mapping[str, str]
+    pointers: Mapping[str, Pointer]
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     count: int = 0
@@ -77,7 +82,7 @@ class Names:
 
     def buffer(self, space: str, buffer: str) -> str:
         """Return the pointer that names a buffer."""
-        return buffer if space == "shared" else self.pointers[buffer]
+        return buffer if space == "shared" else self.pointers[buffer].name
 
     def alignment(self, space: str, buffer: str) -> int:
         """Return how many elements a buffer's first element is aligned to."""
@@ -96,14 +101,14 @@ class Names:
         """Print the combination across lanes, by shuffles within a warp where there are any, else as a tree in shared
         memory.
         """
-        shuffle = self.dialect.shuffle and self.kernel.threads % 32 == 0 and node.dtype.size in (4, 8)
-
+        warp = self.dialect.warp
+        shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and node.dtype.size in (4, 8)
         register = f"{self.registers[node.name]}[e]"
         with out.loop(Var("e", prod(node.shape))):
             if not shuffle:
                 self._tree(out, node, register, node.lanes)
                 return
-            distance = min(node.lanes, 32) // 2
+            distance = min(node.lanes, warp) // 2
             while distance:
                 # All lanes of the warp must take part, so a shuffle is no operand of what may be evaluated under a
                 # condition.
@@ -113,17 +118,18 @@ class Names:
                 )
                 out.line(f"{register} = {self._combine(node, register, other)};")
                 distance //= 2
-            if node.lanes > 32:
+            if node.lanes > warp:
                 self._across_warps(out, node, register)
 
     def _combine(self, node: LaneReduce, left: str, right: str) -> str:
-        return call_text(COMBINE_FUNCTION[node.combine], (left, right), node.dtype, self.dialect)
+        return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.dialect)
 
     def _across_warps(self, out: Writer, node: LaneReduce, register: str) -> None:
         """Combine one value per warp through shared memory; every thread combines them in the same order."""
-        warps = node.lanes // 32
+        warp = self.dialect.warp
+        warps = node.lanes // warp
         scratch = self._scratch(node)
-        out.line(f"if (tid % 32 == 0) {scratch}[tid / 32] = {register};")
+        out.line(f"if (tid % {warp} == 0) {scratch}[tid / {warp}] = {register};")
         out.line(self.dialect.barrier)
         out.line(f"{register} = {scratch}[tid / {node.lanes} * {warps}];")
         for warp in range(1, warps):
@@ -145,6 +151,5 @@ class Names:
         out.line(self.dialect.barrier)
 
     def _scratch(self, node: LaneReduce) -> str:
-        kind = self.dialect.type(node.dtype)
-        pointer = f"({'__local ' if self.dialect.name == 'opencl' else ''}{kind}*)lanes"
-        return f"({pointer})"
+        kind = self.dialect.memory_type(node.dtype)
+        return f"(({self.dialect.spaces['shared']}{kind}*)lanes)"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
-from ...ir import FUNCTIONS
+from ...ir import COMBINERS, FUNCTIONS
 from ..language import OpDecl, children
 from ..language import syntax as s
 from .derivatives import RULES
@@ -99,7 +99,7 @@ def _flows(node: s.Expression, decl: OpDecl, tensors: Mapping[str, str]) -> set[
 def _blocks(node: s.Expression, decl: OpDecl) -> str:
     """Return what an expression is that no derivative passes; an empty text where one does."""
     if isinstance(node, s.Reduction):
-        return "its elements are only told apart by size" if node.kind.startswith("arg") else ""
+        return "its elements are only told apart by size" if COMBINERS[node.kind].position else ""
     if isinstance(node, (s.Binary, s.Unary, s.Call)):
         name = node.fn if isinstance(node, s.Call) else node.op
         if name in _JUMPS:

@@ -35,5 +35,5 @@ def _named(factor: Expr, statement: Statement, tensors: dict[str, TensorType], s
     while name in tensors:
         name += "_"
     tensors[name] = TensorType(dtype_of(factor, tensors), tuple(a.extent for a in axes))
-    statements.append(Statement(name, axes, tuple(map(as_index, axes)), factor))
+    statements.append(Statement(name, axes, tuple(map(as_index, axes)), factor, span=statement.span))
     return Read(name, tuple(map(as_index, axes)))

@@ -110,6 +110,10 @@ def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
         return _Growth(growth.kind, growth.times, tuple(substitute(i, places) for i in growth.row))
     if isinstance(expr, (Const, IndexValue, InRange)):
         return _FIXED
+    if isinstance(expr, Call) and expr.fn == "isinf":
+        return None if _of(expr.args[0], tensors) is None else _FIXED  # what is finite stays so
+    if isinstance(expr, Call) and expr.fn == "select" and _asks_for_infinity(expr.args[0]):
+        return _of(expr.args[2], tensors)  # there is nothing to grow in the other case
     if not isinstance(expr, Call):
         return _FIXED if not any(isinstance(n, Read) and n.tensor in tensors for n in walk(expr)) else None
     args = [_of(a, tensors) for a in expr.args]
@@ -117,6 +121,10 @@ def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
     if len(known) < len(args):
         return None
     return _FIXED if all(a.times == 0 for a in known) else _of_call(expr.fn, known)
+
+
+def _asks_for_infinity(condition: Expr) -> bool:
+    return isinstance(condition, Call) and condition.fn == "isinf"
 
 
 def _of_call(fn: str, args: Sequence[_Growth]) -> _Growth | None:

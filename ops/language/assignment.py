@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from ...ir import Index, Read, SpecError, Statement, Var, as_index, indirects, is_affine, reads, variables
 from . import syntax as s
 from .check_expressions import reads_itself, reads_unwritten
@@ -15,7 +17,7 @@ from .values import TensorRef, Value, describe, to_expr
 def assign(evaluator: Evaluator, item: s.Assignment | s.Repetition) -> None:
     """Emit the statements of an assignment, or of a block of them for each value of its variable in turn."""
     if isinstance(item, s.Repetition):
-        for number in range(evaluator.size(item.each.bound)):
+        for number in evaluator.turns(item.each.bound):
             for inner in item.items:
                 evaluator.scope[item.each.name] = number
                 assign(evaluator, inner)
@@ -24,7 +26,7 @@ def assign(evaluator: Evaluator, item: s.Assignment | s.Repetition) -> None:
     if item.each is None:
         _assign(evaluator, item)
         return
-    for number in range(evaluator.size(item.each.bound)):
+    for number in evaluator.turns(item.each.bound):
         evaluator.scope[item.each.name] = number
         _assign(evaluator, item)
     evaluator.scope.pop(item.each.name, None)
@@ -53,7 +55,7 @@ def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
         raise SpecError(
             f"'{target.name}' has element type {target.type.dtype}, the value {found}", item.value.span, "convert it"
         )
-    evaluator.statements.append(Statement(target.name, axes, write, body))
+    evaluator.statements.append(Statement(target.name, axes, write, body, span=item.span))
     _merge(evaluator, first)
     _check_order(evaluator, target, evaluator.statements[first:], item)
     _leave(evaluator, outer)
@@ -119,11 +121,27 @@ def _write(
         )
     nothing = any(v.extent == 0 for v in evaluator.variables)
     for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
+        if indirects(index):
+            raise _scattered(target, index, axis, item)
         low, high = index.bounds()
-        if indirects(index) or (extent and not nothing and not 0 <= low <= high < extent):
+        if extent and not nothing and not 0 <= low <= high < extent:
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)
+
+
+def _scattered(target: TensorRef, index: Index, axis: int, item: s.Assignment) -> SpecError:
+    """Return the error that data decides where an assignment writes, with the way to say it: each element gathers what
+    arrives.
+    """
+    place = indirects(index)[0]
+    binders = ", ".join(f"{v.name} < {v.extent}" for v in sorted(variables(index), key=lambda v: v.name))
+    element = f"{place.tensor}[{', '.join(i.text for i in place.indices)}]"
+    way = f"{target.name}[k] = sum[{binders}] (value if index({element}, {target.type.shape[axis]}) == k else 0)"
+    message = f"'{target.name}' is written where data says, at {element} of axis {axis}: an element could be written twice, or never"
+    return SpecError(
+        message, item.target.span, f"say for each element of '{target.name}' what arrives there, as in {way}"
+    )
 
 
 def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:
@@ -177,7 +195,7 @@ def _merge(evaluator: Evaluator, first: int) -> None:
             continue
         if body.indices == tuple(as_index(a) for a in source.axes):
             del statements[position], tensors[source.target]
-            statements[-1] = Statement(last.target, last.axes, last.write, source.body, source.reduce, source.combine)
+            statements[-1] = evolve(last, body=source.body, reduce=source.reduce, combine=source.combine)
         return
 
 

@@ -244,4 +244,6 @@ def _convert(type_: s.AttributeType, value: Value) -> Value:
 def _convert_number(kind: str, value: Value) -> int | float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:  # no element type holds it
+        return None
     return float(value) if kind == "float" else value if isinstance(value, int) else None

@@ -14,7 +14,7 @@ from functools import reduce as fold
 from attrs import frozen
 
 from ...ir import FUNCTIONS, DType, Index, clamp, delinearise, linearise, row_major
-from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr
+from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr, limited
 
 
 @frozen
@@ -138,14 +138,7 @@ def limit(dtype: Value, low: bool) -> float | int | bool:
     """Return the least or the greatest value of an element type."""
     if not isinstance(dtype, DType):
         raise Trouble(f"expected an element type, found {describe(dtype)}")
-    if dtype.is_float:
-        return -math.inf if low else math.inf
-    if dtype is DType.BOOL:
-        return not low
-    bits = dtype.size * 8
-    if dtype.value.startswith("u"):
-        return 0 if low else (1 << bits) - 1
-    return -(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1
+    return dtype.element.lowest if low else dtype.element.highest
 
 
 def _has(items: Value, value: Value) -> bool:
@@ -287,6 +280,6 @@ def apply_builtin(name: str, args: tuple[Value, ...]) -> Value:
     """Call a static function; arguments it cannot take are the declaration's mistake."""
     builtin = BUILTINS[name]
     try:
-        return builtin.apply(*args)
+        return limited(builtin.apply(*args), f"the value of {name}")
     except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
         raise Trouble(f"{name} cannot take {', '.join(map(describe, args))}; {builtin.summary}") from error

@@ -50,6 +50,7 @@ def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
         substitute_expr(statement.body, values),
         split(statement.reduce),
         statement.combine,
+        span=statement.span,
     )
 
 

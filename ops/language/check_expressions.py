@@ -12,8 +12,9 @@ from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS
 
 DTYPES = frozenset(d.value for d in DType)
 RESERVED = frozenset(CONSTANTS) | DTYPES
-#: What looks at a tensor itself: the value of a constant operand, an element as an index.
-_ON_TENSORS = {"value": 1, "index": 2}
+#: What looks at a tensor itself: the value of a constant operand, an element as an index, an element in a type with
+#: room for sums.
+_ON_TENSORS = {"value": 1, "index": 2, "wide": 1}
 _FUNCTION_NAMES = frozenset(FUNCTIONS) | frozenset(BUILTINS) | frozenset(_ON_TENSORS)
 
 

@@ -10,13 +10,11 @@ behind `ops` needs to know.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from ...ir import COMBINERS, Call, Const, DType, Expr, GraphError, Read, Statement, TensorType, dtype_of, rebuild, walk
-from .builtins import limit
+from ...ir import COMBINERS, Call, Const, Expr, GraphError, Read, Statement, TensorType, dtype_of, rebuild, walk
 
 
 def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, TensorType], op: str) -> list[Statement]:
@@ -26,28 +24,19 @@ def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, Tenso
     return [_filled(s, tensors, op) for s in statements if all(axis.extent for axis in s.axes)]
 
 
-def identity(combine: str, dtype: DType) -> float | int | bool:
-    """Return what a reduction over nothing is in an element type: an infinity where the type has one, else its limit."""
-    value = COMBINERS[combine]
-    if math.isinf(value):
-        return limit(dtype, value < 0)
-    return value if dtype.is_float else dtype.numpy.type(value).item()
-
-
 def _filled(statement: Statement, tensors: Mapping[str, TensorType], op: str) -> Statement:
     _check_divisions(statement, op)
     if all(var.extent for var in statement.reduce):
         body = rebuild(statement.body, lambda node: _outside(node, tensors))
         return statement if body is statement.body else evolve(statement, body=body)
-    combine = statement.combine or ""
-    if combine.startswith("arg"):
-        which = "greatest" if combine == "argmax" else "least"
-        raise GraphError(
-            f"op '{op}': expected elements, found none: no element is the {which} of an empty axis",
-            hint="skip the empty tensor",
-        )
+    assert statement.combine is not None, "what is reduced has a combiner"
+    combiner = COMBINERS[statement.combine]
+    if combiner.position:
+        which = "greatest" if combiner.fn == "max" else "least"
+        message = f"op '{op}': expected elements, found none: no element is the {which} of an empty axis"
+        raise GraphError(message, statement.span, "skip the empty tensor")
     dtype = dtype_of(statement.body, tensors)
-    return evolve(statement, body=Const(identity(combine, dtype), dtype), reduce=(), combine=None)
+    return evolve(statement, body=Const(combiner.identity(dtype), dtype), reduce=(), combine=None)
 
 
 def _check_divisions(statement: Statement, op: str) -> None:
@@ -60,7 +49,9 @@ def _check_divisions(statement: Statement, op: str) -> None:
         ):
             continue
         if node.args[1].value == 0 and not node.args[1].dtype.is_float:
-            raise GraphError(f"op '{op}': an integer is divided by zero", hint="convert the operand to a float type")
+            raise GraphError(
+                f"op '{op}': an integer is divided by zero", statement.span, "convert the operand to a float type"
+            )
 
 
 def _outside(node: Expr, tensors: Mapping[str, TensorType]) -> Expr:

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce as fold
 
-from ...ir import FUNCTIONS, Const, DType, Indirect, Read, Span, SpecError, Var, as_index, atom_index, call
+from ...ir import COMBINERS, FUNCTIONS, Const, DType, Indirect, Read, Span, SpecError, Var, as_index, atom_index, call
 from . import syntax as s
 from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, apply_builtin, takes_elements
 from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
 from .workspace import Workspace
 
-#: Limits that stop a slip before it eats the machine: of a dim, and of a list.
-_LARGEST, _LONGEST = 1 << 40, 1 << 16
+#: Limits that stop a slip before it eats the machine: of a dim, of a list and of the turns of repetitions, and of all
+#: lists together.
+_LARGEST, _LONGEST, _ITEMS = 1 << 40, 1 << 16, 1 << 22
 _FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
 
 
@@ -38,6 +39,7 @@ class Evaluator(Workspace):
         super().__init__()
         self.scope: dict[str, Value] = dict(CONSTANTS)
         self.fetch_constant: Callable[[str], Value] | None = None
+        self.turned = self.listed = 0
 
     def evaluate(self, node: s.Expression) -> Value:
         """Return the value of an expression; a tensor without subscripts stays a tensor."""
@@ -82,6 +84,9 @@ class Evaluator(Workspace):
             source = range(min(self._size(source, node.source.span), _LONGEST + 1))
         if not isinstance(source, (tuple, range)) or len(source) > _LONGEST:
             raise Trouble(f"expected a list of at most {_LONGEST} items, found {describe(source)}")
+        self.listed += len(source)
+        if self.listed > _ITEMS:
+            raise Trouble(f"lists have at most {_ITEMS} items in all")
         outer, result = self.scope.get(node.var), []
         for item in source:
             self.scope[node.var] = item
@@ -94,6 +99,16 @@ class Evaluator(Workspace):
             self.scope.pop(name, None)
         else:
             self.scope[name] = value
+
+    def turns(self, bound: s.Expression) -> range:
+        """Return the values that a repetition takes in turn."""
+        count = self.size(bound)
+        if count > _LONGEST:
+            raise SpecError(f"a repetition has at most {_LONGEST} turns, found {count}", bound.span)
+        self.turned += count
+        if self.turned > _LONGEST:
+            raise SpecError(f"repetitions have at most {_LONGEST} turns in all", bound.span)
+        return range(count)
 
     def size(self, node: s.Expression) -> int:
         """Return the value of an expression that must be a size."""
@@ -161,6 +176,8 @@ class Evaluator(Workspace):
             return self._constant_operand(node)
         if node.fn == "index":
             return self._data_index(node)
+        if node.fn == "wide":
+            return elementwise(self.arithmetic.widen, self.element(node.args[0]))
         if node.fn in ABOUT_TENSORS:
             return apply_builtin(node.fn, tuple(self.evaluate(a) for a in node.args))
         args = tuple(self.element(a) for a in node.args)
@@ -222,7 +239,7 @@ class Evaluator(Workspace):
 
     # ---- reads
 
-    def _subscript(self, node: s.Subscript, fill: Value = None) -> Value:
+    def _subscript(self, node: s.Subscript, fill: Value | None = None) -> Value:
         base = self.evaluate(node.base)
         if isinstance(base, tuple):
             return self._list_item(base, node)
@@ -283,5 +300,5 @@ class Evaluator(Workspace):
             self.taken.discard(var.name)
         reduce = tuple(v for v in found if v.extent != 1)
         if not reduce:
-            return Const(0, DType.I64) if node.kind.startswith("arg") else body
-        return self.temporary(node.kind, body, reduce)
+            return Const(0, DType.I64) if COMBINERS[node.kind].position else body
+        return self.temporary(node.kind, body, reduce, node.span)

@@ -137,7 +137,9 @@ class _Instantiation:
             if not isinstance(sizes, tuple) or not all(isinstance(n, int) for n in sizes):
                 raise SpecError(f"expected sizes, found {describe(value)}", node.span)
             if any(n < 0 for n in sizes):
-                raise GraphError(f"op '{self.decl.name}': result '{name}' would have a dim of size {min(sizes)}")
+                raise GraphError(
+                    f"op '{self.decl.name}': result '{name}' would have a dim of size {min(sizes)}", node.span
+                )
             entries.append(tuple(sizes) if isinstance(node, s.Spread) else sizes[0])
         shape = tuple(n for e in entries for n in (e if isinstance(e, tuple) else (e,)))
         type_ = TensorType(self._dtype(dtype, span), shape)
@@ -152,8 +154,7 @@ class _Instantiation:
             scope[result.name] = self._tensor(result.name, result.dtype, result.dims, result.span)
             return (result.name,)
         refs = []
-        count = self.evaluator.size(result.binder.bound)
-        for number in range(count):
+        for number in self.evaluator.turns(result.binder.bound):
             scope[result.binder.name] = number
             refs.append(self._tensor(f"{result.name}_{number}", result.dtype, result.dims, result.span))
         scope.pop(result.binder.name, None)

@@ -6,6 +6,7 @@ no error of another. Within a piece, a line with an error is blanked and the res
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -24,6 +25,7 @@ PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HEAD = re.compile(r"^(?:op|family)\b", re.MULTILINE)
 _MAX_SYNTAX_ERRORS = 8
 _MAX_DEPTH = 100
+_MAX_DIGITS = 40
 _READABLE = {
     "NAME": "a name", "NUMBER": "a number", "STRING": "a string", "REDUCE": "a reduction", "SPREAD": "'...'", "COMPARE": "a comparison",
     "DIVIDE": "'/'", "STAR": "'*'", "PLUS": "'+'", "MINUS": "'-'", "CONCAT": "'++'", "POWER": "'**'", "OPTIONAL": "'?'", "COLON": "':'",
@@ -76,6 +78,7 @@ def parse_expression(source: Source, start: int, text: str) -> Expression:
 def _build(source: Source, start: int, text: str, rule: str) -> Any:
     tree = _lark().parse(text, start=rule)
     _check_depth(source, start, tree)
+    _check_numbers(source, start, tree)
     return TreeBuilder(source, start).transform(tree)
 
 
@@ -89,6 +92,17 @@ def _check_depth(source: Source, start: int, tree: Tree[Token]) -> None:
     meta = next((node.meta for node in level if not node.meta.empty), None)
     span = Span(source, start + meta.start_pos, start + meta.end_pos) if meta else Span(source, start, start + 1)
     raise ParseError(f"this is nested more than {_MAX_DEPTH} levels deep", span, "give parts of it names")
+
+
+def _check_numbers(source: Source, start: int, tree: Tree[Token]) -> None:
+    """Refuse numbers that nothing could hold."""
+    for token in tree.scan_values(lambda value: isinstance(value, Token) and value.type == "NUMBER"):
+        first = start + (token.start_pos or 0)
+        span, digits = Span(source, first, first + len(token)), sum(map(str.isdigit, token))
+        if digits > _MAX_DIGITS:
+            raise ParseError(f"a number has at most {_MAX_DIGITS} digits, found {digits}", span)
+        if not token.isdigit() and math.isinf(float(token)):
+            raise ParseError("this number is too large", span, "write inf for infinity")
 
 
 def _stray_text(source: Source, end: int) -> Sequence[ParseError]:

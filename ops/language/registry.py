@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from ...ir import CutsError, GraphError, Source, SpecError, UsageError, raise_all
+from ...ir import CutsError, Source, SpecError, UnknownOp, UsageError, raise_all
 from . import syntax as s
 from .check_declarations import check_declaration
 from .instantiate import OpDecl
@@ -78,7 +79,7 @@ class Registry(Mapping[str, OpDecl]):
 
     def __getitem__(self, name: str) -> OpDecl:
         if name not in self._ops:
-            raise UnknownOp(name, self._ops)
+            raise _unknown_op(name, self._ops)
         return self._ops[name]
 
     def __contains__(self, name: object) -> bool:
@@ -91,17 +92,10 @@ class Registry(Mapping[str, OpDecl]):
         return len(self._ops)
 
 
-class UnknownOp(GraphError, KeyError):
-    """The vocabulary has no operation of this name."""
-
-    def __init__(self, name: str, known: Mapping[str, OpDecl]) -> None:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "declare it in a .cuts file"
-        super().__init__(f"unknown op {name!r}", hint=hint)
-
-    __str__ = GraphError.__str__
+def _unknown_op(name: str, known: Iterable[str]) -> UnknownOp:
+    close = get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "declare it in a .cuts file"
+    return UnknownOp(f"unknown op {name!r}", hint=hint)
 
 
 def family_chain(declaration: s.Declaration, families: Mapping[str, s.Declaration]) -> list[s.Declaration]:

@@ -27,16 +27,21 @@ class TreeBuilder(Transformer[Token, Any]):
         return Span(self._source, self._start + meta.start_pos, self._start + meta.end_pos)
 
     def family(self, meta: Meta, c: Children) -> s.Declaration:
-        return s.Declaration("family", str(c[0]), _text(c[1]), _unquote(c[2]), tuple(c[3:]), span=self._name_span(c[0]))
+        return s.Declaration(
+            "family", str(c[0]), _text(c[1]), _unquote(c[2]), _items(c[3:]), span=self._name_span(c[0])
+        )
 
     def op(self, meta: Meta, c: Children) -> s.Declaration:
-        return s.Declaration("op", str(c[0]), _text(c[1]), _unquote(c[2]), tuple(c[3:]), span=self._name_span(c[0]))
+        return s.Declaration("op", str(c[0]), _text(c[1]), _unquote(c[2]), _items(c[3:]), span=self._name_span(c[0]))
 
     def _name_span(self, token: Token) -> Span:
         start = self._start + (token.start_pos or 0)
         return Span(self._source, start, start + len(token))
 
     # ---- items
+
+    def type_items(self, meta: Meta, c: Children) -> tuple[s.TypeItem, ...]:
+        return tuple(c)
 
     def type_item(self, meta: Meta, c: Children) -> s.TypeItem:
         return s.TypeItem(str(c[0]), tuple(map(str, c[1:])), span=self._span(meta))
@@ -184,6 +189,11 @@ class TreeBuilder(Transformer[Token, Any]):
 
     def slice(self, meta: Meta, c: Children) -> s.Slice:
         return s.Slice(c[0], c[1], span=self._span(meta))
+
+
+def _items(lines: Children) -> tuple[s.Item, ...]:
+    """Return the items of lines; a line of element types has one for each."""
+    return tuple(item for line in lines for item in (line if isinstance(line, tuple) else (line,)))
 
 
 def _text(token: Token | None) -> str | None:

@@ -58,6 +58,8 @@ _SCALAR = {
     "!=": "ne", "and": "and", "or": "or",
 }  # fmt: skip
 _NUMBERS = (int, float)
+#: Most bits of an integer, and digits that a message shows of a longer one.
+_BITS, _SHOWN = 128, 40
 _NEUTRAL = {("+", 0): "both", ("-", 0): "right", ("*", 1): "both", ("/", 1): "right", ("**", 1): "right"}
 
 
@@ -87,7 +89,21 @@ def describe(value: Value) -> str:
         return value.text
     if isinstance(value, bool) or value is None:
         return str(value).lower()
+    if isinstance(value, int):
+        return _integer_text(value)
     return "an element value" if is_expr(value) else str(value)
+
+
+def _integer_text(value: int) -> str:
+    """Return an integer, cut where no reader would count its digits: converting many of them takes long, and Python
+    refuses.
+    """
+    if value.bit_length() <= _BITS:
+        return str(value)
+    if value.bit_length() > 1 << 13:
+        return f"an integer of {value.bit_length()} bits"
+    text = str(value)
+    return f"{text[:_SHOWN]}... ({len(text.lstrip('-'))} digits)"
 
 
 def to_expr(value: Value, dtype: DType) -> Expr:
@@ -99,18 +115,17 @@ def to_expr(value: Value, dtype: DType) -> Expr:
     if isinstance(value, bool):
         return Const(value if dtype is DType.BOOL else dtype.numpy.type(value).item(), dtype)
     if isinstance(value, _NUMBERS):
-        return Const(_literal(value, dtype), dtype)
+        if dtype is DType.BOOL:
+            raise Trouble(f"expected a condition, found the number {value}")
+        return literal(value, dtype)
     raise Trouble(f"expected a number or an element, found {describe(value)}")
 
 
-def _literal(value: float, dtype: DType) -> int | float | bool:
-    if dtype.is_float:
-        return float(value)
-    if dtype is DType.BOOL:
-        raise Trouble(f"expected a condition, found the number {value}")
-    if isinstance(value, float) and not value.is_integer():
+def literal(value: float | int | bool, dtype: DType) -> Const:
+    """Return a number as one of an element type; raise `Trouble` where the type does not have it."""
+    if not dtype.holds(value):
         raise Trouble(f"{value} is no value of element type {dtype}")
-    return int(value)
+    return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value), dtype)
 
 
 class Arithmetic:
@@ -142,7 +157,7 @@ class Arithmetic:
             raise Trouble(f"cannot compute {describe(left)} {op} {describe(right)}")
         if op in ("/", "//", "%") and right == 0:
             raise Trouble(f"division by zero in {describe(left)} {op} {describe(right)}")
-        return _STATIC[op](left, right)
+        return _static_infix(op, left, right)
 
     def _scalar_infix(self, op: str, left: Value, right: Value) -> Value:
         if is_static(right) and _NEUTRAL.get((op, right)) in ("both", "right"):
@@ -177,6 +192,10 @@ class Arithmetic:
             then, other = to_expr(then, dtype), to_expr(other, dtype)
         return call("select", self.condition(test), *self.unify(then, other))
 
+    def widen(self, value: Value) -> Value:
+        """Return an element in the type that sums of its type fit in."""
+        return self.convert(DType(self.dtype(value).element.wide), value) if is_expr(value) else value
+
     def convert(self, dtype: DType, value: Value) -> Value:
         """Return a value converted to an element type."""
         if isinstance(value, tuple):
@@ -186,6 +205,32 @@ class Arithmetic:
         if not is_expr(value):
             return to_expr(value, dtype)
         return value if self.dtype(value) is dtype else Cast(dtype, value)
+
+
+def _static_infix(op: str, left: float, right: float) -> float:
+    """Return `left op right` of numbers; what is too large for any machine is a mistake, and could take for ever."""
+    text = f"{describe(left)} {op} {describe(right)}"
+    whole = isinstance(left, int) and isinstance(right, int)
+    if op == "**" and whole and abs(left) > 1 and right > _BITS:
+        raise Trouble(f"{text} has more than {_BITS} bits")
+    try:
+        value = _STATIC[op](left, right)
+    except OverflowError:
+        raise Trouble(f"{text} is too large for a number") from None
+    except ZeroDivisionError:
+        raise Trouble(f"division by zero in {text}") from None
+    if isinstance(value, complex):
+        raise Trouble(f"{text} is no real number")
+    return limited(value, text)  # type: ignore[no-any-return]
+
+
+def limited(value: Value, text: str) -> Value:
+    """Return a value, unless it is an integer of so many bits that it can only be a mistake; `text` says where it comes
+    from.
+    """
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise Trouble(f"{text} has more than {_BITS} bits")
+    return value
 
 
 def elementwise(fn: Callable[..., Value], *args: Value) -> Value:

@@ -7,21 +7,24 @@ reduction inside an expression becomes a statement of its own with a temporary t
 from __future__ import annotations
 
 from ...ir import (
+    COMBINERS,
     DType,
     Expr,
     Guard,
     Index,
     Indirect,
     Read,
+    Span,
     Statement,
     TensorType,
     Var,
+    as_float,
     as_index,
     atom_index,
     expr_variables,
 )
 from .canonical import unused_name
-from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe
+from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe, is_expr, literal
 
 
 class Workspace:
@@ -76,7 +79,9 @@ class Workspace:
             and axis < len(type_.shape)
         ):
             return atom_index(Indirect(value.tensor, value.indices, type_.shape[axis]))
-        raise Trouble(f"a subscript is an index or an element of an integer tensor, found {describe(value)}")
+        message = f"a subscript is an index or an element of an integer tensor, found {describe(value)}"
+        way = "to compute with an element of an integer tensor as an index, write index(element, size)"
+        raise Trouble(f"{message}; {way}" if is_expr(value) else message)
 
     def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
         """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
@@ -100,7 +105,8 @@ class Workspace:
         if ref.name in self.tables and all(i.is_const for i in indices) and not guards:
             flat = sum(i.const * step for i, step in zip(indices, ref.type.strides, strict=True))
             return self.tables[ref.name][flat]
-        return Read(ref.name, indices, tuple(dict.fromkeys(guards)), float(fill) if guards else 0.0)
+        filling = as_float(literal(fill, ref.type.dtype).value) if guards else 0.0
+        return Read(ref.name, indices, tuple(dict.fromkeys(guards)), filling)
 
     def new_variable(self, name: str, extent: int) -> Var:
         """Return a variable whose name is unique in the assignment."""
@@ -118,7 +124,7 @@ class Workspace:
             candidate = f"{name}{number}"
         return candidate
 
-    def temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...]) -> Expr:
+    def temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...], span: Span) -> Expr:
         """Emit a reduction into a temporary over the variables it depends on; return the read of it."""
         free = expr_variables(body) - set(reduce)
         axes = tuple(v for v in self.variables if v in free)
@@ -132,7 +138,7 @@ class Workspace:
             ) and done.write == indices:
                 return Read(done.target, indices)
         name = self.fresh_tensor(f"{self.written.name}_{kind}")
-        dtype = DType.I64 if kind.startswith("arg") else self.arithmetic.dtype(body)
+        dtype = DType.I64 if COMBINERS[kind].position else self.arithmetic.dtype(body)
         self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
-        self.statements.append(Statement(name, axes, indices, body, reduce, kind))
+        self.statements.append(Statement(name, axes, indices, body, reduce, kind, span=span))
         return Read(name, indices)

@@ -1,5 +1,6 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
+from .centre import centre_means
 from .groups import Group, Workshop, form_key
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
@@ -24,6 +25,7 @@ __all__ = [
     "addressed",
     "box_extent",
     "build_programs",
+    "centre_means",
     "find_views",
     "form_key",
     "interpret",

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...ir import (
+    COMBINERS,
     Call,
     Const,
     DType,
@@ -48,9 +49,7 @@ class FusionError(Exception):
 
 def constant(value: float, dtype: DType) -> Const:
     """Return a literal of an element type."""
-    if dtype is DType.BOOL:
-        return Const(bool(value), dtype)
-    return Const(float(value) if dtype.is_float or not math.isfinite(value) else int(value), dtype)
+    return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value), dtype)
 
 
 def apply_guards(
@@ -61,21 +60,24 @@ def apply_guards(
     if not live:
         return expr
     for candidate in dict.fromkeys((0.0, fill)):
-        guarded = _guard_reads(expr, live, candidate, held)
+        guarded = _guard_reads(expr, live, candidate, tensors, held)
         if _outside_value(guarded, held, tensors) == fill:
             return guarded
-    guarded = _guard_reads(expr, live, 0.0, held)
+    guarded = _guard_reads(expr, live, 0.0, tensors, held)
     merged = _merge_select(guarded, live, fill)
     return merged or Call("select", (InRange(live), guarded, constant(fill, dtype_of(expr, tensors))))
 
 
-def _guard_reads(expr: Expr, guards: tuple[Guard, ...], fill: float, held: frozenset[str]) -> Expr:
+def _guard_reads(
+    expr: Expr, guards: tuple[Guard, ...], fill: float, tensors: Mapping[str, TensorType], held: frozenset[str]
+) -> Expr:
+    """Guard every read below; those without a value outside get `fill`, or 0 where it is no value of their type."""
+
     def leaf(node: Expr) -> Expr:
         if not guards or not isinstance(node, Read) or node.tensor in held:
             return node
-        return Read(
-            node.tensor, node.indices, tuple(dict.fromkeys(node.guards + guards)), node.fill if node.guards else fill
-        )
+        own = node.fill if node.guards else fill if tensors[node.tensor].dtype.holds(fill) else 0.0
+        return Read(node.tensor, node.indices, tuple(dict.fromkeys(node.guards + guards)), own)
 
     return rebuild(expr, leaf)
 
@@ -137,9 +139,7 @@ class Inliner:
     def define(self, statement: Statement) -> None:
         """Add a pointwise statement; statements come in order of definition."""
         body = self.inline(statement.body)
-        self._definitions.setdefault(statement.target, []).append(
-            Statement(statement.target, statement.axes, statement.write, body)
-        )
+        self._definitions.setdefault(statement.target, []).append(evolve(statement, body=body))
 
     def inline(self, expr: Expr) -> Expr:
         """Return the expression with every defined tensor replaced by its definition."""
@@ -166,7 +166,7 @@ class Inliner:
         certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)
         value: Expr | None = None
         for solution, body in reversed(possible[: certain + 1]):
-            here = _guard_reads(substitute_expr(body, solution.values), solution.guards, 0.0, self.held)
+            here = _guard_reads(substitute_expr(body, solution.values), solution.guards, 0.0, self.tensors, self.held)
             value = here if value is None else Call("select", (InRange(solution.guards), here, value))
         assert value is not None
         return value
@@ -189,19 +189,22 @@ def tree_size(expr: Expr) -> int:
     return size(expr)
 
 
-def split_argument_reduction(statement: Statement, value: str, dtype: DType) -> tuple[Statement, Statement]:
+def split_argument_reduction(
+    statement: Statement, value: str, tensors: Mapping[str, TensorType]
+) -> tuple[Statement, Statement]:
     """Rewrite an argmax (argmin) statement as a max (min) named `value` and the least position that attains it.
 
-    `dtype` is the element type of the positions. A position that is never attained does not occur: the largest is the
-    sentinel.
+    A position that is never attained does not occur: the largest is the sentinel. Where the extremum is NaN, a NaN
+    attains it.
     """
+    dtype = tensors[statement.target].dtype
     flat, step = Index(0), 1
     for axis in reversed(statement.reduce):
         flat, step = flat + axis * step, step * axis.extent
     place = tuple(as_index(a) for a in statement.axes)
-    best = Statement(
-        value, statement.axes, place, statement.body, statement.reduce, str(statement.combine).removeprefix("arg")
-    )
-    held = Read(value, place)
-    body = Call("select", (Call("eq", (statement.body, held)), IndexValue(flat, dtype), Const(step - 1, dtype)))
-    return best, Statement(statement.target, statement.axes, statement.write, body, statement.reduce, "min")
+    best = evolve(statement, target=value, write=place, combine=COMBINERS[str(statement.combine)].fn)
+    attained: Expr = Call("eq", (statement.body, Read(value, place)))
+    if tensors[value].dtype.element.nan:
+        attained = Call("or", (attained, Call("isnan", (statement.body,))))
+    body = Call("select", (attained, IndexValue(flat, dtype), Const(step - 1, dtype)))
+    return best, evolve(statement, body=body, combine="min")

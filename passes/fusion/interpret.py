@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...ir import COMBINE_FUNCTION, FUNCTIONS, Evaluation, FusedGroup, Index, Segment, Values, Var, working_dtype
+from ...ir import COMBINERS, Evaluation, FusedGroup, Index, Segment, Values, Var, working_dtype
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
@@ -36,7 +36,7 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
     for reduction in segment.reductions:
         space = Points((*segment.axes, *reduction.reduce), scope)
         values = np.broadcast_to(space.value(reduction.body), space.shape)
-        function = FUNCTIONS[COMBINE_FUNCTION[reduction.combine]].numpy
+        function = COMBINERS[reduction.combine].function.numpy
         reduced = function.reduce(values, axis=tuple(range(len(shape), values.ndim)))  # type: ignore[attr-defined]
         scope[reduction.name] = np.reshape(reduced, shape)
     for output in segment.outputs:

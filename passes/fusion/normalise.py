@@ -18,9 +18,9 @@ from itertools import count
 from attrs import evolve, frozen
 
 from ...ir import (
+    COMBINERS,
     Call,
     Cast,
-    DType,
     Expr,
     FusedGroup,
     Index,
@@ -104,15 +104,16 @@ class _Normaliser:
         for number, statement in enumerate(_join_pieces(statements, self.live, self.tensors)):
             fresh = rename_axes(statement, f"s{number}_")
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
-            if fresh.combine and not fresh.reduce:
-                body = constant(0, self.tensors[fresh.target].dtype) if fresh.combine.startswith("arg") else fresh.body
+            combiner = COMBINERS[fresh.combine] if fresh.combine else None
+            if combiner and not fresh.reduce:
+                body = constant(0, self.tensors[fresh.target].dtype) if combiner.position else fresh.body
                 fresh = evolve(fresh, combine=None, body=body)
-            if fresh.combine and fresh.combine.startswith("arg"):
+            if combiner and combiner.position and fresh.reduce:
                 value = f"{fresh.target}.value"
                 self.tensors[value] = TensorType(
                     dtype_of(fresh.body, self.tensors), tuple(a.extent for a in fresh.axes)
                 )
-                result.extend(split_argument_reduction(fresh, value, self.tensors[fresh.target].dtype))
+                result.extend(split_argument_reduction(fresh, value, self.tensors))
             else:
                 result.append(fresh)
         return result
@@ -150,11 +151,9 @@ class _Normaliser:
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
         dtype = self.tensors[statement.target].dtype
-        self.tensors[name] = TensorType(
-            DType.F32 if dtype is DType.F16 else dtype, tuple(p.extent for p in places.axes)
-        )
+        self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in places.axes))
         value: Expr = Read(name, tuple(as_index(p) for p in places.axes))
-        value = Cast(dtype, value) if dtype is DType.F16 else value
+        value = Cast(dtype, value) if dtype.accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
         return Reduction(name, rows, str(statement.combine), body)
 
@@ -268,4 +267,4 @@ def _cases(pieces: Sequence[Statement], tensors: Mapping[str, TensorType]) -> St
         inliner.define(rename_axes(piece, f"p{number}_"))
     axes = tuple(Var(f"d{n}", extent) for n, extent in enumerate(tensors[target].shape))
     position = tuple(as_index(a) for a in axes)
-    return Statement(target, axes, position, inliner.inline(Read(target, position)))
+    return Statement(target, axes, position, inliner.inline(Read(target, position)), span=pieces[0].span)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
-from ...ir import Array, Graph, GraphError, Node, Program, Read, Statement, TensorType, indirects
+from ...ir import Array, Graph, GraphError, Node, Program, Read, SpecError, Statement, TensorType, indirects, retold
 from ...ops import Instance, Registry
 from .fold_tables import unroll_tables
 from .normalise import Illegal, normalise
@@ -199,8 +199,8 @@ class _Builder:
             known = _Constants({n: arrays[v] for n, v in enumerate(node.inputs) if v is not None and v in arrays})
             try:
                 instance = self.registry[node.op].instantiate(operands, node.attributes, known)
-            except GraphError as error:
-                raise GraphError(f"node '{node.name}': {error.message}", error.span, error.hint) from error
+            except (GraphError, SpecError) as error:
+                raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = unroll_tables(instance.program)
             found = evolve(instance, program=program), cut(program)
             if known.used:

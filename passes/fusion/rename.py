@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attrs import evolve
+
 from ...ir import Statement, Var, rename_expr, substitute, substitute_expr
 
 
 def rename_statement(statement: Statement, names: Mapping[str, str]) -> Statement:
     """Replace the names of all tensors of a statement."""
-    target = names.get(statement.target, statement.target)
-    return Statement(
-        target, statement.axes, statement.write, rename_expr(statement.body, names), statement.reduce, statement.combine
+    return evolve(
+        statement, target=names.get(statement.target, statement.target), body=rename_expr(statement.body, names)
     )
 
 
@@ -21,4 +22,4 @@ def rename_axes(statement: Statement, prefix: str) -> Statement:
     new = {axis: Var(f"{prefix}{n}", axis.extent) for n, axis in enumerate(old)}
     write = tuple(substitute(w, new) for w in statement.write)
     axes, reduce = (tuple(new[a] for a in group) for group in (statement.axes, statement.reduce))
-    return Statement(statement.target, axes, write, substitute_expr(statement.body, new), reduce, statement.combine)
+    return evolve(statement, axes=axes, write=write, body=substitute_expr(statement.body, new), reduce=reduce)

@@ -90,9 +90,8 @@ def _part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) -
     """Return the body at an element of a part; elements past the end of the axis contribute nothing."""
     body = substitute_expr(reduction.body, {axis: index})
     guard = Guard(index, 0, axis.extent)
-    return (
-        body if guard.always else apply_guards(body, (guard,), COMBINERS[reduction.combine], group.tensors, frozenset())
-    )
+    identity = COMBINERS[reduction.combine].identity(group.tensors[reduction.name].dtype)
+    return body if guard.always else apply_guards(body, (guard,), identity, group.tensors, frozenset())
 
 
 def _free(name: str, segment: Segment) -> str:
@@ -125,7 +124,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     (reduction,) = segment.reductions
     tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction))
     terms = prod(v.extent for v in reduction.reduce)
-    if target.is_cpu or tiles > TILES_PER_SM * target.NUM_SM:
+    if not target.lockstep or tiles > TILES_PER_SM * target.NUM_SM:
         return ()
     longest = max(v.extent for v in reduction.reduce)
     limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // tiles)

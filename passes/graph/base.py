@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
-from ...ir import CutsError, ErrorList, Graph, Infer, PassError, raise_all, violations
+from ...ir import CutsError, Graph, Infer, PassError, parts_of, raise_all, retold, violations
 
 #: Called with a pass's name and the graph it made.
 AfterPass: TypeAlias = Callable[[str, Graph], None]
@@ -32,7 +32,7 @@ def run_passes(
         except PassError:
             raise
         except CutsError as error:
-            raise PassError(f"pass '{step.name}': {error.message}", hint=error.hint) from error
+            raise retold(error, PassError, f"pass '{step.name}': ") from error
         if infer is not None:
             _verify(step.name, graph, infer)
         if after is not None:
@@ -44,5 +44,6 @@ def _verify(name: str, graph: Graph, infer: Infer) -> None:
     try:
         raise_all(list(violations(graph, infer)))
     except CutsError as error:
-        parts = error.errors if isinstance(error, ErrorList) else (error,)
-        raise PassError(f"pass '{name}' broke the graph: " + "; ".join(part.message for part in parts)) from error
+        raise PassError(
+            f"pass '{name}' broke the graph: " + "; ".join(part.message for part in parts_of(error))
+        ) from error

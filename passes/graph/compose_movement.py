@@ -155,22 +155,16 @@ def _simplify_casts(expr: Expr, dtype: DType) -> Expr:
     return inner if found is expr.dtype else Cast(expr.dtype, inner)
 
 
-_BITS = {DType.F16: 11, DType.F32: 24, DType.F64: 53}
-
-
 def _holds(wide: DType, narrow: DType) -> bool:
     """Whether every value of one element type is a value of another, so that a round trip changes nothing."""
     if wide is narrow:
         return True
     if wide is DType.BOOL or narrow is DType.BOOL:
         return narrow is DType.BOOL
-    signed = narrow.value.startswith("i")
-    magnitude = narrow.size * 8 - signed
     if narrow.is_float:
-        return bool(wide.is_float and wide.size > narrow.size)
-    if wide.is_float:
-        return bool(_BITS[wide] >= magnitude)
-    return bool(wide.size * 8 - wide.value.startswith("i") >= magnitude and (wide.value.startswith("i") or not signed))
+        return wide.is_float and wide.size > narrow.size
+    negative = narrow.element.kind == "signed"
+    return wide.element.digits >= narrow.element.digits and (wide.element.kind != "unsigned" or not negative)
 
 
 def _is_copy(move: _Move, source: TensorType) -> bool:

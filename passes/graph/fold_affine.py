@@ -64,7 +64,7 @@ class _Target:
 
 @frozen
 class FoldAffine:
-    """Fold every affine consumer into its producer where the producer has no other reader."""
+    """Fold every affine consumer (batch norm) into its producer (convolution) where that has no other reader."""
 
     name: ClassVar[str] = "fold-affine"
     instances: Instances

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from attrs import define, evolve, field, frozen
 
-from ...ir import Array, Graph, GraphError, Node, TensorType, quote
+from ...ir import Array, Graph, GraphError, Node, TensorType, quote, retold
 from ...ops.gradient import Gradients
 from .rewrite import fresh_name
 
@@ -117,7 +117,7 @@ class _Backward:
         try:
             instance = self.gradients.instance(node, operands, known)
         except GraphError as error:
-            raise GraphError(f"node {quote(node.name)}: {error.message}", error.span, error.hint) from error
+            raise retold(error, GraphError, f"node {quote(node.name)}: ", node.span) from error
         formals = dict(zip(node.outputs, instance.outputs, strict=False))
         names = {f"d{formals[v]}": self._total(v) for v in results}
         names |= {formal: value for value, formal in formals.items()}

@@ -87,7 +87,9 @@ class _Checker:
         name = fresh_name(self.taken, f"{node.name}.indices")
         self.taken.add(name)
         self.nodes.append(
-            Node(name, self._declared(node.op, program), inputs, tuple(results.values()), {}, node.origin)
+            Node(
+                name, self._declared(node.op, program), inputs, tuple(results.values()), {}, node.origin, span=node.span
+            )
         )
         self.checks += checks
 

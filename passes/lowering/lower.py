@@ -244,29 +244,26 @@ def _accumulate(
     value = tabulate(value_of(reduction.body, _context(state, binding, staged)), flats, state.layout.tables)
     missing = [v for v in locals_ if v in binding.valid and not _vanishes(reduction, v, binding, covered)]
     if missing:
-        identity = COMBINERS[reduction.combine]
+        identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
         test = Test(tuple(binding.valid[v] for v in missing))
-        value = Op(
-            "select",
-            (test, value, Literal(identity if dtype.is_float else _integer_identity(reduction.combine), dtype)),
-            dtype,
-        )
+        value = Op("select", (test, value, identity), value.dtype)
     return Accumulate(
         reduction.name, tuple(as_index(u) for u in state.frame.tiles), reduction.combine, value, tuple(locals_), dtype
     )
 
 
-def _integer_identity(combine: str) -> int:
-    return {"sum": 0, "prod": 1, "max": -(2**31), "min": 2**31 - 1}[combine]
-
-
 def _vanishes(reduction: Reduction, var: Var, binding: Binding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
-    """Whether the body is certainly 0 for missing elements: every factor that varies with `var` reads as 0 there."""
+    """Whether the body is certainly 0 for missing elements: every factor varies with `var` and reads as 0 there.
+
+    A factor that does not vary with it may be infinite, and 0 times that is no number.
+    """
     axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
-    parts = [p for p in factors(reduction.body) if axes & expr_variables(p)]
-    if reduction.combine != "sum" or not parts:
+    if reduction.combine != "sum":
         return False
-    return all(var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0 for p in parts)
+    return all(
+        bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
+        for p in factors(reduction.body)
+    )
 
 
 def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, prefix: str) -> None:

@@ -2,7 +2,8 @@
 
 from .banks import conflict_factor
 from .bound import Bound, bound, limiting
-from .features import Features, count_features
+from .counts import NUMBERS, Features
+from .features import count_features
 from .footprint import Count
 from .geometry import Columns, Geometry, geometries
 from .least_work import group_work
@@ -12,6 +13,7 @@ from .structure import Knob, SegmentStructure, Structure, axis_classes, class_ru
 from .tiles import coordinate_count, own_order
 
 __all__ = [
+    "NUMBERS",
     "Bound",
     "Columns",
     "Count",

@@ -29,7 +29,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import Target
-from .features import Features
+from .counts import Features
 from .footprint import Count, ceil_div
 
 #: Clocks between dependent multiply-adds, on every machine described so far.
@@ -71,15 +71,15 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
 
 
 def bound(features: Features, target: Target) -> Bound:
-    """Return the lower bound of every point. A CPU's cache may hold the data when a kernel starts, a GPU's is cold."""
+    """Return the lower bound of every point. Where caches may be warm, they hold the data when a kernel starts."""
     most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
     fullest = np.ceil(features.grid / target.NUM_SM)
-    dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.is_cpu else features.unique_bytes
+    dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.warm_caches else features.unique_bytes
     lanes = float(target.warp_size)
     barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
     warps = ceil_div(features.threads, target.warp_size)
     issued = _warp_instructions(features, lanes) + features.barriers * warps
-    load = target.dram_latency * (CACHED_LATENCY if target.is_cpu else 1.0)
+    load = target.dram_latency * (CACHED_LATENCY if target.warm_caches else 1.0)
     waves = np.ceil(features.grid / (target.NUM_SM * most))
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
     fetching = np.minimum(features.grid, target.NUM_SM)  # what one block got, L1 may keep for the next one on its SM
@@ -92,7 +92,7 @@ def bound(features: Features, target: Target) -> Bound:
         "dram": dram / target.BW_global,
         "latency": waves * (load + chain / target.clock),
     }
-    first = 0.0 if target.is_cpu else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
+    first = 0.0 if target.warm_caches else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
     return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
 
 

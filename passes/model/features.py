@@ -1,9 +1,9 @@
 """What a point costs, counted from the accesses: the inputs of both performance models, for all points of a structure
 at once.
 
-Counts are per block unless a name says otherwise, sums over the segments of the group. They follow how kernels are
-generated: every element of a tile is computed (tails are predicated, not skipped), a value is computed and loaded once
-per box of the axes it depends on, staged operands are computed in the fetch phase.
+`counts.py` declares what is counted. Counts follow how kernels are generated: every element of a tile is computed
+(tails are predicated, not skipped), a value is computed and loaded once per box of the axes it depends on, staged
+operands are computed in the fetch phase.
 """
 
 from __future__ import annotations
@@ -12,98 +12,16 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from attrs import frozen
 
 from ...ir import Expr, FusedGroup, Read, Segment, Target, Var
 from .access import access_vector, place_of
+from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .least_work import group_work, memory_reads, nodes, translations
 from .registers import Registers, register_limit, thread_registers
 from .scheduled_work import Totals, add_reduction
 from .tiles import StagedTile, staged_tiles
-
-
-@frozen
-class PaperCounts:
-    """What the paper's model knows of one segment: its predecessor's loads and transactions, the arithmetic of all its
-    operations.
-    """
-
-    comp_block: Count
-    comp_thread: Count
-    loads: Count
-    transactions: Count
-
-
-@frozen
-class Features:
-    """Derived counts of a structure's points; every value broadcasts against the others.
-
-    `flops` counts a multiply-add as two, `issue` as one slot; both for all threads of a block. `thread_flops` and
-    `thread_loads` are `COMP_thread` and `N_load` of the paper. `shared_loads` are load instructions of all threads,
-    `wavefronts` the cycles of shared memory or L1 that all loads take; `certain` are the memory instructions and
-    `least_wavefronts` the cycles that are left where the compiler merges all neighbours into vectors. `streamed` are
-    bytes that pass by the L1 cache. `transactions` are of `TRANS_global` elements, `bytes` of whole sectors a block
-    must get at least, `fetched` the bytes it asks for, `stored` those it writes. `chain` is the longest chain of
-    dependent operations of a thread, `body` the operations of its longest unrolled loop body, `tile` the elements of
-    the smallest staged tile, `lines` counts the memory lines that direct loads and stores of warps touch (a CPU loads
-    lane by lane: none), `copies` the instructions of all threads that fetch staged tiles. Of a thread's registers,
-    `held` are certain, `needed` the fewest that spill nothing, `registers` what a compiler is expected to use of the
-    `limit` it has. `outer` counts blocks along the outermost dim; `rows` is the part of `bytes` that depends on it
-    only, `columns` the part that does not depend on it; `again` are bytes that a later statement of the block reads
-    once more. `instances` counts a thread's independent results, `decoding` the instructions of all threads for guards
-    and flattened indices of direct loads, `direct` the load instructions of one thread that are no part of a fetch,
-    `divided` the elements that a block fetches by way of divisions, `divided_direct` such loads of one thread, `table`
-    is 1 where tables take the place of those divisions, `scatter` the cycles in which fetches store tiles turned round.
-    """
-
-    grid: Count
-    outer: Count
-    threads: Count
-    shared: Count
-    registers: Count
-    needed: Count
-    held: Count
-    limit: Count
-    body: Count
-    tile: Count
-    flops: Count
-    issue: Count
-    thread_flops: Count
-    thread_loads: Count
-    shared_loads: Count
-    wavefronts: Count
-    certain: Count
-    least_wavefronts: Count
-    lines: Count
-    copies: Count
-    direct: Count
-    divided: Count
-    divided_direct: Count
-    table: float
-    decoding: Count
-    scatter: Count
-    global_loads: Count
-    transactions: Count
-    bytes: Count
-    streamed: Count
-    rows: Count
-    columns: Count
-    again: Count
-    fetched: Count
-    stores: Count
-    stored: Count
-    chain: Count
-    barriers: Count
-    rounds: Count
-    stages: Count
-    raster: Count
-    min_blocks: Count
-    instances: Count
-    useful_flops: float
-    unique_bytes: float
-    segments: tuple[PaperCounts, ...]
 
 
 def count_features(

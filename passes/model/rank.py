@@ -1,8 +1,8 @@
 """The order in which points are worth measuring: an estimate of time, made of the bound's counts and of what the bound
 forgives.
 
-Nothing is discarded by it. On a GPU it is a soft maximum of what each resource takes, and what nothing overlaps.
-`passes.costs` holds the constants, fitted to measured kernels:
+Nothing is discarded by it. Where warps run in lockstep it is a soft maximum of what each resource takes, and what
+nothing overlaps. `passes.costs` holds the constants, fitted to measured kernels:
 
 * issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
   shared memory; both
@@ -21,7 +21,7 @@ import numpy as np
 
 from ...ir import Target
 from .bound import CACHED_LATENCY, Bound, resident_blocks
-from .features import Features
+from .counts import Features
 from .footprint import Count, ceil_div
 from .rank_constants import FITTED, Costs
 
@@ -35,8 +35,8 @@ LATE = 0.9
 
 def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0, costs: Costs = FITTED) -> Count:
     """Return the time by which points are ordered, never much below the bound; `conflicts` is the bank conflict factor."""
-    if target.is_cpu:
-        return _on_cpu(features, found, target)
+    if not target.lockstep:
+        return _thread_after_thread(features, found, target)
     fitting = _occupancy(features, target)
     fullest = np.ceil(features.grid / target.NUM_SM)
     blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
@@ -163,8 +163,10 @@ def _unwieldy(features: Features, costs: Costs) -> Count:
     return long + asked + 0.0005 * np.log2(features.raster)
 
 
-def _on_cpu(features: Features, found: Bound, target: Target) -> Count:
-    """Return the order for a CPU: small work-groups, few registers and barriers, no latency to hide."""
+def _thread_after_thread(features: Features, found: Bound, target: Target) -> Count:
+    """Return the order where a core runs a block's threads in turn: small blocks, few registers and barriers, no
+    latency to hide.
+    """
     warps = ceil_div(features.threads, target.warp_size)
     idle = target.warp_size * warps / features.threads
     busy = np.minimum(1.0, features.grid / target.NUM_SM)

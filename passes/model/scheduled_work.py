@@ -8,6 +8,7 @@ import numpy as np
 
 from ...ir import Call, Expr, FusedGroup, Read, Target, dtype_of, expr_variables, reads, variables
 from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
+from .counts import SUMS
 from .footprint import Count, ceil_div, least, product, segments_of
 from .geometry import Geometry
 from .least_work import memory_reads, node_cost, nodes
@@ -21,17 +22,13 @@ class Totals:
     def __init__(self, group: FusedGroup, target: Target) -> None:
         self.group = group
         self.target = target
-        self.sums: dict[str, Count] = dict.fromkeys(
-            ("flops", "issue", "thread_flops", "thread_loads", "shared_loads", "wavefronts", "global_loads", "transactions", "bytes",
-             "fetched", "stores", "stored", "chain", "barriers", "rounds", "body", "lines", "copies", "rows",
-             "columns", "decoding", "scatter", "again", "direct",
-             "divided", "divided_direct", "certain", "least_wavefronts", "streamed"), 0)  # fmt: skip
+        self.sums: dict[str, Count] = dict.fromkeys(SUMS, 0)
         self.traffic: dict[Read, Count] = {}
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
 
     def add(self, name: str, value: Count) -> None:
-        """Add to one sum."""
+        """Add to the sum of a count that `counts.py` declares."""
         self.sums[name] = self.sums[name] + value
 
     def begin(self, geometry: Geometry, again: bool) -> None:
@@ -105,7 +102,7 @@ class Totals:
 
     def touch(self, read: Read, accesses: Count, place: Place, geometry: Geometry) -> None:
         """Count the memory lines that a thread's accesses touch, with its warp."""
-        if not self.target.is_cpu:
+        if self.target.lockstep:
             kind = self.group.tensors[read.tensor]
             unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
             touched = warp_lines(read, kind.shape, unit, geometry, self.target)
@@ -178,7 +175,7 @@ def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     """
     steps = np.log2(geometry.lanes)
     warp = totals.target.warp_size
-    tree = np.logical_or(totals.target.is_cpu, geometry.threads % warp != 0)
+    tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0)
     exchanges = np.where(tree, steps + 2, np.where(np.greater(geometry.lanes, warp), 2.0, 0.0))
     several = np.greater(geometry.lanes, 1)
     totals.add("barriers", np.where(several, parallel * exchanges, 0.0))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
 
-import attrs
 import numpy as np
 from attrs import field, frozen
 
@@ -24,7 +23,7 @@ from ...ir import (
     substitute_expr,
     substitute_guards,
 )
-from ..model import Bound, Features, bound, limiting
+from ..model import NUMBERS, Bound, Features, bound, limiting
 from .climb import Point, best_points
 from .enumerate import columns_of, schedule_of
 from .legal_points import features_of
@@ -138,7 +137,7 @@ def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float |
 
 
 def _numbers(features: Features, found: Bound) -> dict[str, float]:
-    values = {f.name: getattr(features, f.name) for f in attrs.fields(Features) if f.name != "segments"}
+    values = {name: getattr(features, name) for name in NUMBERS}
     values["occupancy"] = found.occupancy
     values.update({f"time_{name}": term for name, term in (*found.terms.items(), ("first", found.first))})
     return {name: float(value) for name, value in values.items()}

@@ -43,12 +43,12 @@ def segment_knobs(
         lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
         pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
-    if structure.patch and not target.is_cpu and not structure.shared:
+    if structure.patch and target.lockstep and not structure.shared:
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
-        yield _single(f"{prefix}pad", (0,) if coarse or target.is_cpu else (0, 1, 4))
-        yield _single(f"{prefix}order", (0,) if coarse or target.is_cpu else (0, 1, 2))
+        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else (0, 1, 4))
+        yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
@@ -56,7 +56,7 @@ def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse:
     shall be resident.
     """
     last = structures[-1]
-    if target.is_cpu or not last.patch or not last.stages_any:
+    if not target.lockstep or not last.patch or not last.stages_any:
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
     return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
@@ -85,7 +85,7 @@ def _thread_tiles(
     extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool
 ) -> tuple[int, ...]:
     top = 8 if matrix or not structure.loops else 4
-    if matrix and (target.is_cpu or (not coarse and len(structure.dims) <= 3)):
+    if matrix and (not target.lockstep or (not coarse and len(structure.dims) <= 3)):
         top = 16
     return powers(1, min(next_power(extent), top))
 
@@ -105,11 +105,7 @@ def _runs(
     coarse: bool,
 ) -> list[tuple[int, int, int]]:
     """Return runs of neighbours for one thread along a window: powers of two, and lengths that divide the extent."""
-    lengths = (
-        {e for e in tiles if e > 1}
-        if target.is_cpu
-        else {*tiles, *(e for e in range(3, LONGEST_RUN + 1) if extent % e == 0)}
-    )
+    lengths = {*tiles, *(e for e in range(3, LONGEST_RUN + 1) if target.lockstep and extent % e == 0)}
     found = []
     for e in sorted(lengths - {1}):
         exact = () if coarse and e in tiles else (-(-extent // e),)

@@ -38,7 +38,7 @@ class Pruned:
 
 def _by_bound(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     found = bound(batch.features, space.target)
-    conflicts = 1.0 if space.target.is_cpu else conflict_factor(space.group, batch.sizes, space.target)
+    conflicts = conflict_factor(space.group, batch.sizes, space.target) if space.target.banked else 1.0
     return batch.flat(rank(batch.features, found, space.target, conflicts)).astype(np.float64)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
+from cuts.backends.refused import first_fault, refused
 from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -63,11 +65,45 @@ def test_warnings_surface() -> None:
 
 
 @needs_toolchain
-def test_a_failure_shows_the_log_and_the_numbered_source() -> None:
+def test_a_failure_shows_the_first_fault_and_where_the_source_is(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as caught:
         compile_kernel(evolve(KERNEL, source=SOURCE.replace("s[63", "q[63")), "sm_90")
-    assert '"q" is undefined' in str(caught.value)
-    assert "   6 |   y[i] = q[63" in str(caught.value)
+    text, files = str(caught.value), tmp_path / "cache" / "refused"
+    assert len(text.splitlines()) == 1
+    assert '"q" is undefined' in text
+    assert f"its source is {files / 'k.cu'}, the whole log is beside it" in text
+    assert "q[63" in (files / "k.cu").read_text()
+    assert '"q" is undefined' in (files / "k.log").read_text()
+
+
+def test_only_the_newest_refused_sources_are_kept(tmp_path: Path) -> None:
+    for number in range(40):
+        refused(evolve(KERNEL, name=f"k{number}"), "sm_90", "source", "x.cu(3): error: no")
+    names = sorted(path.name for path in (tmp_path / "cache" / "refused").iterdir())
+    assert len(names) == 64
+    assert {"k39.cu", "k39.log"} <= set(names)
+
+
+def test_without_a_cache_a_refused_source_is_still_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_NO_CACHE", "1")
+    error = refused(KERNEL, "sm_90", "the source", "x.cu(3): error: no")
+    assert error.message == f"kernel {KERNEL.name} does not compile for sm_90: x.cu(3): error: no"
+    path = Path(error.hint.removeprefix("its source is ").partition(",")[0])
+    assert path.read_text() == "the source"
+    shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("log", "fault"),
+    [
+        ("note: a\nk.cu(3): error: b\nk.cu(4): error: c", "k.cu(3): error: b"),
+        ("\n  nothing to say\n", "nothing to say"),
+        ("", "the compiler does not say why"),
+        ("ptxas fatal   : no\nk.cu: Error: x", "k.cu: Error: x"),
+    ],
+)
+def test_the_first_fault_of_a_log(log: str, fault: str) -> None:
+    assert first_fault(log) == fault
 
 
 def fake(log: str = "", code: bytes = b"cubin") -> tuple[Toolchain, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,11 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
 
 
 def assert_clean(err: str, folder: Path) -> None:
-    """Check that errors are lines of their own and that only complete plans are left."""
+    """Check that errors are lines of their own, with what they quote below them, and that only complete plans are left."""
     assert err
-    assert all(line.startswith("cuts: error: ") for line in err.strip().splitlines()), err
+    assert all(re.match(r"cuts: error: |[^:]+:\d+:\d+: note: | +\d* \| ", line) for line in err.strip().splitlines()), (
+        err
+    )
     assert sorted(path.name for path in folder.iterdir()) == ["good", "graph.json"]
 
 
@@ -106,6 +109,21 @@ def test_graphs(name: str, cuts: Cuts, tmp_path: Path) -> None:
     assert (result.code, result.out) == (3, "")
     assert message in result.err
     assert_clean(result.err, tmp_path)
+
+
+def test_a_result_without_elements_is_worth_a_warning(cuts: Cuts, tmp_path: Path) -> None:
+    model = {
+        "format": "cuts.graph", "version": 1, "name": "small", "outputs": ["y"],
+        "inputs": [{"name": "x", "dtype": "f32", "shape": [1, 1, 2, 2]}, {"name": "w", "dtype": "f32", "shape": [1, 1, 3, 3]}],
+        "nodes": [{"name": "c", "op": "conv", "inputs": ["x", "w"], "outputs": ["y"]}],
+    }  # fmt: skip
+    (tmp_path / "graph.json").write_text(json.dumps(model, indent=1))
+    result = cuts(*COMPILE)
+    assert result.code == 0
+    assert result.err.splitlines()[0] == (
+        "graph.json:33:10: warning: node 'c' (conv): its result 'y' is f32[1, 1, 0, 0], which has no elements; "
+        "'x' is f32[1, 1, 2, 2], 'w' is f32[1, 1, 3, 3]"
+    )
 
 
 TEXTS = {

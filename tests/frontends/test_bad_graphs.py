@@ -145,7 +145,7 @@ ROWS = {
 def test_a_malformed_document_is_explained(name: str) -> None:
     document, expected = ROWS[name]
     found = messages(lambda: graph_from_json(document))
-    assert any(line.startswith(f"<json>: {expected}") for line in found), found
+    assert any(f"<json>: {expected}" in line for line in found), found
 
 
 def test_the_good_document_is_good() -> None:
@@ -162,8 +162,8 @@ def test_all_faults_are_reported_at_once() -> None:
     [
         ('{"format": ', '<json>:1:12: error: not JSON: expecting value\n   1 | {"format": \n     |            ^'),
         ("[" * 100_000, "<json>: not JSON that can be read: nested too deep"),
-        ("[]", "<json>: at $: expected an object, found a list"),
-        ("{}", "<json>: at $.format: this field is required"),
+        ("[]", "<json>:1:1: error: at $: expected an object, found a list\n   1 | []\n     | ^^"),
+        ("{}", "<json>:1:1: error: at $.format: this field is required"),
     ],
 )
 def test_what_is_no_document_is_explained(text: str, expected: str) -> None:

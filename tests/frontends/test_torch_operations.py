@@ -174,3 +174,18 @@ def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> N
 def test_what_cannot_be_read_is_explained(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(CutsError, match=message):
         load_torch(Function(function), (torch.randn(2, 3, 8),))
+
+
+def test_numbers_at_the_edge_mean_what_they_mean_in_pytorch() -> None:
+    def edges(x: Any, _: Any) -> Any:
+        small = x * 1e-8
+        return (
+            x.sign(), torch.expm1(small), torch.log1p(small), torch.nn.functional.logsigmoid(x * 10), x.relu(), x.clamp(0, 6),
+            x.amax(-1), x.argmax(-1), torch.nn.functional.hardtanh(x), torch.nn.functional.celu(x), torch.logsumexp(x / 0, -1),
+        )  # fmt: skip
+
+    x = torch.tensor([[float("nan"), -3.0, 0.0], [2.0, -20.0, 1.0]])
+    graph = load_torch(Function(edges), (x,))
+    found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: x.numpy()})
+    for name, expected in zip(graph.outputs, edges(x, None), strict=True):
+        np.testing.assert_allclose(found[name], expected.numpy(), rtol=1e-5, atol=1e-12, err_msg=name)

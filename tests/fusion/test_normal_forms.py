@@ -127,7 +127,7 @@ FORMS: dict[str, tuple[Graph, str]] = {
         """
         segment (i0) {
           reduce acc0 = max over (r0) of x[i0, r0]
-          reduce acc1 = min over (r0) of select(x[i0, r0] == acc0[i0], index(r0), 6)
+          reduce acc1 = min over (r0) of select(or(x[i0, r0] == acc0[i0], isnan(x[i0, r0])), index(r0), 6)
           output y[i0] = acc1[i0]
         }
         """,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompiledGraph, CompileOptions
-from cuts.ir.errors import UsageError
+from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
+from cuts.passes import pipeline
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.partition import Evaluator
-from cuts.passes.pipeline import STAGES, compile_graph, graph_passes
+from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
+from cuts.passes.stages import Compilation, Stage
 from cuts.passes.workload import Workload
 
 from .build import REGISTRY, graph, op
@@ -39,7 +43,49 @@ def test_equal_groups_share_a_kernel_and_steps_bind_graph_tensors() -> None:
 def test_every_pass_is_printed_once_and_in_order() -> None:
     seen: list[str] = []
     compiled(MADE, print_after=("all",), callback=lambda name, text: seen.append(name) if text else None)
-    assert seen == [*(p.name for p in graph_passes(REGISTRY)), *STAGES]
+    assert seen == [stage.name for stage in all_stages(REGISTRY)]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def row(stage: Stage[Any]) -> str:
+    return f"| `{stage.name}` | {stage.summary} | {', '.join(f'`{name}`' for name in stage.files)} |"
+
+
+def test_the_document_lists_the_stages_in_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| stage | from -> to | where |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    assert table.split("\n") == [row(stage) for stage in all_stages(REGISTRY)]
+
+
+def test_the_files_of_every_stage_exist() -> None:
+    named = {name for stage in all_stages(REGISTRY) for name in stage.files}
+    assert [name for name in named if not (ROOT / "passes" / name).is_file() and not (ROOT / name).is_file()] == []
+
+
+def broken(work: Compilation) -> None:
+    raise VerifyError("a group reads what nothing writes")
+
+
+@pytest.mark.parametrize(
+    ("options", "checked"),
+    [({"verify": True}, True), ({"verify": False}, False), ({"debug": True, "verify": False}, True)],
+)
+def test_a_seam_is_checked_where_the_options_ask(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], checked: bool
+) -> None:
+    stages = tuple(evolve(stage, verify=broken) if stage.name == "partition" else stage for stage in STAGES)
+    monkeypatch.setattr(pipeline, "STAGES", stages)
+    if not checked:
+        assert compiled(MADE, **options).steps
+        return
+    with pytest.raises(PassError, match="stage 'partition' broke what it made: a group reads what nothing writes"):
+        compiled(MADE, **options)
+
+
+def test_seams_are_checked_in_tests() -> None:
+    assert CompileOptions().checks_seams
 
 
 @pytest.mark.parametrize("stage", ["fold-constants", "partition", "extract"])

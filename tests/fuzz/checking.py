@@ -100,7 +100,7 @@ class Bench:
         barriers.
         """
         machine = find_target(self.target)
-        if not machine.is_cpu:
+        if not machine.on_host:
             return machine
         return evolve(
             find_target("cuda:sm_90"),
@@ -140,7 +140,7 @@ class Bench:
     def compile(self, graph: Graph, way: str, chance: Chance | None) -> CompiledPlan:
         """Compile a graph in one way, as chance decides where it does."""
         target = find_target(self.target) if chance is None else chance.target
-        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way]), chance)
+        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way], verify=True), chance)
 
     def _run(self, plan: CompiledPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run a plan twice, with other inputs first, and return what the second run gives: what it does not write would

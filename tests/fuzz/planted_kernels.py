@@ -75,7 +75,7 @@ BUGS = (
         'state.items.append(_phase(state, "compute", "init", (_initialise(state, reduction),), (), {}))',
         'state.items.append(_phase(state, "compute", "init", (_initialise(state, state.frame.segment.reductions[0]),), (), {}))'),
     Bug("reduction", "the least position that attains a value is looked up in float order", "passes.fusion.inline:split_argument_reduction",
-        'statement.reduce, "min")', 'statement.reduce, "max")'),
+        'combine="min")', 'combine="max")'),
     Bug("reduction", "a factor leaves a maximum as it leaves a sum", "passes.fusion.normalise:_hoist",
         'if statement.combine != "sum" or len(parts) == 1', "if len(parts) == 1"),
     Bug("window", "a window misses its last element", "passes.lowering.windows:_window",

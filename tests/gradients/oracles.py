@@ -32,7 +32,7 @@ from .torch_operations import (
 #: Operations that PyTorch has, or that are a line of it.
 ORACLES: dict[str, Oracle] = {
     **{name: same_name(torch, name) for name in (
-        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "reciprocal", "rsqrt", "sin", "sinh", "sqrt",
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p", "reciprocal", "rsqrt", "sin", "sinh", "sqrt",
         "tan", "tanh", "sigmoid", "abs", "neg")},
     **{name: same_name(F, name) for name in (
         "relu", "celu", "elu", "selu", "softplus", "softsign", "mish", "leaky_relu")},

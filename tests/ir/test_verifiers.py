@@ -1,4 +1,6 @@
-"""Every named check of a verifier tells what breaks its invariant, and nothing else: sound texts, and one change in each."""
+"""Every named check of a verifier tells what breaks its invariant, and nothing else: sound texts, and one change in
+each.
+"""
 
 from __future__ import annotations
 

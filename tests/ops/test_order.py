@@ -1,4 +1,4 @@
-"""Statements run in their order: what one reads, others wrote before, whole; the error stands at the line that reads."""
+"""Statements run in their order: what one reads, others wrote before, whole; the error stands where it is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .test_language import REGISTRY, errors, refused, types
 
 HEAD = 'op t "t" {\n  in x: f32[N, D]\n  out y: f32[N, D]\n'
 LISTED = "  temp h[t < 3]: f32[N, D]\n"
-ITSELF = "is read by the statement that writes it | elements are written in no order: let an intermediate hold the result, and read that"
+ITSELF = (
+    "is read by the statement that writes it | "
+    "elements are written in no order: let an intermediate hold the result, and read that"
+)
 UNWRITTEN = "is read before a statement writes it | statements are run in the order in which they stand"
 
 

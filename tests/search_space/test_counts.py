@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import product
 from math import ceil
+from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 from attrs import evolve
@@ -15,6 +18,7 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup
 from cuts.ir.walk import reads
 from cuts.passes.fusion.split_reduction import split_reduction
+from cuts.passes.model.counts import SUMS, Features
 from cuts.passes.model.footprint import Cover, distinct, elements
 from cuts.passes.model.least_work import group_work
 from cuts.passes.schedule.legal_points import check_schedule, features_of
@@ -191,3 +195,21 @@ def test_a_part_of_a_reduction_costs_what_a_reduction_of_its_length_does(lanes: 
     assert int(np.max(part.grid)) == 4 * int(np.max(alone.grid))
     for name in ("copies", "scatter", "wavefronts", "issue", "transactions", "lines"):
         assert float(np.max(getattr(part, name))) == pytest.approx(float(np.max(getattr(alone, name)))), name
+
+
+def added_names(module: str) -> set[str]:
+    """Return the counts that calls of `add` in a module of the passes name."""
+    (path,) = (Path(__file__).parents[2] / "passes").rglob(f"{module}.py")
+    calls = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+    named = [
+        c.args[0] for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "add" and len(c.args) == 2
+    ]
+    return {name.value for name in named if isinstance(name, ast.Constant)}
+
+
+def test_every_count_that_is_a_sum_is_added_up_and_nothing_else_is() -> None:
+    assert added_names("scheduled_work") | added_names("features") == set(SUMS)
+
+
+def test_every_count_says_what_it_means() -> None:
+    assert [f.name for f in attrs.fields(Features) if not f.metadata["meaning"]] == []

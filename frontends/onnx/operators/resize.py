@@ -122,8 +122,9 @@ def _real(dtype: DType) -> DType:
 
 
 def _nearest_integer(call: Call, value: str, dtype: DType, kind: DType) -> str:
-    limits = np.iinfo(dtype.numpy.name)
-    near = call.emit("clip", call.emit("round", value), min=float(limits.min), max=float(limits.max))
+    near = call.emit(
+        "clip", call.emit("round", value), min=float(dtype.element.lowest), max=float(dtype.element.highest)
+    )
     return str(call.emit("cast", near, to=dtype.value))
 
 

@@ -143,6 +143,14 @@ def _negative(reader: Reader, x: Value) -> Any:
     return reader.emit("less", x, reader.constant(0, dtype=reader.type(x).dtype))
 
 
+def _sign(reader: Reader, x: Value) -> Any:
+    """The sign of a NaN is 0 in PyTorch."""
+    sign = reader.emit("sign", x)
+    if not reader.type(x).dtype.is_float:
+        return sign
+    return reader.emit("where", reader.emit("is_nan", x), reader.constant(0, dtype=reader.type(x).dtype), sign)
+
+
 def _copy_sign(reader: Reader, x: Any, sign: Any) -> Any:
     x, sign = reader.common(x, sign)
     size = reader.emit("abs", x)
@@ -188,12 +196,15 @@ def _copy(reader: Reader, x: Value, *_: Any, **__: Any) -> Any:
     return x
 
 
-_UNARY = "acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log reciprocal round rsqrt sigmoid sin sinh sqrt tan tanh trunc"
+_UNARY = (
+    "acos acosh asin asinh atan atanh ceil cos cosh erf exp expm1 floor log log1p "
+    "reciprocal round rsqrt sigmoid sin sinh sqrt tan tanh trunc"
+)
 
 TABLE: dict[str, Convert] = {
     **{f"aten.{name}": _unary(name) for name in _UNARY.split()},
-    **{f"aten.{name}": _same(name) for name in ("abs", "neg", "relu", "sign")},
-    **{f"aten.{name}": _binary(name) for name in ("add", "sub", "mul")},
+    **{f"aten.{name}": _same(name) for name in ("abs", "neg", "relu")},
+    "aten.sign": _sign,    **{f"aten.{name}": _binary(name) for name in ("add", "sub", "mul")},
     "aten.maximum": _binary("max"), "aten.minimum": _binary("min"), "aten.remainder": _binary("mod"),
     "aten.eq": _binary("equal"), "aten.ne": _binary("not_equal"), "aten.lt": _binary("less"), "aten.le": _binary("less_or_equal"),
     "aten.gt": _binary("greater"), "aten.ge": _binary("greater_or_equal"),
@@ -209,8 +220,6 @@ TABLE: dict[str, Convert] = {
     "aten.__lshift__": _shift("LEFT"), "aten.bitwise_left_shift": _shift("LEFT"), "aten.rrelu_with_noise_functional": _randomised_relu,
     "aten.__rshift__": _shift("RIGHT"), "aten.bitwise_right_shift": _shift("RIGHT"),
     "aten.hardswish": _unary("hard_swish"), "aten.hardsigmoid": _unary("hard_sigmoid", alpha=1 / 6, beta=0.5), "aten.mish": _unary("mish"),
-    "aten.log1p": lambda reader, x: reader.emit("log", reader.emit("add", x, reader.constant(1, dtype=reader.type(x).dtype))),
-    "aten.expm1": lambda reader, x: reader.emit("sub", reader.emit("exp", x), reader.constant(1, dtype=reader.type(x).dtype)),
     "aten.isnan": _unary("is_nan"), "aten.isinf": _unary("is_inf"),
     "aten.logical_and": _logical("and"), "aten.logical_or": _logical("or"),
     "aten.logical_xor": _logical("xor"), "aten.logical_not": _logical("not"),

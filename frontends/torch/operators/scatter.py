@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ....ir import DType
+from ....ir import COMBINERS, DType
 from ..reader import Convert, Reader, Value
 from .elementwise import divide
 from .movement import expand
@@ -18,12 +18,7 @@ _REDUCTIONS = {
 
 def _neutral(how: str, kind: DType) -> float:
     """Return the number that changes no result of a reduction."""
-    if how in ("add", "mul"):
-        return float(how == "mul")
-    if kind.is_float:
-        return -np.inf if how == "max" else np.inf
-    limits = np.iinfo(kind.numpy.name)
-    return int(limits.min if how == "max" else limits.max)
+    return COMBINERS[{"add": "sum", "mul": "prod"}.get(how, how)].identity(kind)
 
 
 def _scatter(how: str) -> Convert:

@@ -1,0 +1,60 @@
+"""Arithmetic that C leaves open or gives another meaning: a helper per operation and element type.
+
+* `max` and `min` of a NaN are NaN, which C's `fmax` and `fmin` drop. Where one operand is a literal, it takes one
+  comparison.
+* Integers wrap: what may overflow is computed unsigned. Division rounds towards zero; by zero quotient and remainder
+  are 0. A shift by no number of bits moves all bits out. A power is exact, and wraps; of a negative exponent it is the
+  reciprocal towards zero.
+
+The names end in the type's; a kernel's text holds the helpers that it calls and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...ir import DType
+
+
+def arithmetic_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the definitions of all helpers by name; `types` gives the register type of each element type."""
+    helpers: dict[str, str] = {}
+    for dtype in DType:
+        if dtype.arithmetic is not dtype:
+            continue
+        kind = types[dtype.value]
+        for name, parameters, body in (*_extremes(dtype), *(_integers(dtype, types) if dtype.is_int else ())):
+            full, listed = f"cuts_{name}_{dtype}", ", ".join(f"{kind} {p}" for p in parameters)
+            helpers[full] = f"{qualifier} {kind} {full}({listed}) {{ {body} }}"
+    return helpers
+
+
+def _extremes(dtype: DType) -> Iterator[tuple[str, str, str]]:
+    unordered = " || b != b" if dtype.element.nan else ""
+    yield "max", "ab", f"return a < b{unordered} ? b : a;"
+    yield "min", "ab", f"return b < a{unordered} ? b : a;"
+
+
+def unsigned_of(dtype: DType) -> DType:
+    """Return the unsigned type that integers of a type are computed in where they may overflow: C computes narrower
+    ones as int.
+    """
+    return DType.U64 if dtype.size == 8 else DType.U32
+
+
+def _integers(dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    kind, unsigned, bits = types[dtype.value], types[unsigned_of(dtype).value], 8 * dtype.size
+    signed = dtype.element.kind == "signed"
+    negated = f"({kind})(0 - ({unsigned})a)"
+    yield "abs", "a", f"return a < 0 ? {negated} : a;" if signed else "return a;"
+    yield "div", "ab", f"return b == 0 ? 0 : {f'b == -1 ? {negated} : ' if signed else ''}a / b;"
+    yield "rem", "ab", f"return b == 0 {'|| b == -1 ' if signed else ''}? 0 : a % b;"
+    if signed:
+        yield "mod", "ab", f"{kind} r = b == 0 || b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r;"
+    else:
+        yield "mod", "ab", "return b == 0 ? 0 : a % b;"
+    reciprocal = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0; " if signed else ""
+    loop = f"{unsigned} r = 1, x = ({unsigned})a; for (; b; b >>= 1, x *= x) if (b & 1) r *= x; return ({kind})r;"
+    yield "pow", "ab", reciprocal + loop
+    yield "shl", "ab", f"return ({unsigned})b < {bits} ? ({kind})(({unsigned})a << b) : 0;"
+    yield "shr", "ab", f"return ({unsigned})b < {bits} ? a >> b : {'a < 0 ? -1 : ' if signed else ''}0;"

@@ -1,0 +1,103 @@
+"""The counts of a point: each is declared here once, with what it means, and whether it is a sum that walking a group
+adds up.
+
+Counts are per block unless one says otherwise, sums over the segments of the group. Everything else reads the
+declarations: the tally keeps a sum for each count that is one, reports and fits list the fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from .footprint import Count
+
+
+@frozen
+class PaperCounts:
+    """What the paper's model knows of one segment: its predecessor's loads and transactions, the arithmetic of all its
+    operations.
+    """
+
+    comp_block: Count
+    comp_thread: Count
+    loads: Count
+    transactions: Count
+
+
+def _known(meaning: str) -> Any:
+    """Return a count that follows from the point itself."""
+    return field(metadata={"meaning": meaning, "sum": False})
+
+
+def _sum(meaning: str) -> Any:
+    """Return a count that is added up while the group is walked."""
+    return field(metadata={"meaning": meaning, "sum": True})
+
+
+@frozen
+class Features:
+    """Derived counts of a structure's points; every value broadcasts against the others."""
+
+    # The launch
+    grid: Count = _known("blocks of the grid")
+    outer: Count = _known("blocks along the outermost dim")
+    threads: Count = _known("threads of a block")
+    stages: Count = _known("buffers of the deepest ring that a loop cycles through")
+    raster: Count = _known("blocks along the outermost dim that the grid walks together")
+    min_blocks: Count = _known("blocks that shall be resident on an SM, 0 where the schedule does not ask")
+    table: float = _known("1 where tables take the place of divisions in fetches")
+    # Memory that a block and a thread hold
+    shared: Count = _known("bytes of shared memory")
+    tile: Count = _known("elements of the smallest staged tile")
+    registers: Count = _known("registers that a compiler is expected to use for a thread, of the `limit`")
+    needed: Count = _known("fewest registers of a thread that spill nothing")
+    held: Count = _known("registers that a thread certainly holds")
+    limit: Count = _known("registers that a thread may have")
+    instances: Count = _known("independent results of a thread")
+    # Arithmetic
+    flops: Count = _sum("operations of all threads, a multiply-add as two")
+    issue: Count = _sum("issue slots of all threads, a multiply-add as one")
+    thread_flops: Count = _sum("operations of one thread: `COMP_thread` of the paper")
+    body: Count = _sum("operations of a thread's longest unrolled loop body")
+    chain: Count = _sum("longest chain of dependent operations of a thread")
+    decoding: Count = _sum("instructions of all threads for guards and flattened indices of direct loads")
+    # Loads and stores
+    thread_loads: Count = _sum("loads of one thread: `N_load` of the paper")
+    global_loads: Count = _sum("load instructions of all threads from global memory")
+    shared_loads: Count = _sum("load instructions of all threads from shared memory")
+    direct: Count = _sum("load instructions of one thread that are no part of a fetch")
+    stores: Count = _sum("store instructions of all threads")
+    copies: Count = _sum("instructions of all threads that fetch staged tiles")
+    divided: Count = _sum("elements that a block fetches by way of divisions")
+    divided_direct: Count = _sum("direct loads of one thread whose address takes divisions")
+    certain: Count = _sum("memory instructions that are left where the compiler merges all neighbours into vectors")
+    # Cycles of shared memory and L1
+    wavefronts: Count = _sum("cycles of shared memory or L1 that all loads take")
+    least_wavefronts: Count = _sum("such cycles that are left where the compiler merges all neighbours into vectors")
+    scatter: Count = _sum("cycles in which fetches store tiles turned round")
+    lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
+    # Traffic
+    transactions: Count = _sum("transactions of `TRANS_global` elements")
+    bytes: Count = _sum("bytes of whole sectors that a block must get at least")
+    streamed: Count = _sum("bytes that pass by the L1 cache")
+    rows: Count = _sum("the part of `bytes` that depends on the outermost dim only")
+    columns: Count = _sum("the part of `bytes` that does not depend on the outermost dim")
+    again: Count = _sum("bytes that a later statement of the block reads once more")
+    fetched: Count = _sum("bytes that a block asks for")
+    stored: Count = _sum("bytes that a block writes")
+    # Waiting
+    barriers: Count = _sum("barriers of the block")
+    rounds: Count = _sum("rounds of loops in which memory is waited for")
+    # The group as a whole
+    useful_flops: float = _known("operations that the group is defined by, over all blocks")
+    unique_bytes: float = _known("distinct bytes that the group reads and writes")
+    segments: tuple[PaperCounts, ...] = _known("what the paper's model knows of each segment")
+
+
+#: The counts that are sums, in order.
+SUMS = tuple(f.name for f in attrs.fields(Features) if f.metadata["sum"])
+#: The counts that are numbers: all but those by segment.
+NUMBERS = tuple(f.name for f in attrs.fields(Features) if f.name != "segments")

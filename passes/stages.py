@@ -1,0 +1,312 @@
+"""What a stage of the pipeline is, what a compilation holds between stages, and the work of each stage.
+
+A stage reads what those before it left in a `Compilation`, leaves its own result there and returns it. `pipeline.py`
+has them in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import inf
+from time import monotonic
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from attrs import define, field, frozen
+
+from ..ir import (
+    CompileOptions,
+    CutsError,
+    Graph,
+    Kernel,
+    KernelFunction,
+    PassError,
+    Target,
+    print_graph,
+    retold,
+    verify_graph,
+)
+from ..ops import Registry
+from ..ops.language import Instances
+from .assemble import distinct, facts, kernel_key
+from .choose_algorithms import ChooseAlgorithms
+from .evaluators import Limited, Modelled
+from .fusion import (
+    Evaluator,
+    Group,
+    Partitioner,
+    Policy,
+    Programs,
+    Remembered,
+    Splitting,
+    Views,
+    Workshop,
+    build_programs,
+    centre_means,
+    find_views,
+    pack_constants,
+    partition,
+    split_groups,
+)
+from .graph import Canonicalise, Pass, run_passes
+from .lowering import extract, lower
+from .schedule import Candidate, choose
+from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
+from .workload import Selector, Workload
+
+#: Prints an extracted kernel in a dialect, with facts for reports.
+Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+@define
+class Compilation:
+    """One compilation: what it was asked, and what the stages so far have made.
+
+    `unique` has the first group of each distinct kernel; `chosen`, `blocks`, `threads` and `functions` have its
+    schedule, its block-level kernel, its thread-level kernel and its source, each by the key of the kernel.
+    """
+
+    registry: Registry
+    target: Target
+    options: CompileOptions
+    emit: Emit
+    graph: Graph
+    selector: Selector | None = None
+    start: float = field(factory=monotonic)
+    instances: Instances = field(init=False)
+    limited: Limited = field(init=False)
+    evaluator: Evaluator = field(init=False)
+    algorithms: Mapping[str, str] = field(factory=dict)
+    programs: Programs = field(init=False)
+    views: Views = field(init=False)
+    groups: Sequence[Group] = ()
+    unique: Mapping[Hashable, Group] = field(factory=dict)
+    chosen: Mapping[Hashable, Candidate] = field(factory=dict)
+    blocks: Mapping[Hashable, Kernel] = field(factory=dict)
+    threads: Mapping[Hashable, Kernel] = field(factory=dict)
+    functions: Mapping[Hashable, KernelFunction] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.instances = Instances(self.registry)
+        self.limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
+        self.evaluator = self._evaluator(Remembered(self.limited))
+
+    @property
+    def complete(self) -> bool:
+        """Whether neither the budget nor the selector cut the search short."""
+        return not self.limited.expired and (self.selector is None or self.selector.complete)
+
+    def _deadline(self, share: float) -> float:
+        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per
+        kernel.
+        """
+        return inf if self.options.budget is None else self.start + self.options.budget * share
+
+    def _evaluator(self, modelled: Evaluator) -> Evaluator:
+        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
+        faster.
+
+        Without a measurement no group is split: two launches are certain, what they gain is within the error of the
+        model.
+        """
+        return (
+            modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
+        )
+
+
+@frozen
+class Stage(Generic[T]):
+    """One step of the pipeline.
+
+    `run` does the work and returns what it made, `show` prints that, `verify` raises a `CutsError` where the
+    compilation is now broken. `summary` says what becomes what, and `files` where to read on; the table of stages in
+    `docs/architecture.md` is made of them.
+    """
+
+    name: str
+    run: Callable[[Compilation], T]
+    show: Callable[[T], str]
+    verify: Callable[[Compilation], object]
+    summary: str
+    files: tuple[str, ...]
+
+    def perform(self, work: Compilation) -> None:
+        """Run the stage; verify what it made, and show it, where the options ask for that."""
+        made = self.run(work)
+        if work.options.checks_seams:
+            self._verify(work)
+        work.options.after(self.name, lambda: self.show(made))
+
+    def _verify(self, work: Compilation) -> None:
+        try:
+            self.verify(work)
+        except CutsError as error:
+            raise retold(error, PassError, f"stage '{self.name}' broke what it made: ") from error
+
+
+def graph_stage(step: Pass) -> Stage[Graph]:
+    """Return a graph pass as a stage; what its class says of itself is the summary."""
+
+    def run(work: Compilation) -> Graph:
+        work.graph = run_passes(work.graph, [step])
+        return work.graph
+
+    summary = f"graph -> graph: {(type(step).__doc__ or '').partition('.')[0].partition(';')[0].strip()}"
+    file = "/".join(type(step).__module__.split(".")[-2:]) + ".py"
+    return Stage(step.name, run, print_graph, verify_types, summary, (file,))
+
+
+def each(values: Mapping[Hashable, S], step: Callable[[Hashable, S], T]) -> dict[Hashable, T]:
+    """Apply a step to each distinct kernel."""
+    return {key: step(key, value) for key, value in values.items()}
+
+
+def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], str]:
+    """Return a printer of what there is for each distinct kernel."""
+    return lambda made: "\n".join(f"# kernel {n}\n{one(value)}" for n, value in enumerate(made.values()))
+
+
+# ---- the work of each stage
+
+
+def choose_algorithms(work: Compilation) -> Graph:
+    """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
+
+    While measuring changes what the algorithms cost, they are compared again. Without measurements every node keeps its
+    own declaration: an alternative rounds more and takes more kernels, which only a time can justify.
+    """
+    selector, graph = work.selector, work.graph
+    if selector is None:
+        return graph
+    step = ChooseAlgorithms(work.instances, work.evaluator, work.target, work.options.mode, selector.plan)
+    chosen = step.run(graph)
+    while step.choices and selector.learn():
+        chosen = step.run(graph)
+    work.algorithms = step.used
+    work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
+    return work.graph
+
+
+def write_programs(work: Compilation) -> Programs:
+    """Leave each node's declaration as statements."""
+    work.programs = centre_means(build_programs(work.graph, work.registry))
+    return work.programs
+
+
+def place_tensors(work: Compilation) -> Views:
+    """Leave where tensors live."""
+    work.views = find_views(work.programs)
+    return work.views
+
+
+def form_groups(work: Compilation) -> Sequence[Group]:
+    """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
+    workshop, mode = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared)), work.options.mode
+    work.groups = partition(Partitioner(workshop, work.evaluator), mode)
+    while work.selector is not None and mode == "mixed" and work.selector.learn():
+        work.groups = partition(Partitioner(workshop, work.evaluator), mode)
+    return work.groups
+
+
+def split_long_reductions(work: Compilation) -> Sequence[Group]:
+    """Leave two groups in place of one where that was found to be faster."""
+    if isinstance(work.evaluator, Splitting):
+        work.groups, work.views = split_groups(work.groups, work.views, work.evaluator)
+    return work.groups
+
+
+def pack(work: Compilation) -> Sequence[Group]:
+    """Leave constants in the layout that groups want, and what each distinct kernel computes."""
+    work.groups, work.views, work.graph = pack_constants(work.groups, work.views, work.graph)
+    work.unique = distinct(work.groups, work.views)
+    return work.groups
+
+
+def choose_schedules(work: Compilation) -> Mapping[Hashable, Candidate]:
+    """Leave the point of each distinct kernel: the fastest by measurement, or the best by the model."""
+    work.chosen = (
+        each(work.unique, lambda _, group: _best(group, work.target))
+        if work.selector is None
+        else _measured(work, work.selector)
+    )
+    return work.chosen
+
+
+def _best(group: Group, target: Target) -> Candidate:
+    try:
+        return choose(group.form, target)[0]
+    except PassError as error:
+        raise retold(error, PassError, f"nodes {', '.join(group.units)}: ") from error
+
+
+def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candidate]:
+    uses = Counter(kernel_key(g, work.views) for g in work.groups)
+    units = {u.name: u.node for u in work.views.programs.units}
+    nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in work.unique.items()}
+    return selector.choose(
+        each(work.unique, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key]))
+    )
+
+
+def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
+    """Leave what a block of each distinct kernel does."""
+    work.blocks = each(
+        work.unique, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)
+    )
+    return work.blocks
+
+
+def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
+    """Leave what one thread of each distinct kernel does."""
+    work.threads = each(work.blocks, lambda _, kernel: extract(kernel))
+    return work.threads
+
+
+def emit_sources(work: Compilation) -> Mapping[Hashable, KernelFunction]:
+    """Leave the source of each distinct kernel."""
+    work.functions = each(
+        work.threads, lambda key, kernel: work.emit(kernel, work.target.dialect, facts(work.chosen[key]))
+    )
+    return work.functions
+
+
+# ---- what must hold behind them
+
+
+def verify_nothing(work: Compilation) -> None:
+    """Hold nothing: what the stage makes has no invariants of its own."""
+
+
+def verify_types(work: Compilation) -> None:
+    """Hold the graph to the invariants of its level, its types to the declarations."""
+    verify_graph(work.graph, work.instances.infer)
+
+
+def verify_statements(work: Compilation) -> None:
+    """Hold the statements of all units to the invariants of theirs."""
+    verify_programs(work.programs)
+
+
+def verify_partition(work: Compilation) -> None:
+    """Hold the groups to the invariants of theirs, and to an order in which they can run."""
+    verify_groups(work.groups, work.views)
+
+
+def verify_schedules(work: Compilation) -> None:
+    """Hold each chosen schedule to the rules of its group and of the machine."""
+    for key, group in work.unique.items():
+        verify_schedule(group.form, work.chosen[key].schedule, work.target)
+
+
+def verify_blocks(work: Compilation) -> None:
+    """Hold each block-level kernel to the invariants of its level, free of races in shared memory."""
+    for kernel in work.blocks.values():
+        verify_kernel(kernel)
+
+
+def verify_threads(work: Compilation) -> None:
+    """Hold what a thread of each kernel does to the invariants of its level."""
+    for kernel in work.threads.values():
+        verify_dfg(kernel)

@@ -1,0 +1,73 @@
+"""The helpers of kernels for what C leaves open: each compiles, and the greatest of two is one instruction where there
+is one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.source.arithmetic import arithmetic_helpers
+from cuts.backends.source.dialects import CUDA, DIALECTS
+from cuts.ir.functions import FUNCTIONS
+from cuts.ir.types import DType
+from cuts.tests.needs import needs_toolchain
+
+HELPER = re.compile(r"cuts_\w+?_\{t\}")
+INTS = [d for d in DType if d.is_int]
+FLOATS = [d for d in DType if d.is_float]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_helper_that_a_function_calls_exists_for_every_type(dialect: str) -> None:
+    for function in FUNCTIONS.values():
+        wanted = [(name, INTS) for name in HELPER.findall(function.c_int or function.c)]
+        wanted += [(name, FLOATS) for name in HELPER.findall(function.c) if function.name not in ("shl", "shr")]
+        for name, types in wanted:
+            assert {name.format(t=d.arithmetic) for d in types} <= DIALECTS[dialect].helpers.keys()
+
+
+def uses() -> Iterator[str]:
+    """Yield C that calls every helper of CUDA on elements of memory."""
+    for name, text in arithmetic_helpers("", CUDA.types).items():
+        dtype = DType(name.rsplit("_", 1)[1])
+        arguments = [f"(({CUDA.type(dtype)}*)p)[{n}]" for n in range(1, 1 + text.partition(")")[0].count(",") + 1)]
+        yield f"(({CUDA.type(dtype)}*)p)[0] = {name}({', '.join(arguments)});"
+    for dtype in (DType.I64, DType.U64, DType.U32):
+        yield f"((int*)p)[0] = cuts_index_{dtype}((({CUDA.type(dtype)}*)p)[1], 5) + cuts_wrap_{dtype}((({CUDA.type(dtype)}*)p)[2], 5);"
+
+
+@needs_toolchain
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+def test_every_helper_compiles_for_cuda(arch: str) -> None:
+    body = "\n  ".join(uses())
+    source = f'{CUDA.helpers_of(body)}extern "C" __global__ void every(void* p) {{\n  {body}\n}}\n'
+    code, _ = find_toolchain().compile(source, arch, 120.0)
+    assert code
+
+
+def disassembler() -> Path | None:
+    """Find nvdisasm, which comes as a wheel of its own."""
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvdisasm"))
+    return found[-1] if found else None
+
+
+@needs_toolchain
+@pytest.mark.skipif(disassembler() is None, reason="nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)")
+@pytest.mark.parametrize("operand", ["0.0f", "p[t + 256]"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_an_extreme_is_one_instruction_of_the_machine(name: str, operand: str, tmp_path: Path) -> None:
+    line = f"int t = (int)threadIdx.x; p[t] = cuts_{name}_f32(p[t], {operand});"
+    source = f'{CUDA.helpers_of(line)}extern "C" __global__ void one(float* p) {{ {line} }}\n'
+    code, _ = find_toolchain().compile(source, "sm_90", 120.0)
+    tmp_path.joinpath("one.cubin").write_bytes(code)
+    text = subprocess.run(
+        [str(disassembler()), "-c", "one.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert len(re.findall(r"\bFMNMX\.NAN\b", text)) == 1
+    assert not re.search(r"\b(FSETP|FSEL|FMNMX (?!\.NAN))\b", text)

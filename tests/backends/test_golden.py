@@ -1,0 +1,123 @@
+"""Six kernels, whole, in both dialects: what the printer writes is reviewed like code.
+
+Groups and schedules are fixed here, so that only lowering, extraction and printing can change a golden file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.graph import Graph
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.ir.text import parse_ir, print_ir
+from cuts.passes.fusion.groups import Group
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.legal_points import check_schedule
+from cuts.tests.fusion.build import fused, graph, op
+
+TARGETS = {"cuda": "cuda:h200", "opencl": "opencl"}
+CONVOLUTION = {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}
+
+#: A graph, the units that its kernel computes, and the schedule.
+KERNELS: dict[str, tuple[Graph, str, str]] = {
+    "gemm": (
+        graph({"a": (70, 40), "b": (40, 52), "c": (52,)}, op("ab", "matmul", "a", "b"), op("d", "add", "ab", "c"), op("y", "relu", "d"),
+              out="y"),
+        "n0 n1 n2",
+        """schedule raster 2 min_blocks 2 {
+          spread {
+            tile (i0) block 16 thread 2
+            tile (i1) block 32 thread 4 vector 4
+            chunks stages 2 { chunk (r0) by 8  stage 0  stage 1 }
+          }
+        }""",
+    ),
+    "convolution": (
+        graph(CONVOLUTION, op("c", "conv", "x", "w", pads=(1, 1, 1, 1)), op("y", "relu", "c"), out="y"),
+        "n0 n1",
+        """schedule index table {
+          spread {
+            tile (i0) block 4 thread 2
+            tile (i1, i2) block 32 thread 2 vector 2
+            chunks { chunk (r0, r1, r2) by 12  stage 0  stage 1 pad 1 }
+          }
+        }""",
+    ),
+    "softmax": (
+        graph({"x": (10, 100)}, op("y", "softmax", "x"), out="y"),
+        "n0",
+        """schedule {
+          spread lanes 64 {
+            tile (i0) block 2 thread 1
+            chunks { chunk (r0) by 128 }
+            chunks { chunk (r0) by 128 }
+          }
+        }""",
+    ),
+    "layer_norm": (
+        graph({"x": (10, 96), "s": (96,), "b": (96,)}, op("y", "layer_norm", "x", "s", "b"), out="y"),
+        "n0",
+        """schedule {
+          spread lanes 32 row_vector 4 {
+            tile (i0) block 2 thread 1
+            chunks { chunk (r0) by 128 }
+            chunks { chunk (r0) by 128 }
+          }
+        }""",
+    ),
+    "recurrence": (
+        graph({"x": (2, 3, 8), "w": (1, 16, 8), "r": (1, 16, 16)}, op("y h", "rnn", "x", "w", "r"), out="y"),
+        "n0/7",
+        """schedule {
+          spread lanes 8 {
+            tile (i0) block 1 thread 1
+            tile (i1) block 8 thread 1
+            chunks { chunk (r0) by 16 }
+          }
+        }""",
+    ),
+    "shared_fusion": (
+        graph({**CONVOLUTION, "p": (6, 4, 1, 1)}, op("c", "conv", "x", "w", pads=(1, 1, 1, 1)), op("r", "relu", "c"),
+              op("y", "conv", "r", "p"), out="y"),
+        "n0 n1 n2",
+        """schedule {
+          spread {
+            tile (i0) block 1 thread 1
+            tile (i1) block 4 thread 1
+            tile (i2) block 2 thread 1
+            tile (i3) block 4 thread 2
+            chunks { chunk (r0) by 4  chunk (r1) by 3  chunk (r2) by 3  stage 0 }
+          }
+          spread {
+            tile (i0'6) block 6 thread 2
+            tile (i1'8) block 2 thread 1
+            tile (i2) block 4 thread 2
+            chunks { chunk (r0) by 4 }
+          }
+        }""",
+    ),
+}  # fmt: skip
+
+
+def schedule_of(form: FusedGroup, text: str) -> Schedule:
+    """Return a schedule over the axes of a group."""
+    axes = print_ir(form).partition("\n")[0]
+    found = parse_ir(f"{axes}\n\n{text}")
+    assert isinstance(found, Schedule)
+    return found
+
+
+@pytest.mark.parametrize("dialect", TARGETS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernel(kernel: str, dialect: str, golden: Callable[[str], None]) -> None:
+    made, units, text = KERNELS[kernel]
+    group, target = fused(made, units), find_target(TARGETS[dialect])
+    assert isinstance(group, Group)
+    schedule = schedule_of(group.form, text)
+    assert check_schedule(group.form, schedule, target) == []
+    golden(emit(extract(lower(group.form, schedule, {}, target)), target.dialect).source)

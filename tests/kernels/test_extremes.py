@@ -1,0 +1,132 @@
+"""Numbers at the ends of their types mean on every device what they mean in NumPy: integers wrap, NaN propagates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.compile.plan import CompiledPlan
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.functions import COMBINERS
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.tests.needs import DEVICES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .extremes import CASES, NUMBERS, Array, Case, extremes, wrong
+
+REGISTRY = Registry.builtin()
+TARGETS = [pytest.param("reference"), *DEVICES]
+
+
+def compiled(nodes: Sequence[Node], types: dict[str, TensorType], target: str) -> CompiledPlan:
+    """Compile nodes whose operands are the types' names."""
+    inputs, types = tuple(types), dict(types)
+    for node in nodes:
+        made = REGISTRY[node.op].instantiate([types[v] for v in node.inputs if v], node.attributes)
+        types |= dict(zip(node.outputs, made.output_types, strict=True))
+    graph = Graph("extremes", inputs, tuple(v for n in nodes for v in n.outputs), types, tuple(nodes))
+    return build_graph(graph, load_spec([]), find_target(target), CompileOptions(mode="no-fusion"))
+
+
+# ---- elementwise
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_elementwise_operations_agree_with_numpy_at_the_extremes(dtype: DType, target: str) -> None:
+    cases = [case for case in CASES if dtype in case.types]
+    types, values, nodes = {}, {}, []
+    for number, case in enumerate(cases):
+        names = [f"x{number}.{k}" for k in range(case.arity)]
+        operands = case.operands(dtype)
+        values |= dict(zip(names, operands, strict=True))
+        types |= {name: TensorType(dtype, o.shape) for name, o in zip(names, operands, strict=True)}
+        nodes.append(Node(f"n{number}", case.op, tuple(names), (f"y{number}",), dict(case.attributes)))
+    found = compiled(nodes, types, target).run(values)
+    faults = [f for number, case in enumerate(cases) for f in differences(case, dtype, found[f"y{number}"])]
+    assert faults == []
+
+
+def differences(case: Case, dtype: DType, found: Array) -> list[str]:
+    """Return the first elements of a result that are not NumPy's, as texts."""
+    operands = case.operands(dtype)
+    expected = case.expected(operands)
+    places = np.flatnonzero(wrong(dtype, found, expected))[:3]
+    return [
+        f"{case.op} {dict(case.attributes)}: {[o[p] for o in operands]} -> {found[p]}, not {expected[p]}"
+        for p in places
+    ]
+
+
+# ---- combiners
+
+#: Operations that reduce rows, one for each combiner.
+ROWS = {
+    "sum": "reduce_sum",
+    "prod": "reduce_prod",
+    "max": "reduce_max",
+    "min": "reduce_min",
+    "argmax": "argmax",
+    "argmin": "argmin",
+}
+
+
+def reduced(combine: str, rows: Array) -> Array:
+    """Return what a combiner makes of the rows of a matrix; integers wrap."""
+    dtype = rows.dtype
+    if COMBINERS[combine].position:
+        return np.asarray(getattr(np, combine)(rows, axis=1))
+    with np.errstate(all="ignore"):
+        wide = np.float64 if dtype.kind == "f" else dtype
+        return np.asarray(COMBINERS[combine].function.numpy.reduce(rows.astype(wide), axis=1, dtype=wide))  # type: ignore[attr-defined]
+
+
+def row_values(combine: str, dtype: DType) -> Array:
+    """Return values whose reduction does not depend on the order: sums and products of floats must not overflow on the
+    way.
+    """
+    values = extremes(dtype)
+    if not dtype.is_float or combine not in ("sum", "prod"):
+        return values
+    return np.array([0.0, 1.0, -1.0, 1.0, 2.0, -2.0, 0.5, np.nan, np.inf] + [1.0] * 8, dtype.numpy)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("combine", ROWS)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_every_combiner_reduces_rows_of_every_type(dtype: DType, combine: str, target: str) -> None:
+    rng = np.random.default_rng(1)
+    values = row_values(combine, dtype)
+    shapes = ((7, 5), (2, 257))
+    matrices = [rng.choice(values, shape) for shape in shapes]
+    uniform = [np.full((2, 33), v, dtype.numpy) for v in values]  # where an identity that is not the type's would win
+    arrays = {f"x{n}": a for n, a in enumerate((*matrices, np.concatenate(uniform)))}
+    attributes: dict[str, Any] = {"axis": 1} if COMBINERS[combine].position else {"axes": (1,)}
+    nodes = [Node(f"n{x}", ROWS[combine], (x,), (f"y{x}",), {**attributes, "keepdims": False}) for x in arrays]
+    found = compiled(nodes, {x: TensorType(dtype, a.shape) for x, a in arrays.items()}, target).run(arrays)
+    for name, array in arrays.items():
+        expected = reduced(combine, array)
+        bad = wrong(dtype, found[f"y{name}"], expected)
+        assert not bad.any(), f"{name} {array.shape}: {found[f'y{name}'][bad][:3]}, not {expected[bad][:3]}"
+
+
+@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("combine", COMBINERS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_an_identity_changes_nothing(combine: str, dtype: DType, data: st.DataObject) -> None:
+    values = extremes(dtype)
+    value = values[data.draw(st.integers(0, len(values) - 1))]
+    combiner = COMBINERS[combine]
+    identity = np.asarray(combiner.identity(dtype), dtype.numpy)
+    for both in ((identity, value), (value, identity)):
+        combined = np.asarray(combiner.function.numpy(*both), dtype.numpy)
+        assert combined == value or (np.isnan(combined) and np.isnan(value))
