@@ -11,8 +11,8 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda import device as cuda
 from cuts.backends.cuda import graph as cuda_graph
+from cuts.backends.cuda import query as cuda_device
 from cuts.backends.cuda.compile import Cubin
-from cuts.backends.cuda.device import query as cuda_device
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
 from cuts.runtime.executor import Session

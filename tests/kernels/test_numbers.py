@@ -136,7 +136,10 @@ def test_a_mean_of_infinities_is_what_it_was(target: str) -> None:
     with np.errstate(invalid="ignore"):
         wide = rows.astype(np.float64)
         expected = (wide - wide.mean(axis=1, keepdims=True)).astype(np.float32)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    # A sum is as exact as its largest term is, in whichever order a kernel adds.
+    largest = np.max(np.abs(rows), axis=1, where=np.isfinite(rows), initial=0)
+    for mine, right, scale in zip(found, expected, largest, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-6, atol=float(scale) * 1e-6)
 
 
 def test_a_mean_that_nothing_is_centred_by_stays_as_it_is() -> None:
