@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .training import SGD, Adam, Training, grad
 
 __all__ = [
-    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "build_staged", "grad",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "build_staged",
+    "grad",
     "graph_from_json", "load", "load_graph", "save_graph", "with_loss",
 ]  # fmt: skip
 

@@ -43,7 +43,10 @@ def cache_root() -> Path | None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder that only we can write, or refuse one that others could."""
+    """Create a folder that only we can write, or refuse one that others could.
+
+    Raises `BackendError` where the folder cannot be made, or belongs to someone else or can be written by others.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -54,7 +57,8 @@ def private_folder(folder: Path) -> Path:
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022):
         raise BackendError(
             f"cache folder {folder} can be written by others, so it could hold foreign code",
-            hint="expected a folder of your own with mode 0700: chmod 700 it, or set CUTS_CACHE_DIR, or CUTS_NO_CACHE=1",
+            hint="expected a folder of your own with mode 0700: chmod 700 it, "
+            "or set CUTS_CACHE_DIR, or CUTS_NO_CACHE=1",
         )
     return folder
 

@@ -171,9 +171,11 @@ def line(row: Row) -> str:
     """Return a row as a line of the table."""
     points, legal = (f"{row[name]:.3g}" if row[name] >= 1e6 else f"{row[name]}" for name in ("points", "legal"))
     return (
-        f"{row['class'] + ' ' + row['name']:<40}{points:>9}{legal:>9}{row['timed']:>6} {'all' if row['exhaustive'] else '':<4}"
-        f"{row['chosen_us']:>10.2f}{row['best_us']:>9.2f}{row['best / chosen']:>7.3f}{row['proven slower']:>8}{row['lost by proof']:>5}"
-        f"{row['missed']:>7}{row['faster than their bound']:>8}{row['median bound / time']:>7.2f}{row['bound / time of the choice']:>7.2f}"
+        f"{row['class'] + ' ' + row['name']:<40}{points:>9}{legal:>9}"
+        f"{row['timed']:>6} {'all' if row['exhaustive'] else '':<4}"
+        f"{row['chosen_us']:>10.2f}{row['best_us']:>9.2f}{row['best / chosen']:>7.3f}"
+        f"{row['proven slower']:>8}{row['lost by proof']:>5}{row['missed']:>7}{row['faster than their bound']:>8}"
+        f"{row['median bound / time']:>7.2f}{row['bound / time of the choice']:>7.2f}"
     )
 
 
@@ -191,13 +193,14 @@ def table(rows: Sequence[Row]) -> str:
         [
             HEAD,
             *(line(row) for row in rows),
-            f"{len(rows)} spaces, {sum(row['exhaustive'] for row in rows)} of them timed whole; {totals['timed']} points timed besides the"
-            f" choices, {totals['proven slower']} of them proven slower",
-            f"lost by proof: {totals['lost by proof']}; faster than their bound: {totals['faster than their bound']}; spaces with a faster"
-            f" point that was not proposed: {len(beaten)}",
-            f"best / chosen: geometric mean {geomean(ratios):.3f}, worst {min(ratios):.3f}; bound / time: median of points"
-            f" {median(row['median bound / time'] for row in rows):.2f}, of choices"
-            f" {median(row['bound / time of the choice'] for row in rows):.2f}; tie band: median {median(row['band'] for row in rows):.3f},"
+            f"{len(rows)} spaces, {sum(row['exhaustive'] for row in rows)} of them timed whole;"
+            f" {totals['timed']} points timed besides the choices, {totals['proven slower']} of them proven slower",
+            f"lost by proof: {totals['lost by proof']}; faster than their bound: {totals['faster than their bound']};"
+            f" spaces with a faster point that was not proposed: {len(beaten)}",
+            f"best / chosen: geometric mean {geomean(ratios):.3f}, worst {min(ratios):.3f};"
+            f" bound / time: median of points {median(row['median bound / time'] for row in rows):.2f},"
+            f" of choices {median(row['bound / time of the choice'] for row in rows):.2f};"
+            f" tie band: median {median(row['band'] for row in rows):.3f},"
             f" widest {max(row['band'] for row in rows):.3f}",
         ]
     )
@@ -206,7 +209,8 @@ def table(rows: Sequence[Row]) -> str:
 def markdown(rows: Sequence[Row]) -> str:
     """Return the rows as a table for the documentation, with the totals."""
     lines = [
-        "| operation | points | legal | timed | chosen us | best us | proven slower | lost | missed | unsound | bound / time |"
+        "| operation | points | legal | timed | chosen us | best us "
+        "| proven slower | lost | missed | unsound | bound / time |"
     ]
     lines.append("|---" * 11 + "|")
     for row in rows:

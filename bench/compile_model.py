@@ -96,8 +96,9 @@ def main() -> None:
     spent = os.times()
     cpu = spent.user + spent.system + spent.children_user + spent.children_system - before
     found = {name: round(seconds, 3) for name, seconds in watch.seconds.items()}
-    print(json.dumps({"target": target.name, "kernels": len(compiled.kernels), "steps": len(compiled.steps), "passes": round(passes, 2),
-                      "total": round(time.perf_counter() - start, 2), "cpu": round(cpu, 2), "seconds": found}, indent=1))  # fmt: skip
+    print(json.dumps({"target": target.name, "kernels": len(compiled.kernels), "steps": len(compiled.steps),
+                      "passes": round(passes, 2), "total": round(time.perf_counter() - start, 2), "cpu": round(cpu, 2),
+                      "seconds": found}, indent=1))  # fmt: skip
     if options.profile:
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(options.profile)
 

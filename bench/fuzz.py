@@ -82,8 +82,9 @@ class Tally:
     def record(self) -> dict[str, Any]:
         """The run as JSON values."""
         return {
-            "graphs": self.graphs, "nodes": self.nodes, "kernels": self.kernels, "groups": dict(sorted(self.levels.items())),
-            "operations": dict(self.operations.most_common()), "findings": self.findings, "ill-conditioned": self.ill,
+            "graphs": self.graphs, "nodes": self.nodes, "kernels": self.kernels,
+            "groups": dict(sorted(self.levels.items())), "operations": dict(self.operations.most_common()),
+            "findings": self.findings, "ill-conditioned": self.ill,
             "seconds": round(time.monotonic() - self.begin, 1),
         }  # fmt: skip
 

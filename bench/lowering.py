@@ -45,8 +45,9 @@ def main() -> None:
     target = find_target(sys.argv[1] if len(sys.argv) > 1 else "cuda:h200")
     built, searches = build_times(target, int(sys.argv[2]) if len(sys.argv) > 2 else 4)
     worst, name = max(built)
-    print(json.dumps({"target": target.name, "candidates": len(built), "median_ms": round(median(t for t, _ in built) * 1e3, 1),
-                      "worst_ms": round(worst * 1e3, 1), "worst": name, "over_200_ms": sum(t > 0.2 for t, _ in built),
+    print(json.dumps({"target": target.name, "candidates": len(built),
+                      "median_ms": round(median(t for t, _ in built) * 1e3, 1), "worst_ms": round(worst * 1e3, 1),
+                      "worst": name, "over_200_ms": sum(t > 0.2 for t, _ in built),
                       "search_median_ms": round(median(searches) * 1e3, 1)}))  # fmt: skip
 
 

@@ -60,7 +60,9 @@ def inference(model: Real, target: str, budget: float = 0.0) -> Work:
 
 
 def training(model: Real, target: str) -> Work:
-    """Return the work of one training step: the mean squared error of the first output, all weights, SGD with momentum."""
+    """Return the work of one training step: the mean squared error of the first output, all weights,
+    SGD with momentum.
+    """
     feeds = model.draw()
     graph, _ = load_onnx_for(model.fetch(), feeds)
     step = grad(
@@ -82,8 +84,8 @@ def training(model: Real, target: str) -> Work:
 
 
 def measure(row: Row, prepare: Callable[[], Work]) -> Row:
-    """Add to a row what it takes to compile and to run some work, and by how much the outputs differ from what they
-    should be.
+    """Add to a row what it takes to compile and to run some work,
+    and by how much the outputs differ from what they should be.
     """
     seconds = [_busy()]
     work = prepare()
@@ -101,8 +103,8 @@ def measure(row: Row, prepare: Callable[[], Work]) -> Row:
 
 
 def _busy() -> float:
-    """Return the seconds that the processor was busy for this process and its children, which other load does not
-    change.
+    """Return the seconds that the processor was busy for this process and its children,
+    which other load does not change.
     """
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system
@@ -155,7 +157,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
                 row["run_ms"],
             )
             lines.append(
-                f"| {row['name']} | {' | '.join('' if f is None else f'{f:.4g}' for f in figures)} | {row['error']:.1e} |"
+                f"| {row['name']} | {' | '.join('' if f is None else f'{f:.4g}' for f in figures)} | "
+                f"{row['error']:.1e} |"
             )
         lines.append("")
     return "\n".join(lines).rstrip()

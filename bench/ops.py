@@ -115,17 +115,19 @@ class Suite:
         record = selector.tuner.statistics.record()
         print(f"tuned {len(part)} operations in {seconds:.1f} s: {record}", file=sys.stderr)
         name = f"{part[0].kind} {part[0].name} and {len(part) - 1} more"
-        return {"suite": "tuning", "class": part[0].kind, "name": name, "batch": part[0].batch, "precision": "fp32", "ops": len(part),
-                "seconds": round(seconds, 2), "complete": selector.complete, "statistics": record, **self.facts}  # fmt: skip
+        return {"suite": "tuning", "class": part[0].kind, "name": name, "batch": part[0].batch, "precision": "fp32",
+                "ops": len(part), "seconds": round(seconds, 2), "complete": selector.complete, "statistics": record,
+                **self.facts}  # fmt: skip
 
     # ---- one row
 
     def _measured(self, tuned: Tuned) -> Row:
         case = tuned.case
         work, moved, roofline = floor(case, self.target)
-        row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32", "cuts_ms": None,
-                    "peers": {}, "bound_ms": tuned.bound * 1e3, "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
-                    "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
+        row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32",
+                    "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3, "roofline_ms": roofline * 1e3,
+                    "flops": work, "bytes": moved, "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses),
+                    **self.facts}  # fmt: skip
         try:
             return row | self._times(tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
         except CutsError as error:

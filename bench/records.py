@@ -22,7 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
 #: What every row has.
 FIELDS = (
-    "suite", "class", "name", "batch", "precision", "cuts_ms", "peers", "bound_ms", "roofline_ms", "gpu", "versions", "date", "commit"
+    "suite", "class", "name", "batch", "precision", "cuts_ms", "peers", "bound_ms", "roofline_ms", "gpu", "versions",
+    "date", "commit"
 )  # fmt: skip
 #: Packages whose versions tell results apart.
 _PACKAGES = (
@@ -38,7 +39,9 @@ _PACKAGES = (
 
 @frozen
 class Goal:
-    """A line of the table: which rows it sums up, by what figure, and what that figure should at least be and aims at."""
+    """A line of the table: which rows it sums up, by what figure,
+    and what that figure should at least be and aims at.
+    """
 
     title: str
     kind: str
@@ -103,8 +106,8 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of all goals that have rows: geometric means, the best and the worst row, and the bound over the
-    time.
+    """Return the table of all goals that have rows: geometric means, the best and the worst row,
+    and the bound over the time.
     """
     lines = [f"{'class':<24}{'rows':>5}{'figure':>8}{'mean':>8}{'least':>8}{'aim':>7}  {'bound':>6}  best, worst"]
     for goal in GOALS:
@@ -116,8 +119,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         mark = "+" if mean >= goal.aim else " " if mean >= goal.least else "!"
         bounds = median(value for _, row in found if (value := figure(row, "bound")) is not None)
         lines.append(
-            f"{goal.title:<24}{len(found):>5}{goal.figure:>8}{mean:>7.3f}{mark}{goal.least:>8.2f}{goal.aim:>7.2f}  {bounds:>6.2f}  "
-            f"{best[1]['name']} b{best[1]['batch']} {best[0]:.2f}, {worst[1]['name']} b{worst[1]['batch']} {worst[0]:.2f}"
+            f"{goal.title:<24}{len(found):>5}{goal.figure:>8}{mean:>7.3f}{mark}{goal.least:>8.2f}{goal.aim:>7.2f}  "
+            f"{bounds:>6.2f}  "
+            f"{best[1]['name']} b{best[1]['batch']} {best[0]:.2f}, {worst[1]['name']} b{worst[1]['batch']} "
+            f"{worst[0]:.2f}"
         )
     missing = [row for row in rows if row.get("cuts_ms") is None or row.get("wrong")]
     lines += [f"no result: {row['name']} b{row['batch']}: {row.get('failure') or row.get('wrong')}" for row in missing]
@@ -138,7 +143,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         values = [value for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
         if values:
             lines.append(
-                f"| {goal.title} | {len(values)} | {goal.figure} | {geomean(values):.3f} | {goal.least:.2f} | {goal.aim:.2f} |"
+                f"| {goal.title} | {len(values)} | {goal.figure} | {geomean(values):.3f} | {goal.least:.2f} | "
+                f"{goal.aim:.2f} |"
             )
     measured = [row for row in rows if row.get("cuts_ms") is not None]
     for kind, batch in dict.fromkeys((row["class"], row["batch"]) for row in measured):
@@ -165,8 +171,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the options of a suite whose rows grow over several calls: where it runs, how long, its file, and what is
-    printed of that.
+    """Add the options of a suite whose rows grow over several calls:
+    where it runs, how long, its file, and what is printed of that.
     """
     parser.add_argument(
         "--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept"

@@ -1,13 +1,13 @@
-"""Digests of every kernel that models and operations compile to: whether a change of the compiler changed what it emits.
+"""Digests of every kernel that models and operations compile to: whether a change of the compiler changed its output.
 
 Run it before and after a change:
 
     python bench/sources.py --out before.json
     python bench/sources.py --out after.json --against before.json
 
-Graphs are the models of the test suite (`--model NAME` picks some) and one graph of a use of every operation, with and without
-gradients; each is compiled for every target given, without measuring. A digest covers a kernel's source, grid and block. The exit
-code is 1 where a graph compiles to other kernels than before.
+Graphs are the models of the test suite (`--model NAME` picks some) and one graph of a use of every operation, with and
+without gradients; each is compiled for every target given, without measuring. A digest covers a kernel's source, grid
+and block. The exit code is 1 where a graph compiles to other kernels than before.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ class Tuned:
 
     @property
     def bound(self) -> float:
-        """The sum of the kernels' lower bounds, in seconds; what one of them leaves for the next may be in the cache."""
+        """The sum of the kernels' lower bounds, in seconds;
+        what one of them leaves for the next may be in the cache.
+        """
         made: set[str] = set()
         total = 0.0
         for record in self.records:
@@ -55,8 +57,8 @@ class Tuned:
         return total
 
     def type_of(self, tensor: str) -> TensorType:
-        """Return the type of a tensor; an input that no kernel reads any more, since its equal is read instead, has
-        that of the case.
+        """Return the type of a tensor; an input that no kernel reads any more,
+        since its equal is read instead, has that of the case.
         """
         known = self.graph.types.get(tensor)
         return known or TensorType(DType.F32, self.case.inputs[tensor.removeprefix(self.prefix)])
@@ -105,7 +107,9 @@ def prefix(number: int) -> str:
 
 
 def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
-    """Compile cases together, so that workers and device are busy all the time; without a selector the model chooses."""
+    """Compile cases together, so that workers and device are busy all the time;
+    without a selector the model chooses.
+    """
     registry = Registry.builtin()
     compiled = compile_graph(union(cases, registry), registry, target, CompileOptions(mode="mixed"), emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
@@ -204,7 +208,9 @@ def together(launches: Sequence[Launch]) -> Launch:
 
 
 def group_of(case: Case) -> FusedGroup | None:
-    """Return a case of one operation as a group, in the layout that its user gave; nothing where it is no single group."""
+    """Return a case of one operation as a group, in the layout that its user gave; nothing where it is no single
+    group.
+    """
     programs = centre_means(build_programs(case.graph(registry := Registry.builtin()), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
     return None if isinstance(group, Illegal) else group
@@ -217,8 +223,8 @@ def is_convolution(case: Case) -> bool:
 
 
 def floor(case: Case, target: Target) -> tuple[float, float, float]:
-    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at
-    peak.
+    """Return operations, bytes that must move, and the roofline in seconds:
+    every element once, every operation at peak.
     """
     registry = Registry.builtin()
     graph = case.graph(registry)

@@ -27,7 +27,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> int:
-    """Show or empty the cache, or say what a key of the tuning database stands for."""
+    """Show or empty the cache, or say what a key of the tuning database stands for.
+
+    Raises `UsageError` where a key is given to an action that takes none.
+    """
     if arguments.action == "explain":
         return _explain(arguments)
     if arguments.key:

@@ -46,7 +46,10 @@ def _read_arrays(path: str, plan: AnyPlan) -> dict[str, Array]:
 
 
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as an .npz file, whole or not at all."""
+    """Write arrays as an .npz file, whole or not at all.
+
+    Raises `UsageError` where the file cannot be written.
+    """
     final = Path(path)
     draft = final.with_name(f".{final.name}.part")
     try:
@@ -60,7 +63,10 @@ def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, with the folders it lies in."""
+    """Write a text file, with the folders it lies in.
+
+    Raises `UsageError` where the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -80,7 +86,7 @@ def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -
 def require_right_plan(
     plan: AnyPlan, inputs: Mapping[str, Array], results: tuple[Comparison, ...], oracle: str
 ) -> None:
-    """Raise where a result is wrong, naming the first kernel that went wrong if that can be told."""
+    """Raise `NumericsError` where a result is wrong, naming the first kernel that went wrong if that can be told."""
     if all(result.ok for result in results):
         return
     culprit = first_wrong(plan, inputs)

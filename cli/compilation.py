@@ -21,7 +21,10 @@ _BUDGET, _INTERRUPTED = 6, 130
 
 
 def run_tuned(arguments: Namespace) -> int:
-    """Time candidates of every kernel on the target's device and write the plan of the fastest."""
+    """Time candidates of every kernel on the target's device and write the plan of the fastest.
+
+    Raises `UsageError` for the target `reference`, which has no kernels.
+    """
     target = find_target(arguments.target)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")

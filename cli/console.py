@@ -73,8 +73,8 @@ def brief(value: object, limit: int = 60) -> str:
 
 
 def parameters_text(value: object) -> str:
-    """Return chosen parameters on one line: `axis:block/thread` with the vector width, `axis:chunk` of reductions, what
-    is staged.
+    """Return chosen parameters on one line: `axis:block/thread` with the vector width,
+    `axis:chunk` of reductions, what is staged.
     """
     if not isinstance(value, Mapping) or "segments" not in value:
         return brief(value, 80)
@@ -133,7 +133,8 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
         kernel = plan.kernels[step.kernel]
         group = plan.groups[number] if number < len(plan.groups) else {}
         row: list[object] = [
-            number, brief(group.get("nodes", kernel.info.get("nodes", "-"))), brief(group.get("level", "-")), kernel.name,
+            number, brief(group.get("nodes", kernel.info.get("nodes", "-"))), brief(group.get("level", "-")),
+            kernel.name,
             f"{'x'.join(map(str, kernel.grid))} / {'x'.join(map(str, kernel.block))}",
             parameters_text(group.get("parameters", kernel.info.get("parameters", "-"))), seconds(group.get("bound")),
         ]  # fmt: skip

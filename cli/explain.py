@@ -54,7 +54,9 @@ def command(arguments: Namespace) -> int:
 
 
 def _find_group(plan: AnyPlan, wanted: str) -> tuple[CompiledPlan, int]:
-    """Return a group by its number, counted through all parts, or by the name of a node in it, and the plan it is in."""
+    """Return a group by its number, counted through all parts, or by the name of a node in it,
+    and the plan it is in.
+    """
     places = [(part, number) for part in plan.parts for number in range(len(part.plan.steps))]
     if wanted.isdigit() and int(wanted) < len(places):
         return places[int(wanted)]

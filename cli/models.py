@@ -32,7 +32,8 @@ def _note_emptied(graph: Graph) -> None:
     """Warn of results without elements, such as that of a window larger than what it moves over."""
     for node, value in emptied_nodes(graph):
         read = ", ".join(f"{quote(v)} is {graph.types[v]}" for v in node.operands)
-        text = f"node {quote(node.name)} ({node.op}): its result {quote(value)} is {graph.types[value]}, which has no elements; {read}"
+        result = f"its result {quote(value)} is {graph.types[value]}, which has no elements"
+        text = f"node {quote(node.name)} ({node.op}): {result}; {read}"
         console.note(node.span.render(text, severity="warning") if node.span else f"cuts: warning: {text}")
 
 

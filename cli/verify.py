@@ -57,7 +57,9 @@ def _own_onnx(path: str, plan: AnyPlan) -> str | None:
 
 
 def _verify_steps(plan: AnyPlan, inputs: Mapping[str, Array]) -> None:
-    """Compare every tensor that a kernel writes; an output can be right where the model hardly depends on a wrong one."""
+    """Compare every tensor that a kernel writes;
+    an output can be right where the model hardly depends on a wrong one.
+    """
     if plan.target.dialect == "reference":
         raise UsageError("target 'reference' launches no kernels, so there are no steps to compare")
     if culprit := first_wrong(plan, inputs):

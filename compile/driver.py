@@ -15,7 +15,11 @@ from .plan_cache import PlanCache
 def compile_model(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledGraph:
-    """Run the passes on a graph: the one place where passes and printers meet. A `selector` lets measured times decide."""
+    """Run the passes on a graph: the one place where passes and printers meet.
+    A `selector` lets measured times decide.
+
+    Raises `UsageError` where passes of the target `reference`, which runs none, are to be printed or stopped after.
+    """
     if target.dialect == "reference":
         if options.stop_after or options.print_after:
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
@@ -32,7 +36,9 @@ def compile_model(
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledPlan:
-    """Compile a graph to a plan. Where a `selector` measures, the plan of an earlier search to the end is found again."""
+    """Compile a graph to a plan. Where a `selector` measures,
+    the plan of an earlier search to the end is found again.
+    """
     if not isinstance(selector, MeasuredSelector):
         return plan_of(compile_model(graph, spec, target, options, selector), graph, spec, target)
     cache = PlanCache.of(graph, spec, target, options, selector)

@@ -28,8 +28,8 @@ Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 @frozen
 class Spec:
-    """The vocabulary of one compilation: the built-in one and the user's declarations, whose texts travel with the
-    plan.
+    """The vocabulary of one compilation: the built-in one and the user's declarations,
+    whose texts travel with the plan.
     """
 
     registry: Registry
@@ -47,7 +47,10 @@ class Spec:
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
-    """Read the user's `.cuts` files (or folders of them) on top of the built-in vocabulary."""
+    """Read the user's `.cuts` files (or folders of them) on top of the built-in vocabulary.
+
+    Raises `UsageError` where a file cannot be read.
+    """
     files: list[Path] = []
     for path in map(Path, paths):
         files += sorted(path.glob("*.cuts")) if path.is_dir() else [path]
@@ -95,7 +98,8 @@ def _checked(model: object) -> Any:
     if isinstance(model, (bytes, Message)):
         return model
     raise UsageError(
-        f"a model is a path, a graph, or an ONNX model (ModelProto or bytes), not {type(model).__module__}.{type(model).__name__}",
+        f"a model is a path, a graph, or an ONNX model (ModelProto or bytes), not "
+        f"{type(model).__module__}.{type(model).__name__}",
         hint="cuts.frontends.torch.load reads PyTorch's modules (load_torch) and exported programs (graph_of_export)",
     )
 

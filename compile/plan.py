@@ -103,7 +103,10 @@ class CompiledPlan:
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
     ) -> tuple[Comparison, ...]:
-        """Run and compare every output with an oracle: the float64 reference, unless its values are given."""
+        """Run and compare every output with an oracle: the float64 reference, unless its values are given.
+
+        Raises `GraphError` where the oracle lacks an output.
+        """
         given = inputs if inputs is not None else self.random_inputs()
         expected = oracle if oracle is not None else self.reference(given)
         rounded = 1.0 if oracle is None else 2.0  # another implementation rounds as we do, the reference does not

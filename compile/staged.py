@@ -34,8 +34,8 @@ class _Runner:
 
 
 class StagedPlan:
-    """A model in stages: plans of its parts, and nodes that run uncompiled between them. Parts are compiled when they
-    first run.
+    """A model in stages: plans of its parts, and nodes that run uncompiled between them.
+    Parts are compiled when they first run.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class StagedPlan:
         return all(part.complete for part in self.parts)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the outputs by name; inputs may have other shapes than the plan was made for, which compiles parts
-        anew.
+        """Return the outputs by name; inputs may have other shapes than the plan was made for,
+        which compiles parts anew.
         """
         found = self.split.run(inputs)
         self.warn()
         return found
 
     def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compile all parts for the shapes that a run with these inputs gives them; without a device, values are the
-        reference's.
+        """Compile all parts for the shapes that a run with these inputs gives them;
+        without a device, values are the reference's.
         """
         return self.split.run(inputs, _execute_anywhere)
 
@@ -122,6 +122,8 @@ class StagedPlan:
 
         What is foreign has no reference but itself, and may turn a rounding into another result; so parts are compared
         one by one.
+
+        Raises `GraphError` where the oracle lacks an output.
         """
         given = self.random_inputs() if inputs is None else inputs
         if oracle is None:
@@ -146,7 +148,8 @@ class StagedPlan:
         del graph.initializer[:]
         record = StagedRecord(
             self.name, self.target, self.inputs, graph.SerializeToString(), split.model.opsets, split.weights,
-            tuple(sorted(split.borders.opaque)), tuple(sorted(split.functions)), self.spec.texts, tuple(self._planned()),
+            tuple(sorted(split.borders.opaque)), tuple(sorted(split.functions)), self.spec.texts,
+            tuple(self._planned()),
         )  # fmt: skip
         save_staged(record, folder)
 
@@ -181,7 +184,10 @@ def staged_plan(
     functions: Mapping[str, Function] | None = None,
     shapes: Shapes | None = None,
 ) -> StagedPlan:
-    """Return a model in stages whose parts `compile_part` compiles, without a warning."""
+    """Return a model in stages whose parts `compile_part` compiles, without a warning.
+
+    Raises `BackendError` where the package `onnx` is missing.
+    """
     try:
         from ..frontends.onnx import staged_onnx
     except ImportError as error:

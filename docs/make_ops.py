@@ -1,4 +1,4 @@
-"""Writes `docs/ops.md` from the declarations: `python docs/make_ops.py`."""
+"""Writes `docs/ops.md`, the manual of all operations, from the declarations: `python docs/make_ops.py`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ def main() -> None:
     training = cuts.grad(graph, loss="loss", wrt=PARAMETERS, optimiser=cuts.Adam(rate=0.05))
     plan = training.build("opencl")
     print(
-        f"{len(graph.nodes)} nodes forward, {len(training.graph.nodes)} in the training graph, {len(plan.kernels)} kernels"
+        f"{len(graph.nodes)} nodes forward, {len(training.graph.nodes)} in the training graph, {len(plan.kernels)} "
+        f"kernels"
     )
     rng = np.random.default_rng(0)
     start = {name: (0.5 * rng.standard_normal(graph.types[name].shape)).astype(np.float32) for name in PARAMETERS}

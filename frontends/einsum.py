@@ -24,6 +24,8 @@ class Step:
 def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[Step]:
     """Return the steps of an equation: the first takes operands 0 and 1, each later one the result so far and the next
     operand.
+
+    Raises `GraphError` where a label stands for two sizes.
     """
     terms, output = _parse(equation, [len(s) for s in shapes])
     sizes: dict[str, int] = {}

@@ -25,8 +25,9 @@ _NO_FOLLOW = (
 
 
 def resolve_inside(folder: Path, reference: str) -> Path:
-    """Return the path that `reference` names inside `folder`, or raise where it leaves the folder or passes through a
-    link.
+    """Return the path that `reference` names inside `folder`.
+
+    Raises `GraphError` where it leaves the folder or passes through a link.
     """
     shape = PurePosixPath(reference)
     escapes = (
@@ -52,7 +53,10 @@ def resolve_inside(folder: Path, reference: str) -> Path:
 
 
 def map_inside(folder: Path, reference: str, max_bytes: int = MAX_WEIGHT_BYTES) -> memoryview:
-    """Map a file of the model's folder read-only: a regular file, no link of any kind, at most `max_bytes` long."""
+    """Map a file of the model's folder read-only: a regular file, no link of any kind, at most `max_bytes` long.
+
+    Raises `GraphError` where it is anything else, or cannot be opened.
+    """
     path = resolve_inside(folder, reference)
     where = f"file {quote(reference)}"
     try:
@@ -77,7 +81,10 @@ def map_inside(folder: Path, reference: str, max_bytes: int = MAX_WEIGHT_BYTES) 
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Return the text of a file that the user named, UTF-8 and at most `max_bytes` long."""
+    """Return the text of a file that the user named, UTF-8 and at most `max_bytes` long.
+
+    Raises `GraphError` where it is not, or cannot be read.
+    """
     try:
         size = path.stat().st_size
         if size > max_bytes:

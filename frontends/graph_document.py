@@ -84,7 +84,10 @@ class Document:
 
 
 def parse_document(text: str, name: str) -> Document:
-    """Read a document from JSON text, reporting every field that is wrong."""
+    """Read a document from JSON text, reporting every field that is wrong.
+
+    Raises `GraphError` where the text is not JSON, at the place in it, or no document.
+    """
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -99,6 +102,9 @@ def parse_document(text: str, name: str) -> Document:
 def structure_document(value: object, name: str, text: str | None = None) -> Document:
     """Structure decoded JSON as a document, reporting every field that is wrong, with its place where the text is
     given.
+
+    Raises `GraphError` with all of them.
+
     """
     if isinstance(value, Mapping):
         for key, expected in (("format", FORMAT), ("version", VERSION)):

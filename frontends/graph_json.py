@@ -166,7 +166,7 @@ def _is_placed(error: CutsError, source: Source) -> bool:
 
 
 def _node_spans(source: Source, count: int) -> Sequence[Span | None]:
-    """Return where each node names its operation; nothing where there is no text, or so much that none is to be kept."""
+    """Return where each node names its operation; nothing where there is no text, or too much."""
     if not source.text or len(source.text) > _LOCATED:
         return (None,) * count
     return [Span(source, *place) for place in places_below(source.text, ("nodes",), "op")]
@@ -237,7 +237,8 @@ def _inline_array(entry: Constant, type_: TensorType) -> Array:
     for position, value in enumerate(values):
         if type(value) not in kinds:
             raise GraphError(
-                f"{where}: expected an element of type {type_.dtype} at position {position}, found {json.dumps(value)[:60]}"
+                f"{where}: expected an element of type {type_.dtype} at position {position}, found "
+                f"{json.dumps(value)[:60]}"
             )
     try:
         return np.array(values, type_.dtype.numpy).reshape(type_.shape)
@@ -246,8 +247,8 @@ def _inline_array(entry: Constant, type_: TensorType) -> Array:
 
 
 def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node, ...]:
-    """Return nodes in topological order, as they are where they are in order already; a cycle is left for the verifier
-    to report.
+    """Return nodes in topological order, as they are where they are in order already;
+    a cycle is left for the verifier to report.
     """
     if find_cycle(nodes):
         return tuple(nodes)
@@ -269,8 +270,8 @@ def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node
 
 
 def infer_types(graph: Graph, infer: Infer) -> dict[str, TensorType]:
-    """Return the types of all values, deriving those that are absent; what cannot be derived is left for the verifier
-    to report.
+    """Return the types of all values, deriving those that are absent;
+    what cannot be derived is left for the verifier to report.
     """
     types = dict(graph.types)
     for node in graph.nodes:

@@ -44,7 +44,7 @@ def places_below(text: str, path: Sequence[Step], member: Step) -> list[Place]:
 
 
 def members(text: str, start: int) -> Iterator[tuple[Step, Place]]:
-    """Yield the members of the object or list that begins at an offset, each with its place; nothing for other values."""
+    """Yield the members of the object or list that begins at an offset, each with its place; of others nothing."""
     closing = {"{": "}", "[": "]"}.get(text[start])
     at, number = _skip(text, start + 1), 0
     while closing is not None and text[at] != closing:

@@ -34,7 +34,10 @@ class WeightFile:
     entries: Mapping[str, tuple[TensorType, int]]
 
     def array(self, tensor: str, expected: TensorType) -> Array:
-        """Return a tensor as a read-only view of the file, or raise where it is missing or of another type."""
+        """Return a tensor as a read-only view of the file.
+
+        Raises `GraphError` where it is missing or of another type.
+        """
         if tensor not in self.entries:
             raise GraphError(f"{self.name}: expected weights of constant {quote(tensor)} ({expected}), found none")
         found, offset = self.entries[tensor]
@@ -45,7 +48,10 @@ class WeightFile:
 
 
 def open_weights(folder: Path, reference: str) -> WeightFile:
-    """Open a safetensors file of the model's folder and check its header against its size."""
+    """Open a safetensors file of the model's folder and check its header against its size.
+
+    Raises `GraphError` where it is no safetensors file.
+    """
     data = map_inside(folder, reference)
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(MAX_HEADER, len(data) - 8):

@@ -144,7 +144,9 @@ class Accumulate:
 
 @frozen(cache_hash=True)
 class Initialise:
-    """Set all held values of a reduction to the identity of its combiner; `shape` counts instances per dim of a thread."""
+    """Set all held values of a reduction to the identity of its combiner;
+    `shape` counts instances per dim of a thread.
+    """
 
     name: str
     shape: tuple[int, ...]

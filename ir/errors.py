@@ -97,7 +97,9 @@ class ErrorList(CutsError):
 
 
 class VocabularyError(ErrorList, GraphError):
-    """A model needs what the vocabulary has not; `nodes` tells the nodes that do, each by the name of its first result."""
+    """A model needs what the vocabulary has not; `nodes` tells the nodes that do,
+    each by the name of its first result.
+    """
 
     def __init__(self, errors: Sequence[CutsError], nodes: Sequence[str]) -> None:
         super().__init__(errors)

@@ -86,7 +86,10 @@ def print_guard(guard: Guard, names: Names) -> str:
 
 
 def parse_declarations(tokens: Tokens) -> dict[str, Var]:
-    """Read the `var` lines at the head of a text."""
+    """Read the `var` lines at the head of a text.
+
+    Raises `ParseError` where a variable is declared twice.
+    """
     found: dict[str, Var] = {}
     while tokens.accept("var"):
         more = True
@@ -102,7 +105,10 @@ def parse_declarations(tokens: Tokens) -> dict[str, Var]:
 
 
 def parse_variable(tokens: Tokens, declared: Mapping[str, Var]) -> Var:
-    """Read a variable, declared or with its range."""
+    """Read a variable, declared or with its range.
+
+    Raises `ParseError` where it has no range and is not declared.
+    """
     token = tokens.peek()
     name = tokens.name("a variable")
     if tokens.accept("'"):

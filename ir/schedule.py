@@ -67,9 +67,9 @@ class ReduceDim:
 class Staging:
     """How one operand of a reduction (by position in `segment.operands`) is staged in shared memory.
 
-    `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.staging` lists them),
-    outermost first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost coordinate against
-    bank conflicts.
+    `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.lowering.staging`
+    lists them), outermost first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost
+    coordinate against bank conflicts.
     """
 
     operand: int

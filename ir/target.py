@@ -1,4 +1,6 @@
-"""What the compiler knows of a machine, as numbers and capabilities. Passes ask these; no pass knows a target's name."""
+"""What the compiler knows of a machine, as numbers and capabilities. Passes ask these;
+no pass knows a target's name.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,10 @@ class Token:
 
 
 def tokenise(source: Source) -> tuple[Token, ...]:
-    """Split a text into tokens, the last of them an empty one of kind "end"."""
+    """Split a text into tokens, the last of them an empty one of kind "end".
+
+    Raises `ParseError` at a character that begins no token.
+    """
     found: list[Token] = []
     offset = 0
     while offset < len(source.text):

@@ -1,4 +1,6 @@
-"""What a declaration means: shapes and statements (`language`), gradients (`gradient`), reference, costs, the manual."""
+"""What a declaration means: shapes and statements (`language`), gradients (`gradient`), reference, costs,
+the manual.
+"""
 
 from .amplification import amplification
 from .fold import Folder

@@ -154,7 +154,9 @@ class Combiner:
     # ---- building
 
     def _build_sums(self, numbers: Sequence[int], made: dict[int, Expr]) -> None:
-        """Build the sums of one depth: first the pairs that several of them have in common, then what is left of each."""
+        """Build the sums of one depth: first the pairs that several of them have in common,
+        then what is left of each.
+        """
         sums: dict[int, dict[int, float]] = {}
         dtype = DType.F32
         for number in numbers:

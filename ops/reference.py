@@ -65,7 +65,10 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
 def evaluate_graph(
     graph: Graph, registry: Registry, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64
 ) -> dict[str, Array]:
-    """Return the outputs of a graph, computed node by node from the declarations."""
+    """Return the outputs of a graph, computed node by node from the declarations.
+
+    Raises `GraphError` where an input has no value, or an integer that is used as an index is out of range.
+    """
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
         raise GraphError(f"graph '{graph.name}': no value for input {', '.join(map(repr, missing))}")

@@ -86,7 +86,9 @@ class ChooseAlgorithms:
         return result
 
     def _alternatives(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Graph]:
-        """Return the graph of each alternative of the first node of a part, without what is known when it is compiled."""
+        """Return the graph of each alternative of the first node of a part,
+        without what is known when it is compiled.
+        """
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
         made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
         return {name: _without_known(each, set(fixed)) for name, each in {"": part, **made}.items()}

@@ -93,7 +93,9 @@ class Modelled:
 
 
 def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
-    """Return the structures that stage all of the operands or none: what is between them decides nothing at this level."""
+    """Return the structures that stage all of the operands or none:
+    what is between them decides nothing at this level.
+    """
     most = max((len(s) for structure in structures for s in structure.staged), default=0)
     return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)
 

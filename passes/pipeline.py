@@ -45,19 +45,20 @@ from .workload import Selector
 #: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
     Stage("algorithms", choose_algorithms, print_graph, verify_types,
-          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles), by what its groups cost; "
-          "only where times are measured; filters are transformed by the compiler; alternatives are cut into kernels by the "
-          "tuner's workers", ("choose_algorithms.py", "fragments.py")),
+          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles), by what its groups "
+          "cost; only where times are measured; filters are transformed by the compiler; alternatives are cut into "
+          "kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
     Stage("programs", write_programs, show_programs, verify_statements,
-          "graph -> statements over graph values, cut into units that one kernel can compute", ("fusion/programs.py",)),
+          "graph -> statements over graph values, cut into units that one kernel can compute; means that values are "
+          "centred by become sums of differences", ("fusion/programs.py", "fusion/centre.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,
           "units -> groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an interface",
           ("fusion/partition.py", "fusion/groups.py", "fusion/legality.py", "fusion/normalise.py", "evaluators.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
-          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; only where "
-          "times are measured", ("fusion/split_reduction.py",)),
+          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; only "
+          "where times are measured", ("fusion/split_reduction.py",)),
     Stage("pack", pack, show_partition, verify_partition,
           "constants -> constants stored as the groups' threads want to read them", ("fusion/pack.py",)),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
@@ -65,11 +66,11 @@ STAGES: tuple[Stage[Any], ...] = (
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
            "schedule/choose.py")),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
-          ("lowering/lower.py", "lowering/frames.py", "lowering/staging.py", "lowering/fetch.py", "lowering/tabulate.py",
-           "lowering/index_values.py")),
+          ("lowering/lower.py", "lowering/frames.py", "lowering/staging.py", "lowering/fetch.py",
+           "lowering/tabulate.py", "lowering/index_values.py")),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
-          "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, aligned "
-          "neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py")),
+          "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
+          "aligned neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip

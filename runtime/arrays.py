@@ -47,7 +47,10 @@ class DeviceArray:
 
 
 def host_array(name: str, value: object) -> Array:
-    """Return a NumPy array of anything that has one on the host: NumPy, DLPack, sequences of numbers."""
+    """Return a NumPy array of anything that has one on the host: NumPy, DLPack, sequences of numbers.
+
+    Raises `UsageError` where it has none, or lies on another device.
+    """
     try:
         if isinstance(value, np.ndarray):
             return value
@@ -76,7 +79,10 @@ def check_names(expected: tuple[str, ...], given: Mapping[str, object]) -> None:
 
 
 def check_type(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected: TensorType) -> None:
-    """Check an input's element type and shape."""
+    """Check an input's element type and shape.
+
+    Raises `UsageError` where they are not those expected.
+    """
     if dtype != expected.dtype.numpy or tuple(shape) != expected.shape:
         raise UsageError(f"input {quote(name)}: expected {expected}, found {dtype}{list(shape)}")
 

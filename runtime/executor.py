@@ -67,8 +67,8 @@ class Session:
         return all(a == b for a, b, n in zip(storage.strides, type_.strides, type_.shape, strict=True) if n != 1)
 
     def _write(self, arrays: Mapping[str, Array]) -> None:
-        """Upload host arrays; those that live strided inside a buffer go through a host image of it, shared by all its
-        parts.
+        """Upload host arrays; those that live strided inside a buffer go through a host image of it,
+        shared by all its parts.
         """
         images: dict[str, Array] = {}
         for tensor, array in arrays.items():
@@ -93,8 +93,8 @@ class Session:
         return np.lib.stride_tricks.as_strided(elements, type_.shape, strides)
 
     def read(self, tensor: str) -> Array:
-        """Download one tensor as it is now; memory is shared over time, so it holds its value only until a later step
-        reuses it.
+        """Download one tensor as it is now; memory is shared over time,
+        so it holds its value only until a later step reuses it.
         """
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
         if self._is_dense(tensor):
@@ -125,7 +125,9 @@ class Session:
             launch()
 
     def compute(self) -> Launch:
-        """Return the cheapest way to launch every step: one recorded graph where the device can record, else the steps."""
+        """Return the cheapest way to launch every step: one recorded graph where the device can record,
+        else the steps.
+        """
         if self._replay is None:
             self._replay = self.device.capture(self.launch)
         return self._replay

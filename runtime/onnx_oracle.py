@@ -19,7 +19,10 @@ def has_onnxruntime() -> bool:
 
 
 def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run an ONNX file on the CPU and return its outputs by name."""
+    """Run an ONNX file on the CPU and return its outputs by name.
+
+    Raises `BackendError` where ONNX Runtime is missing or refuses the model.
+    """
     try:
         onnxruntime = import_module("onnxruntime")
     except ImportError as error:

@@ -39,8 +39,8 @@ def cuts_version() -> str:
 
 @frozen
 class Model:
-    """What was compiled: the graph as the user gave it, and the texts of the declarations it needs besides the
-    vocabulary.
+    """What was compiled: the graph as the user gave it,
+    and the texts of the declarations it needs besides the vocabulary.
     """
 
     graph: Graph
@@ -144,8 +144,8 @@ def make_plan(
 
 
 def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
-    """Return the tensors that matter at run time, in a stable order; a constant does too where only views of it are
-    read.
+    """Return the tensors that matter at run time, in a stable order;
+    a constant does too where only views of it are read.
     """
     names = dict.fromkeys((*compiled.graph.inputs, *compiled.graph.outputs))
     for step in compiled.steps:
@@ -177,13 +177,15 @@ def _check_tensors(plan: Plan) -> None:
     for tensor in checked:
         if plan.types[tensor] != (one := TensorType(DType.I64, ())):
             raise PlanError(
-                f"plan {quote(plan.name)}: the result {quote(tensor)} of a check is {plan.types[tensor]}, expected {one}"
+                f"plan {quote(plan.name)}: the result {quote(tensor)} of a check is {plan.types[tensor]}, expected "
+                f"{one}"
             )
     for tensor, array in plan.constants.items():
         type_ = plan.types[tensor]
         if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
             raise PlanError(
-                f"plan {quote(plan.name)}: constant {quote(tensor)} is {array.dtype}{list(array.shape)}, expected {type_}"
+                f"plan {quote(plan.name)}: constant {quote(tensor)} is {array.dtype}{list(array.shape)}, expected "
+                f"{type_}"
             )
 
 
@@ -218,7 +220,8 @@ def _check_buffers(plan: Plan) -> None:
 def _check_steps(plan: Plan) -> None:
     if not len(plan.kernels) == len(plan.tables) == len(plan.binaries):
         raise PlanError(
-            f"plan {quote(plan.name)}: {len(plan.kernels)} kernels, {len(plan.tables)} table lists, {len(plan.binaries)} binaries"
+            f"plan {quote(plan.name)}: {len(plan.kernels)} kernels, {len(plan.tables)} table lists, "
+            f"{len(plan.binaries)} binaries"
         )
     for number, step in enumerate(plan.steps):
         if not 0 <= step.kernel < len(plan.kernels):
@@ -228,12 +231,14 @@ def _check_steps(plan: Plan) -> None:
         kernel = plan.kernels[step.kernel]
         if len(kernel.arguments) != len(step.tensors):
             raise PlanError(
-                f"plan {quote(plan.name)}: step {number} binds {len(step.tensors)} tensors, expected {len(kernel.arguments)}"
+                f"plan {quote(plan.name)}: step {number} binds {len(step.tensors)} tensors, expected "
+                f"{len(kernel.arguments)}"
             )
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
             if argument.table and tensor not in plan.tables[step.kernel]:
                 raise PlanError(
-                    f"plan {quote(plan.name)}: step {number} names the table {quote(tensor)}, which kernel {kernel.name} has not"
+                    f"plan {quote(plan.name)}: step {number} names the table {quote(tensor)}, which kernel "
+                    f"{kernel.name} has not"
                 )
             if not argument.table and (tensor not in plan.types or plan.types[tensor].dtype != argument.dtype):
                 raise PlanError(

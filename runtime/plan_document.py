@@ -128,7 +128,10 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def read_document(root: Path) -> Document | StagedDocument:
-    """Read and check the plan.json of a folder."""
+    """Read and check the plan.json of a folder.
+
+    Raises `PlanError` where there is none, or it is damaged or of another version.
+    """
     path = root / "plan.json"
     try:
         data = json.loads(path.read_bytes())

@@ -51,7 +51,10 @@ def save_plan(plan: Plan, folder: str | os.PathLike[str]) -> None:
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a plan, all or none."""
+    """Write the files of a plan, all or none.
+
+    Raises `PlanError` where the folder cannot be written.
+    """
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +119,8 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         )
     files["weights.safetensors"] = save_tensors(weights.arrays)
     document = Document(
-        plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages), dict(plan.buffers), plan.arena,
+        plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages),
+        dict(plan.buffers), plan.arena,
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
         {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}, plan.checks,
     )  # fmt: skip
@@ -127,7 +131,8 @@ def _record(
     kernel: KernelFunction, tables: dict[str, str], places: Mapping[str, Placement], binary: bool
 ) -> KernelRecord:
     return KernelRecord(
-        kernel.name, kernel.dialect, kernel.grid, kernel.block, kernel.arguments, kernel.shared_bytes, kernel.dynamic_shared,
+        kernel.name, kernel.dialect, kernel.grid, kernel.block, kernel.arguments, kernel.shared_bytes,
+        kernel.dynamic_shared,
         plain(kernel.info), tables, dict(places), binary,
     )  # fmt: skip
 
@@ -142,8 +147,8 @@ def _binary_path(number: int) -> str:
 
 
 def load_plan(folder: str | os.PathLike[str]) -> Plan:
-    """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged, or is too
-    new.
+    """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged,
+    or is too new.
     """
     root = Path(folder)
     document = read_document(root)
@@ -179,7 +184,10 @@ def _read_file(root: Path, name: str, digest: str) -> bytes:
 
 
 def read_weights(content: bytes) -> dict[str, Array]:
-    """Return the arrays of a plan by their keys."""
+    """Return the arrays of a plan by their keys.
+
+    Raises `PlanError` where they cannot be read.
+    """
     try:
         return load_tensors(content)
     except Exception as error:

@@ -15,10 +15,15 @@ body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 80em;
 body { color: #1a1a1a; background: #fff }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; vertical-align: top; padding: .3em .6em; border-bottom: 1px solid #ddd }
-td { overflow-wrap: anywhere } pre { background: #f5f5f5; padding: 1em; overflow: auto } .wrong { color: #b00020; font-weight: 600 }
+td { overflow-wrap: anywhere }
+pre { background: #f5f5f5; padding: 1em; overflow: auto }
+.wrong { color: #b00020; font-weight: 600 }
 svg text { font: 12px system-ui, sans-serif } summary { cursor: pointer }
 @media (prefers-color-scheme: dark) {
-  body { background: #161616; color: #e6e6e6 } pre { background: #222 } th, td { border-color: #333 } svg text { fill: #e6e6e6 }
+  body { background: #161616; color: #e6e6e6 }
+  pre { background: #222 }
+  th, td { border-color: #333 }
+  svg text { fill: #e6e6e6 }
 }
 """
 

@@ -24,8 +24,8 @@ from .plan_file import Weights, load_plan, plan_files, read_files, read_weights,
 
 @frozen
 class PlannedPart:
-    """A part's plan, and what it is for: nodes and results that tell it from other parts, types and known values of
-    what it reads.
+    """A part's plan, and what it is for: nodes and results that tell it from other parts,
+    types and known values of what it reads.
     """
 
     nodes: tuple[str, ...]
@@ -65,8 +65,9 @@ def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
     keys = {name: weights.add(array) for name, array in plan.weights.items()}
     files["weights.safetensors"] = save_tensors(weights.arrays)
     document = StagedDocument(
-        cuts_version(), plan.name, plan.target, dict(plan.types), dict(plan.opsets), plan.opaque, plan.functions, keys, tuple(plan.specs),
-        tuple(records), {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        cuts_version(), plan.name, plan.target, dict(plan.types), dict(plan.opsets), plan.opaque, plan.functions, keys,
+        tuple(plan.specs), tuple(records),
+        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )  # fmt: skip
     write_folder(Path(folder), files | {"plan.json": write_document(document)})
 
@@ -77,7 +78,10 @@ def is_staged(folder: str | os.PathLike[str]) -> bool:
 
 
 def load_staged(folder: str | os.PathLike[str]) -> StagedRecord:
-    """Read a plan's folder, checking every digest."""
+    """Read a plan's folder, checking every digest.
+
+    Raises `PlanError` where it is no plan in stages, or contradicts itself.
+    """
     root = Path(folder)
     document = read_document(root)
     if not isinstance(document, StagedDocument):

@@ -1,4 +1,6 @@
-"""The device as the tuner sees it: a child process that owns it and is replaced when a candidate crashes or hangs it."""
+"""The device as the tuner sees it: a child process that owns it
+and is replaced when a candidate crashes or hangs it.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class Bench(Protocol):
         ...
 
     def check(self, problem: Problem, built: Built) -> Verdict:
-        """Run a candidate once and compare what it writes; the first right one of a problem says what all others must
-        write.
+        """Run a candidate once and compare what it writes;
+        the first right one of a problem says what all others must write.
         """
         ...
 

@@ -1,5 +1,5 @@
-"""Building candidates ahead of the device: worker processes rank points, lower, print and compile them, each with a
-time limit.
+"""Building candidates ahead of the device: worker processes rank points, lower, print and compile them,
+each with a time limit.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Factory:
         return make_reference(problem)
 
     def simple(self, problem: Problem) -> Schedule | None:
-        """Return a schedule that is simple enough to be trusted: nothing staged, little unrolled, a few warps a block."""
+        """Return a schedule that is simple enough to be trusted:
+        nothing staged, little unrolled, a few warps a block.
+        """
         return simple_schedule(problem.form, problem.target)
 
     def prove(self, problem: Problem, best: float) -> Proof:
@@ -115,8 +117,8 @@ def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
 
 @frozen
 class Job:
-    """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for; small priorities go
-    first.
+    """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for;
+    small priorities go first.
     """
 
     owner: Any
@@ -166,8 +168,8 @@ class _Slot:
 
 
 class Workers:
-    """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced, and costs that job
-    only.
+    """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced,
+    and costs that job only.
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:

@@ -57,8 +57,8 @@ class Child:
         return self._connection
 
     def start(self) -> None:
-        """Start the process if there is none; where its object cannot be made, every request is answered with the
-        reason.
+        """Start the process if there is none; where its object cannot be made,
+        every request is answered with the reason.
         """
         if self._process is not None:
             return
@@ -84,8 +84,8 @@ class Child:
             raise self._lost() from None
 
     def receive(self, limit: float) -> Any:
-        """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no
-        answer.
+        """Return the answer to the request; what the method raised is raised here,
+        `Lost` where there will be no answer.
         """
         try:
             ready = self.ready(START_LIMIT)
@@ -100,7 +100,9 @@ class Child:
         return value
 
     def ready(self, limit: float) -> bool:
-        """Wait until the process has started: what it does then, and not its start, is what a request's limit is for."""
+        """Wait until the process has started: what it does then, and not its start,
+        is what a request's limit is for.
+        """
         if self._fresh and self.connection.poll(limit):
             self.connection.recv()
             self._fresh = False

@@ -29,8 +29,8 @@ _TRIAL = "schedule, outcome, trials.seconds, trials.spread, registers, trials.so
 _SCHEMA = """
 create table if not exists problems (
   key text primary key, description text not null, work text not null, label text not null,
-  done integer not null default 0, best text, seconds real, spread real, source text, trials integer, points real, proven real,
-  at real not null);
+  done integer not null default 0, best text, seconds real, spread real, source text, trials integer, points real,
+  proven real, at real not null);
 create index if not exists problems_work on problems (work);
 create table if not exists trials (
   problem text not null, schedule text not null, key text not null, outcome text not null, seconds real, spread real,
@@ -66,8 +66,8 @@ class Trial:
 
 @frozen
 class Winner:
-    """The schedule that a finished search chose, its time and spread, and how much of the space was looked at or proven
-    slower.
+    """The schedule that a finished search chose, its time and spread,
+    and how much of the space was looked at or proven slower.
     """
 
     schedule: str
@@ -145,7 +145,8 @@ class Database:
         self.register(problem)
         with self._errors() as db:
             db.execute(
-                "update problems set done = 1, label = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?,"
+                "update problems set done = 1, label = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, "
+                "points = ?,"
                 " proven = ?, at = ? where key = ?",
                 (problem.label, *astuple(winner), time.time(), problem.key),
             )
@@ -176,14 +177,16 @@ class Database:
 
     def recorded(self, work: str) -> list[Trial]:
         """Return all results for the same work, on whatever machine, the oldest first."""
-        query = f"select {_TRIAL} from trials join problems on problems.key = trials.problem where work = ? order by trials.at"
+        joined = "trials join problems on problems.key = trials.problem"
+        query = f"select {_TRIAL} from {joined} where work = ? order by trials.at"
         with self._errors() as db:
             return [Trial(*row) for row in db.execute(query, (work,)).fetchall()]
 
     def record(self, problem: Problem, trials: Sequence[Trial]) -> None:
         """Keep results; a later one of the same schedule replaces the earlier."""
         rows = [
-            (problem.key, t.schedule, trial_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread, t.registers, t.source, t.message,
+            (problem.key, t.schedule, trial_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread, t.registers,
+             t.source, t.message,
              t.bound, t.score, time.time())
             for t in trials
         ]  # fmt: skip
@@ -234,11 +237,13 @@ class Database:
         like = prefix.lower() + "%"
         with self._errors() as db:
             problems = db.execute(
-                "select key, description, label, done, best, seconds, spread, points, proven, at from problems where key like ?",
+                "select key, description, label, done, best, seconds, spread, points, proven, at from problems where "
+                "key like ?",
                 (like,),
             ).fetchall()
             trials = db.execute(
-                "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, t.source, t.message,"
+                "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, "
+                "t.source, t.message,"
                 " t.bound, t.score, t.at from trials t join problems p on p.key = t.problem where t.key like ?",
                 (like,),
             ).fetchall()

@@ -189,7 +189,8 @@ class Device:
                 wrong = relative_error(found[part], wanted[part], scale)
                 if float(wrong.max()) > 2 * allowed:
                     at = start + int(np.argmax(wrong))
-                    return f"{tensor}: element {at} of memory is {found[at]}, another kernel, which was checked, makes it {wanted[at]}"
+                    right = f"another kernel, which was checked, makes it {wanted[at]}"
+                    return f"{tensor}: element {at} of memory is {found[at]}, {right}"
         return ""
 
     def _repeated(self, array: Array, count: int) -> Pointer:

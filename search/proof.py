@@ -1,5 +1,5 @@
-"""What can be said of a space without measuring it: how much of it is proven slower than a time, and which of its
-points is simple.
+"""What can be said of a space without measuring it: how much of it is proven slower than a time,
+and which of its points is simple.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Proof:
 
 
 def prove(problem: Problem, best: float) -> Proof:
-    """Return how much of a problem's space has a lower bound above `best` seconds; a sample speaks for a large space."""
+    """Return how much of a problem's space has a lower bound above `best` seconds;
+    a sample speaks for a large space.
+    """
     space = make_space(problem.form, problem.target)
     exact = space.size <= EXACT
     legal = slower = 0.0
@@ -54,8 +56,8 @@ def prove(problem: Problem, best: float) -> Proof:
 
 
 def simple_schedule(form: FusedGroup, target: Target) -> Schedule | None:
-    """Return the best of those legal points that stage nothing, unroll little and have a few warps a block, as far as
-    there are such.
+    """Return the best of those legal points that stage nothing, unroll little and have a few warps a block,
+    as far as there are such.
     """
     space = make_space(form, target, coarse=True)
     best: tuple[tuple[float, ...], int] | None = None

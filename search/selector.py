@@ -81,15 +81,17 @@ class MeasuredSelector:
         return self
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group: measured, the library's if that is faster, or what the model says on the same
-        scale.
+        """Return the seconds of a group: measured, the library's if that is faster,
+        or what the model says on the same scale.
         """
         key = form_key(group)
         self._forms.setdefault(key, group)
         return self._measured.get(key, self._scale * self._model(key, group))
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of small graphs, which the workers find side by side; what the model says of them is kept."""
+        """Return the kernels of small graphs, which the workers find side by side;
+        what the model says of them is kept.
+        """
         found = self.tuner.plan(fragments)
         for form, seconds in (each for kernels in found for each in kernels or ()):
             self._costs.setdefault(form_key(form), seconds)
@@ -146,7 +148,8 @@ def _facts(choice: Choice, problem: Problem) -> dict[str, object]:
         return facts | {"why": f"not measured: {choice.reason or 'the search was ended before'}"}
     share = choice.candidate.bound / choice.seconds if choice.seconds else 0.0
     facts |= {"measured": choice.seconds, "spread": choice.spread, "trials": choice.trials}
-    why = f"fastest of {choice.trials} measured; its bound is {share:.0%} of its time, limited by {choice.candidate.limit}"
+    bound = f"its bound is {share:.0%} of its time, limited by {choice.candidate.limit}"
+    why = f"fastest of {choice.trials} measured; {bound}"
     if choice.proof is not None:
         exact = "" if choice.proof.exact else "about "
         why += f"; {exact}{choice.proof.share:.1%} of {choice.proof.points:,} points are proven slower"

@@ -158,7 +158,10 @@ STRATEGIES: Mapping[str, Callable[[Space, list[Scored], str, int], Strategy]] = 
 
 
 def make_strategy(name: str, space: Space, first: list[Scored], model: str = "bound", seed: int = 0) -> Strategy:
-    """Return a strategy by its name; `first` are the best points by the model."""
+    """Return a strategy by its name; `first` are the best points by the model.
+
+    Raises `UsageError` where no strategy has that name.
+    """
     if name not in STRATEGIES:
         raise UsageError(f"unknown search strategy '{name}'", hint=f"strategies are: {', '.join(STRATEGIES)}")
     return STRATEGIES[name](space, first, model, seed)

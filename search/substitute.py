@@ -1,8 +1,8 @@
 """Library routines in the place of generated kernels, where they are faster: checked and timed on the same bench, on
 the same data.
 
-A routine is a step like any other (`backends.vendor`), so the tuner's bench checks it against the same reference and
-times it with a cold cache. What is replaced is one kernel by one routine; groups stay as they are.
+A routine is a step like any other (`backends.library.routine`), so the tuner's bench checks it against the same
+reference and times it with a cold cache. What is replaced is one kernel by one routine; groups stay as they are.
 """
 
 from __future__ import annotations

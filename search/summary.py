@@ -48,7 +48,8 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
         )
         yield (
             f"candidates: {statistics.points:.4g} points, {proven}{statistics.compiled} compiled ({outcomes}),"
-            f" {statistics.timed} timed, {statistics.dropped} dropped after a few runs, {statistics.reused} known from earlier sessions"
+            f" {statistics.timed} timed, {statistics.dropped} dropped after a few runs, {statistics.reused} known from "
+            f"earlier sessions"
         )
         yield "time: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in statistics.phases.items())
     if selector.audits:
@@ -59,9 +60,11 @@ def _audit_lines(selector: MeasuredSelector) -> Iterator[str]:
     audits = selector.audits
     beaten = [a for a in audits if a.faster]
     yield (
-        f"audit: {sum(a.timed for a in audits)} other points of {len(audits)} spaces timed; {len(beaten)} of the spaces have a faster one,"
-        f" {sum(a.lost for a in audits)} of the faster points were discarded as proven slower, {sum(a.unsound for a in audits)} points ran"
-        f" faster than their lower bound; median bound / time {median(a.tightness for a in audits):.2f}"
+        f"audit: {sum(a.timed for a in audits)} other points of {len(audits)} spaces timed;"
+        f" {len(beaten)} of the spaces have a faster one,"
+        f" {sum(a.lost for a in audits)} of the faster points were discarded as proven slower,"
+        f" {sum(a.unsound for a in audits)} points ran faster than their lower bound;"
+        f" median bound / time {median(a.tightness for a in audits):.2f}"
     )
     for each in beaten:
         yield f"  {each.label}: {each.chosen * 1e6:.4g} us chosen, {each.best * 1e6:.4g} us possible"

@@ -47,8 +47,10 @@ class Tuner:
         return self.resources.complete
 
     def run(self, problems: Sequence[Problem], settings: Settings | None = None, share: float = 1.0) -> list[Choice]:
-        """Return a choice for every problem; equal ones are searched once. The run ends when a share of the budget is
-        used up.
+        """Return a choice for every problem; equal ones are searched once.
+        The run ends when a share of the budget is used up.
+
+        Raises `UsageError` where only known results may be used and one is missing.
         """
         resources = self.resources
         resources.until = resources.budget * share
@@ -64,7 +66,8 @@ class Tuner:
         missing = [problem for key, problem in unique.items() if key not in found]
         if missing and self.frozen:
             raise UsageError(
-                f"{len(missing)} of {len(unique)} kernels are not in the tuning database; the first is {missing[0].key[:12]},"
+                f"{len(missing)} of {len(unique)} kernels are not in the tuning database; the first is "
+                f"{missing[0].key[:12]},"
                 f" {missing[0].label or 'without a name'}",
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
@@ -92,8 +95,8 @@ class Tuner:
         return [known[p.key] for p in problems]
 
     def overhead(self, target: Target) -> float:
-        """Return the seconds that timing adds to a kernel of a target; what was decided by it is decided alike in every
-        further session.
+        """Return the seconds that timing adds to a kernel of a target;
+        what was decided by it is decided alike in every further session.
         """
         key = f"overhead {target.name}"
         kept = self.resources.database.cost(key)
@@ -103,8 +106,8 @@ class Tuner:
         return kept
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
-        """Return the kernels of small graphs, found by the workers side by side; none for those that there was no time
-        for.
+        """Return the kernels of small graphs, found by the workers side by side;
+        none for those that there was no time for.
         """
         resources = self.resources
         resources.until = resources.budget

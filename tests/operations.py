@@ -142,7 +142,8 @@ DIFFERENTIABLE: list[Use] = [
     *(uses(op, (4, 3), i64(*places), updates, classes=4, reduction=r)
       for op, places, updates in (("scatter_elements", (2, 3), (2, 3)), ("scatter_nd", (3, 1), (3, 3)))
       for r in ("none", "add", "mul", "max", "min")),
-    uses("scatter_nd", (4, 5), i64(18, 1), (18, 5), classes=4, reduction="add"),  # enough wide slices to be put in order
+    uses("scatter_nd", (4, 5), i64(18, 1), (18, 5), classes=4,
+         reduction="add"),  # enough wide slices to be put in order
     uses("gather_grad", (3, 4), i64(3), classes=5, axis=0, size=5),
     uses("gather_grad", (18, 5), i64(18), classes=4, axis=0, size=4),
     uses("tensor_scatter", (2, 5, 2), (2, 3, 2), i64(2), classes=2),
@@ -184,7 +185,8 @@ DIFFERENTIABLE: list[Use] = [
     uses("col2im", (1, 8, 6), sizes=(3, 4), block=(2, 2)),
     uses("col2im", (2, 3, 4), sizes=(8,), block=(3,), strides=(2,), pads=(1, 0)),
     uses("deform_conv", (1, 2, 3, 4), (3, 2, 2, 2), (1, 8, 2, 3), (3,), (1, 4, 2, 3)),
-    *(uses("roi_align", (1, 1, 4, 4), (2, 4), i64(2), low=0.1, sizes=(1, 2), samples=2, scale=3.0, mode=mode) for mode in ("avg", "max")),
+    *(uses("roi_align", (1, 1, 4, 4), (2, 4), i64(2), low=0.1, sizes=(1, 2), samples=2, scale=3.0,
+           mode=mode) for mode in ("avg", "max")),
     uses("sgd", (3, 2), (3, 2), (), weight_decay=0.1),
     uses("sgd_momentum", (3, 2), (3, 2), (), (3, 2), weight_decay=0.1, nesterov=True),
     uses("adam", (3, 2), (3, 2), (), (3, 2), (3, 2), (), low=0.4, weight_decay=0.1, beta2=0.9),
@@ -199,11 +201,13 @@ SCALAR: list[Use] = [
 #: What no gradient goes through: the results are integers or conditions, or constant almost everywhere.
 FLAT: list[Use] = [
     *(uses(op, (2, 3), (3,)) for op in ("greater", "greater_or_equal", "less", "less_or_equal", "equal", "not_equal")),
-    *(uses(op, i64(2, 3), i64(3), classes=3) for op in ("greater_or_equal", "equal", "bitwise_and", "bitwise_or", "bitwise_xor")),
+    *(uses(op, i64(2, 3), i64(3), classes=3) for op in ("greater_or_equal", "equal", "bitwise_and", "bitwise_or",
+                                                        "bitwise_xor")),
     *(uses(op, boolean(2, 3), boolean(3)) for op in ("logical_and", "logical_or", "logical_xor")),
     uses("logical_not", boolean(2, 3)),
     uses("bitwise_not", i64(2, 3), classes=9),
-    *(uses("bit_shift", TensorType(DType.U32, (2, 3)), TensorType(DType.U32, (3,)), classes=9, direction=d) for d in ("LEFT", "RIGHT")),
+    *(uses("bit_shift", TensorType(DType.U32, (2, 3)), TensorType(DType.U32, (3,)), classes=9,
+           direction=d) for d in ("LEFT", "RIGHT")),
     *(uses(op, (2, 3)) for op in ("is_inf", "is_nan")),
     *(uses(op, (3, 4), axis=1, keepdims=False) for op in ("argmax", "argmin")),
     uses("hardmax", (3, 4)),

@@ -1,5 +1,5 @@
-"""What docs/architecture.md promises about the layout: who imports whom, where foreign packages are, and that the wheel
-is whole.
+"""What docs/architecture.md promises about the layout: who imports whom, where foreign packages are,
+and that the wheel is whole.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NOT_SHIPPED = {"tests", "bench", "examples", "docs", "build", "dist"}
 
-#: Room -> rooms of ours that it may import, besides its own. A room is a package; a package inside another one is named
-#: by its path.
+#: Room -> rooms of ours that it may import, besides its own. A room is a package; a package inside another one is
+#: named by its path.
 LAYERS = {
     "ir": set(),
     "ops": {"ir"},
@@ -151,8 +151,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_outsiders_import_from_the_face_of_a_package() -> None:
-    """A module of another package is reached through that package's `__init__.py`, one further up the same path
-    directly.
+    """A module of another package is reached through that package's `__init__.py`,
+    one further up the same path directly.
     """
     for module in (m for m in MODULES if m.name != "__init__.py"):
         own = module.parent.parts

@@ -75,8 +75,8 @@ class Training:
         return evaluate_graph(self.graph, self.spec.registry, arrays)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as graph.json, and beside it the declarations that it needs: `cuts compile G.json --spec
-        G.cuts`.
+        """Write the graph as graph.json, and beside it the declarations that it needs:
+        `cuts compile G.json --spec G.cuts`.
         """
         save_graph(self.graph, path)
         Path(path).with_suffix(".cuts").write_text("\n".join(self.spec.texts.values()), encoding="utf-8")
@@ -97,6 +97,8 @@ def grad(
     `loss` is a value of one element (by default the only output), `wrt` the parameters (by default every float constant
     with axes that the loss depends on differentiably). `updates` maps inputs or constants to values of the graph that
     replace them after each step, as running statistics do. Without an optimiser the graph returns the gradients.
+
+    Raises `UsageError` where the loss is not named and there is not one output.
     """
     vocabulary = load_spec(spec)
     graph = load_model(model, vocabulary, shapes)
@@ -148,7 +150,9 @@ class _Builder:
         return Training(graph, spec, self.loss, found.gradients, self.carried, self.initial)
 
     def _candidates(self) -> tuple[str, ...]:
-        """Return the constants that may be parameters: floats that no update replaces, scalars of a formula left out."""
+        """Return the constants that may be parameters: floats that no update replaces,
+        scalars of a formula left out.
+        """
         types = self.graph.types
         return tuple(
             v for v in self.graph.constants if v not in self.updates and types[v].dtype.is_float and types[v].shape

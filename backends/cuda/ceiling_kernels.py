@@ -1,4 +1,4 @@
-"""The microbenchmarks of `backends.calibrate`: each kernel does one thing only, as fast as the device can."""
+"""The microbenchmarks of `backends.cuda.calibrate`: each kernel does one thing only, as fast as the device can."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def copy_kernel(nbytes: int, blocks: int) -> KernelFunction:
         f"  for (long long i = first; i < {nbytes // 16}LL; i += 4 * step) {{\n"
         "    float4 part[4];\n"
         "#pragma unroll\n"
-        f"    for (int k = 0; k < 4; ++k) if (i + k * step < {nbytes // 16}LL) part[k] = __ldcs(source + i + k * step);\n"
+        f"    for (int k = 0; k < 4; ++k) if (i + k * step < {nbytes // 16}LL) "
+        "part[k] = __ldcs(source + i + k * step);\n"
         "#pragma unroll\n"
         f"    for (int k = 0; k < 4; ++k) if (i + k * step < {nbytes // 16}LL) __stcs(out + i + k * step, part[k]);\n"
         "  }\n"
@@ -68,7 +69,8 @@ def shared_kernel(trips: int, blocks: int) -> KernelFunction:
         "#pragma unroll 8\n"
         f"  for (int i = 0; i < {trips}; ++i) {{\n"
         "    float x, y, z, w;\n"
-        "    const unsigned at = (unsigned)__cvta_generic_to_shared((const void*)(tile + ((threadIdx.x + 32 * i) & 2047)));\n"
+        "    const unsigned at = "
+        "(unsigned)__cvta_generic_to_shared((const void*)(tile + ((threadIdx.x + 32 * i) & 2047)));\n"
         '    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(at));\n'
         "    sum += (x + y) + (z + w);\n"
         "  }\n"
@@ -112,7 +114,8 @@ def touch_kernel() -> KernelFunction:
 
 def barrier_kernel(count: int, threads: int) -> KernelFunction:
     """Meet at a barrier again and again, one block alone on its SM."""
-    body = f"#pragma unroll 16\n  for (int i = 0; i < {count}; ++i) __syncthreads();\n  if (threadIdx.x == 2000) out[0] = 1.0f;\n"
+    loop = f"#pragma unroll 16\n  for (int i = 0; i < {count}; ++i) __syncthreads();\n"
+    body = f"{loop}  if (threadIdx.x == 2000) out[0] = 1.0f;\n"
     return _kernel("barriers", "float* out", body, 1, threads)
 
 

@@ -33,7 +33,9 @@ _HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cu
 
 @frozen
 class Cubin:
-    """A compiled kernel and what ptxas said of it: registers per thread, bytes of static shared memory and of spills."""
+    """A compiled kernel and what ptxas said of it: registers per thread,
+    bytes of static shared memory and of spills.
+    """
 
     code: bytes
     registers: int = 0
@@ -73,7 +75,11 @@ def toolchains() -> tuple[Toolchain, ...]:
 
 
 def find_toolchain() -> Toolchain:
-    """Return the compiler to use; `CUTS_CUDA_COMPILER=nvrtc|nvcc` insists on one."""
+    """Return the compiler to use; `CUTS_CUDA_COMPILER=nvrtc|nvcc` insists on one.
+
+    Raises `BackendError` where none is found, or not the one that is insisted on, `UsageError` where the variable names
+    no compiler.
+    """
     wanted = os.environ.get("CUTS_CUDA_COMPILER", "")
     if wanted not in ("", "nvrtc", "nvcc"):
         raise UsageError(f"CUTS_CUDA_COMPILER is '{wanted}'", hint="expected nvrtc or nvcc")
@@ -87,6 +93,8 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     """Compile one kernel to a cubin for `arch`, through the cache.
 
     nvcc is stopped after `timeout` seconds; NVRTC runs in this process and cannot be.
+
+    Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
     tool = find_toolchain()
     store = Store.open("cubin")

@@ -68,7 +68,10 @@ class CudaDevice(Device):
             )
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory, filled with zeros."""
+        """Allocate device memory, filled with zeros.
+
+        Raises `BackendError` where the driver has not as much.
+        """
         try:
             memory = self._driver.mem_alloc(max(nbytes, 1))
             self._driver.memset_d8(int(memory), 0, max(nbytes, 1))
@@ -94,6 +97,8 @@ class CudaDevice(Device):
     def adopt(self, value: object) -> tuple[Pointer, Any] | None:
         """Return the place and the interface of an array with `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba,
         PyCUDA).
+
+        Raises `GraphError` where the array is not dense.
         """
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:

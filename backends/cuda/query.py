@@ -18,7 +18,10 @@ _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128,
 
 @cache
 def driver() -> Any:
-    """Import PyCUDA with the primary context made current, once."""
+    """Import PyCUDA with the primary context made current, once.
+
+    Raises `BackendError` where PyCUDA is missing, the driver does not start, or no device is visible.
+    """
     try:
         module = import_module("pycuda.driver")
         module.init()

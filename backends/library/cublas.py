@@ -99,7 +99,10 @@ class CuBLAS(Library):
         return product is not None and find_call(product) is not None
 
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return the launch of one product; cuBLAS chooses its kernel by its own heuristics."""
+        """Return the launch of one product; cuBLAS chooses its kernel by its own heuristics.
+
+        Raises `BackendError` where cuBLAS does not compute the group.
+        """
         product = find_product(request.group, request.storages)
         call = find_call(product) if product else None
         if product is None or call is None:
@@ -137,7 +140,10 @@ def _address(pointer: Pointer, elements: int) -> int:
 
 
 def open_library() -> CuBLAS:
-    """Return cuBLAS, or say what is missing."""
+    """Return cuBLAS, or say what is missing.
+
+    Raises `BackendError` where its bindings cannot be imported.
+    """
     try:
         return CuBLAS(import_module("nvmath.bindings.cublas"))
     except (

@@ -81,7 +81,10 @@ class CuDNN(Library):
         return found is not None and len(found.strides) <= 3
 
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return the launch of the fastest plan."""
+        """Return the launch of the fastest plan.
+
+        Raises `BackendError` where there is no plan in strict fp32.
+        """
         found = find_convolution(request.group, request.storages)
         if found is not None and found.filter.tensor in request.constants:
             found, places = with_plain_filter(device, found, places)
@@ -188,12 +191,16 @@ def with_planes(convolution: Convolution) -> Convolution:
 
     return Convolution(
         wide(convolution.image), wide(convolution.filter), wide(convolution.result),
-        padded(convolution.strides, 1), padded(convolution.dilations, 1), padded(convolution.begin, 0), padded(convolution.end, 0),
+        padded(convolution.strides, 1), padded(convolution.dilations, 1), padded(convolution.begin, 0),
+        padded(convolution.end, 0),
     )  # fmt: skip
 
 
 def open_library() -> CuDNN:
-    """Return cuDNN, or say what is missing."""
+    """Return cuDNN, or say what is missing.
+
+    Raises `BackendError` where its frontend cannot be imported.
+    """
     try:
         frontend = import_module("cudnn")
         frontend.backend_version()

@@ -113,7 +113,10 @@ def libraries() -> tuple[Library, ...]:
 
 @cache
 def require_library(name: str) -> Library:
-    """Return a library by its name, or say what is missing."""
+    """Return a library by its name, or say what is missing.
+
+    Raises `BackendError` where no library has that name.
+    """
     if name not in MODULES:
         raise BackendError(f"unknown library '{name}'", hint=f"libraries are: {', '.join(MODULES)}")
     module = import_module(MODULES[name], __package__)

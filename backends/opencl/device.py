@@ -64,6 +64,8 @@ def choose_device() -> Choice:
 
     `CUTS_OPENCL_PLATFORM` (part of a name or version) decides; without it the newest PoCL, otherwise the first platform
     by name.
+
+    Raises `BackendError` where no platform is installed, or none has that name.
     """
     cl = _import()
     try:
@@ -109,7 +111,10 @@ class OpenCLDevice(Device):
         self._queue = self._cl.CommandQueue(self._context)
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory, filled with zeros."""
+        """Allocate device memory, filled with zeros.
+
+        Raises `BackendError` where the device allows no allocation of that size, or has not as much.
+        """
         limit = int(self.choice.device.max_mem_alloc_size)
         if nbytes > limit:
             raise BackendError(
@@ -189,7 +194,10 @@ class OpenCLDevice(Device):
             )
 
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
-        """Set the arguments of a kernel object of its own, so that launching it is one call."""
+        """Set the arguments of a kernel object of its own, so that launching it is one call.
+
+        Raises `BackendError` where the kernel's parameters are others.
+        """
         if 0 in kernel.grid:
             return _nothing
         function = self._cl.Kernel(loaded, kernel.name)

@@ -76,7 +76,10 @@ class Dialect:
         return text
 
 
-_NAMES = "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc rint pow fmod fabs"
+_NAMES = (
+    "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc "
+    "rint pow fmod fabs"
+)
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
 
 _TYPES = {
@@ -102,7 +105,8 @@ def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> 
 def _index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
     return {
         "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
-        "cuts_index": f"{device} int cuts_index(int i, int n) {{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }}",
+        "cuts_index": f"{device} int cuts_index(int i, int n) "
+        "{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }",
         **{
             name: text
             for dtype in (DType.I64, DType.U64, DType.U32)
@@ -144,7 +148,8 @@ _CUDA_HELPERS = (
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
-        "cuts_half": f'{_DEVICE} float cuts_half(unsigned short h) {{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }}',
+        "cuts_half": f"{_DEVICE} float cuts_half(unsigned short h) "
+        '{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }',
         "cuts_to_half": f"{_DEVICE} unsigned short cuts_to_half(float f) {{"
         + ' unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }',
         "cuts_copy4": _async_copy(4, "ca"),

@@ -1,4 +1,6 @@
-"""The writer of C text and the names a kernel's parts have in it. All names are generated; none comes from user text."""
+"""The writer of C text and the names a kernel's parts have in it. All names are generated;
+none comes from user text.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,8 @@ class Names:
                 # condition.
                 other = self.fresh()
                 out.line(
-                    f"const {self.dialect.type(node.dtype)} {other} = {self.dialect.shuffle.format(value=register, distance=distance)};"
+                    f"const {self.dialect.type(node.dtype)} {other} = "
+                    f"{self.dialect.shuffle.format(value=register, distance=distance)};"
                 )
                 out.line(f"{register} = {self._combine(node, register, other)};")
                 distance //= 2

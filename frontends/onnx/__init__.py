@@ -1,4 +1,7 @@
-"""ONNX models as graphs."""
+"""ONNX models as graphs: one walk over the nodes, and models cut where an operation is outside the vocabulary.
+
+What depends on constants alone is computed while a model is read. What each operation means is in `operators`.
+"""
 
 from .load import load_onnx
 from .prepared import Prepared, ReferenceBackend, Runner

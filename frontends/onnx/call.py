@@ -72,11 +72,11 @@ class Call:
         return self.builder.opset
 
     def fail(self, message: str, hint: str = "") -> NoReturn:
-        """Raise an error about this node."""
+        """Raise a `GraphError` about this node."""
         raise GraphError(f"{self.where}: {message}", hint=hint)
 
     def refuse(self, message: str, hint: str = "") -> NoReturn:
-        """Raise where this node is valid but none that the vocabulary can say."""
+        """Raise `Opaque` where this node is valid but none that the vocabulary can say."""
         raise Opaque(f"{self.where}: {message}", hint=hint)
 
     # ---- operands
@@ -101,7 +101,9 @@ class Call:
         return len(self.type(position).shape)
 
     def array(self, position: int, what: str) -> Array | None:
-        """Return an operand that selects statically as an array, None where it is absent; a computed one is an error."""
+        """Return an operand that selects statically as an array, None where it is absent;
+        a computed one is an error.
+        """
         value = self.optional(position)
         if value is None:
             return None
@@ -169,7 +171,7 @@ class Call:
         return self.builder.add_constant(np.asarray(array, dtype.numpy), f"{self.origin}.const")
 
     def only_first_output(self) -> None:
-        """Raise where results after the first are used."""
+        """Raise `MoreResults` where results after the first are used."""
         if any(name is not None for name in self.outputs[1:]):
             raise MoreResults(f"{self.where}: only the first result is supported, found uses of others")
 

@@ -195,8 +195,9 @@ _TEXTS: dict[str, _Write] = {
     "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _one("Sigmoid"),
     "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _joined,
     "QLinearGlobalAveragePool": _one("GlobalAveragePool"), "QGemm": _product, "MatMulIntegerToFloat": _rescaled_product,
-    "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"), "FastGelu": _gelu("tanh"),
-    "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"),
+    "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "FusedMatMul": _fused_product, "FusedConv": _fused_convolution,
 }  # fmt: skip
 

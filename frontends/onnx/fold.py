@@ -23,7 +23,8 @@ from ...ops.language import builtin_instances
 #: What the reference implementation computes wrongly for some attributes: coercion to a matrix before operator set 13,
 #: bounds beyond an end, training, powers, samples, axes of one element.
 INEXACT = {
-    "AffineGrid", "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool", "Resize", "RoiAlign",
+    "AffineGrid", "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool",
+    "Resize", "RoiAlign",
     "Shape", "Softmax", "Upsample",
 }  # fmt: skip
 #: Elements and steps beyond which a pass or a kernel computes what depends on constants.
@@ -43,7 +44,10 @@ def can_fold(node: onnx.NodeProto) -> bool:
 def fold(
     node: onnx.NodeProto, arrays: Sequence[Array | None], attributes: Mapping[str, Any], opset: int, where: str
 ) -> list[Any]:
-    """Return the values of a node's outputs, given those of its inputs."""
+    """Return the values of a node's outputs, given those of its inputs.
+
+    Raises `GraphError` where the result would be too large, its subclass `NoKernel` where nothing evaluates the node.
+    """
     if node.op_type in ("ConstantOfShape", "Expand"):
         return [_broadcast(node, arrays, attributes, where)]
     if node.op_type == "GatherElements" and len(arrays) == 2:
@@ -100,8 +104,8 @@ def _evaluator(graph: onnx.GraphProto, opset: int) -> ReferenceEvaluator:
 
 
 def _elements(node: onnx.NodeProto, arrays: Sequence[Array | None]) -> int:
-    """Return how many elements a node makes where few operands ask for many; 0 where results are as small as their
-    operands.
+    """Return how many elements a node makes where few operands ask for many;
+    0 where results are as small as their operands.
     """
     values = [np.asarray([] if array is None else array).reshape(-1) for array in arrays]
     if node.op_type == "Range" and all(v.size == 1 for v in values):

@@ -38,8 +38,8 @@ Structure: TypeAlias = Callable[["Importer", onnx.NodeProto, Mapping[str, Any], 
 
 @frozen
 class Structures:
-    """Nodes that are read by what they say of others (a branch, a loop, a list of values), not by the table of
-    conversions.
+    """Nodes that are read by what they say of others (a branch, a loop, a list of values),
+    not by the table of conversions.
     """
 
     by_name: Mapping[str, Structure]
@@ -103,7 +103,10 @@ class Importer:
         origin: str,
         outputs: Sequence[str | None],
     ) -> tuple[str, ...]:
-        """Add an operation and return its outputs; an output of None gets a name."""
+        """Add an operation and return its outputs; an output of None gets a name.
+
+        Raises `GraphError` where the node has not as many results as the operation.
+        """
         node_name = self.fresh(f"{origin}/{op}")
         names = tuple(self.fresh(f"{origin}.{op}") if name is None else name for name in outputs)
         trial = Node(node_name, op, tuple(inputs), names, dict(attributes), origin)
@@ -119,7 +122,9 @@ class Importer:
         return names
 
     def alias(self, name: str, value: str) -> None:
-        """Let an ONNX name stand for an existing value or sequence; a result of the graph becomes a copy of its value."""
+        """Let an ONNX name stand for an existing value or sequence;
+        a result of the graph becomes a copy of its value.
+        """
         if value in self.sequences:
             self.sequences[name] = self.sequences[value]
         elif name in self.results:
@@ -130,8 +135,8 @@ class Importer:
     # ---- the walk
 
     def import_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Import the nodes of the main graph; `refused` then has those outside the vocabulary, each by its first
-        result.
+        """Import the nodes of the main graph; `refused` then has those outside the vocabulary,
+        each by its first result.
         """
         for node in nodes:
             self.outermost = next((name for name in node.output if name), "")
@@ -240,8 +245,8 @@ class Importer:
             raise failure
 
     def _given_hint(self, node: onnx.NodeProto) -> str:
-        """Return what to do about a node that fails, where values of inputs, for which the graph is made, are behind
-        it.
+        """Return what to do about a node that fails, where values of inputs, for which the graph is made,
+        are behind it.
         """
         behind = self._behind(node) & self.given
         listed = ", ".join(map(quote, sorted(behind)))
@@ -301,8 +306,8 @@ class Importer:
         return values
 
     def attempt(self, step: Callable[[], list[str]]) -> list[str] | None:
-        """Return the values that a step imports; where it cannot, forget what it added and what went wrong, and return
-        None.
+        """Return the values that a step imports; where it cannot, forget what it added and what went wrong,
+        and return None.
         """
         nodes, errors = len(self.nodes), len(self.errors)
         held = {op: list(names) for op, names in self.unsupported.items()}, dict(self.refused), set(self.unknown)

@@ -23,7 +23,10 @@ _LONGEST = 1 << 10
 
 
 def unroll_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import the body of a `Loop` in the node's place, step by step."""
+    """Import the body of a `Loop` in the node's place, step by step.
+
+    Raises `Opaque` where its length is not known, or too great to be unrolled.
+    """
     body = attributes["body"]
     most = _known(importer, node.input[0], where, "the number of steps") if node.input[0] else None
     going = len(node.input) < 2 or not node.input[1] or bool(_known(importer, node.input[1], where, "the condition"))
@@ -178,7 +181,8 @@ def _concat(call: _Reading) -> str:
 
 
 _MAKERS: dict[str, Callable[[_Reading], tuple[str, ...]]] = {
-    "SequenceEmpty": lambda call: (), "SequenceConstruct": _construct, "SequenceInsert": _insert, "SequenceErase": _erase,
+    "SequenceEmpty": lambda call: (), "SequenceConstruct": _construct, "SequenceInsert": _insert,
+    "SequenceErase": _erase,
     "SplitToSequence": _split, "Identity": _identity,
 }  # fmt: skip
 _READERS: dict[str, Callable[[_Reading], str]] = {

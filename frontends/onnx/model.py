@@ -40,6 +40,8 @@ class Model:
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
     """Decode a model from a file, bytes or a protocol buffer; model-local functions are inlined, nodes sorted, writes
     at masks choices.
+
+    Raises `GraphError` where the data is no model.
     """
     folder = None
     name = "<onnx>"
@@ -106,7 +108,7 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 
 def element_type(code: int, where: str) -> DType:
-    """Return the element type of an ONNX type code, or raise for what we do not compute with."""
+    """Return the element type of an ONNX type code, or raise `GraphError` for what we do not compute with."""
     try:
         dtype = dtype_of_numpy(onnx.helper.tensor_dtype_to_np_dtype(code))
     except (KeyError, TypeError, ValueError):
@@ -121,7 +123,10 @@ def element_type(code: int, where: str) -> DType:
 
 
 def tensor_array(tensor: onnx.TensorProto, folder: Path | None, where: str) -> Array:
-    """Return the elements of a tensor, mapped where they are external, checked against its type."""
+    """Return the elements of a tensor, mapped where they are external, checked against its type.
+
+    Raises `GraphError` where the data does not fit the type.
+    """
     dtype = element_type(tensor.data_type, where)
     type_ = TensorType(dtype, tuple(tensor.dims))
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -145,7 +150,8 @@ def _external_array(tensor: onnx.TensorProto, type_: TensorType, folder: Path | 
         offset = length = -1
     data = map_inside(folder, entries["location"])
     if offset < 0 or length != type_.nbytes or offset + length > len(data):
-        found = f"offset {entries.get('offset', '0')}, length {entries.get('length', 'absent')} in a file of {len(data)} bytes"
+        given = f"offset {entries.get('offset', '0')}, length {entries.get('length', 'absent')}"
+        found = f"{given} in a file of {len(data)} bytes"
         raise GraphError(f"{where}: expected {type_.nbytes} bytes of external data for {type_}, found {found}")
     return np.frombuffer(data, type_.dtype.numpy, count=type_.size, offset=offset).reshape(type_.shape)
 
@@ -171,6 +177,8 @@ def input_types(model: Model, known: Mapping[str, Array], shapes: Mapping[str, S
 
     A dim that shares its symbol with a given one takes that one's extent. A first axis that stays dynamic is a batch of
     1.
+
+    Raises `GraphError` where a rank is unknown, or a type is not one that we compute with.
     """
     inputs = {v.name: v for v in model.graph.input if v.name not in known}
     raise_all(list(_foreign_shapes(model, inputs, shapes)))

@@ -141,7 +141,10 @@ def types_of(arrays: Mapping[str, Array]) -> dict[str, TensorType]:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Return an input as an array; ONNX's suite gives some as protocol buffers."""
+    """Return an input as an array; ONNX's suite gives some as protocol buffers.
+
+    Raises `GraphError` where the value is no tensor, or of another element type than ours.
+    """
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
     if not isinstance(value, (np.ndarray, np.generic)) and not np.isscalar(value):

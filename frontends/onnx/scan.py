@@ -18,7 +18,11 @@ _LONGEST = 1 << 12
 
 
 def unroll_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import the body of a `Scan` in the node's place, step by step."""
+    """Import the body of a `Scan` in the node's place, step by step.
+
+    Raises `GraphError` where the sequences have not one length, or a great one, its subclass `Opaque` for the form
+    before operator set 9.
+    """
     if importer.opset < 9:
         raise Opaque(f"{where}: only the form since operator set 9 is supported", hint="convert the model")
     body, count = attributes["body"], attributes["num_scan_inputs"]
@@ -76,7 +80,9 @@ def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], 
 
 
 def _defined(body: onnx.GraphProto) -> Iterator[str]:
-    """Yield the values that a body and the bodies in it define; what they read of the graph around is not among them."""
+    """Yield the values that a body and the bodies in it define;
+    what they read of the graph around is not among them.
+    """
     yield from (tensor.name for tensor in body.initializer)
     for node in body.node:
         yield from (name for name in node.output if name)

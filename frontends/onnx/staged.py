@@ -107,7 +107,10 @@ class StagedModel:
         self.stages = stages_of(self.model, self.weights, self.borders)
 
     def run(self, inputs: Mapping[str, Any], execute: Execute = execute_prepared) -> dict[str, Array]:
-        """Return the outputs by name; `execute` runs the compiled parts."""
+        """Return the outputs by name; `execute` runs the compiled parts.
+
+        Raises `GraphError` where an input has no value.
+        """
         missing = [name for name in self.inputs if name not in inputs]
         if missing:
             raise GraphError(f"no value for input {', '.join(map(quote, missing))}")
@@ -207,7 +210,10 @@ class StagedModel:
 
 
 def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> Model:
-    """Return a model of a serialised graph."""
+    """Return a model of a serialised graph.
+
+    Raises `GraphError` where the data is damaged.
+    """
     graph = onnx.GraphProto()
     try:
         graph.ParseFromString(data)

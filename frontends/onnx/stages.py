@@ -1,5 +1,5 @@
-"""Where a model with foreign operations is cut: parts to compile, each followed by the foreign nodes whose operands it
-completes.
+"""Where a model with foreign operations is cut: parts to compile,
+each followed by the foreign nodes whose operands it completes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Stage:
 
 @frozen
 class Borders:
-    """What decides whether a node is foreign: the caller has a function for it, or has declared it, or it was found to
-    be opaque.
+    """What decides whether a node is foreign: the caller has a function for it, or has declared it,
+    or it was found to be opaque.
     """
 
     given: frozenset[str] = frozenset()
@@ -36,7 +36,9 @@ class Borders:
     opaque: frozenset[str] = frozenset()
 
     def is_chosen(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is foreign whatever it reads; others of constants alone are computed when a part is imported."""
+        """Whether a node is foreign whatever it reads;
+        others of constants alone are computed when a part is imported.
+        """
         return op_name(node) in self.given or first_result(node) in self.opaque
 
     def is_foreign(self, node: onnx.NodeProto, opset: int) -> bool:

@@ -1,4 +1,7 @@
-"""PyTorch's modules and exported programs as graphs."""
+"""PyTorch's modules, exported programs and captured graphs as graphs of ours; only this package imports `torch`.
+
+Programs are decomposed to PyTorch's core operations. What each of them means is in `operators`.
+"""
 
 from .archive import load_archive
 from .dynamo import dynamo_backend

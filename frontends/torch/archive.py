@@ -34,7 +34,10 @@ _DAMAGE = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeErro
 
 
 def load_archive(path: Path, infer: Infer | None = None) -> Graph:
-    """Return the graph of an exported program in a file; weights are constants."""
+    """Return the graph of an exported program in a file; weights are constants.
+
+    Raises `GraphError` where PyTorch cannot read the archive.
+    """
     _check(path)
     try:
         with _tensors_only(), _quiet():

@@ -1,7 +1,7 @@
 """A backend for `torch.compile`: graphs that Dynamo captures become ours, forward and backward.
 
 Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are read alike: backward
-operations decompose, or are the derived adjoints of what their forward operations mean here (`torch_gradients`). A
+operations decompose, or are the derived adjoints of what their forward operations mean here (`operators.gradients`). A
 graph that we cannot read runs in PyTorch, with a warning.
 """
 

@@ -1,11 +1,8 @@
 """PyTorch models as graphs: `load_torch(module, (example,))`, or `graph_of_export(program)` for a `torch.export`
 program.
 
-A program is decomposed to PyTorch's core operations and walked once, which is in `torch_walk`; what each of them means
-in our vocabulary is in the tables of `torch_elementwise`, `torch_movement`, `torch_memory`, `torch_indexing`,
-`torch_scatter`, `torch_masks`, `torch_reduction`, `torch_cumulative`, `torch_windows`, `torch_layers`,
-`torch_recurrent`, `torch_complex`, `torch_fourier` and, for backward graphs, `torch_gradients`. Parameters and buffers
-become constants. Only these files import `torch`.
+A program is decomposed to PyTorch's core operations and walked once (`walk`); what each of them means in our vocabulary
+is in the tables of `operators`. Parameters and buffers become constants.
 """
 
 from __future__ import annotations
@@ -26,8 +23,9 @@ from .walk import define, results, walk
 
 #: Operations that PyTorch would take apart and our vocabulary has whole.
 WHOLE = (
-    "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default", "silu.default", "mish.default",
-    "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec", "hardswish.default", "hardsigmoid.default", "elu.default",
+    "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default",
+    "silu.default", "mish.default", "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
+    "hardswish.default", "hardsigmoid.default", "elu.default",
     "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
     "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
     "_scaled_dot_product_flash_attention_for_cpu.default", "multilabel_margin_loss_forward.default",
@@ -37,7 +35,10 @@ WHOLE = (
 def load_torch(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, infer: Infer | None = None
 ) -> Graph:
-    """Return the graph of a module for example arguments, which fix the shapes; weights are constants."""
+    """Return the graph of a module for example arguments, which fix the shapes; weights are constants.
+
+    Raises `GraphError` where `torch.export` cannot trace the module.
+    """
     try:
         program = torch.export.export(module, tuple(args), dict(kwargs or {}))
     except Exception as error:  # whatever tracing meets in the module's own code
@@ -88,8 +89,8 @@ class Captured:
 
 
 def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
-    """Return a captured graph of core operations, every placeholder an input; backward operations become derived
-    gradients.
+    """Return a captured graph of core operations, every placeholder an input;
+    backward operations become derived gradients.
     """
     reader = Reader(default_inference())
     places = [node for node in graph.nodes if node.op == "placeholder"]

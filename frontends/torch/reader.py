@@ -27,7 +27,8 @@ from ...ops import Registry
 from ...ops.gradient import Gradients
 
 DTYPES = {
-    torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.int64: DType.I64, torch.int32: DType.I32,
+    torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.int64: DType.I64,
+    torch.int32: DType.I32,
     torch.int16: DType.I16, torch.int8: DType.I8, torch.uint8: DType.U8, torch.bool: DType.BOOL,
 }  # fmt: skip
 
@@ -39,7 +40,7 @@ class Value(str):
 
 
 def dtype_of(kind: torch.dtype) -> DType:
-    """Return the element type, or raise for what we do not compute with."""
+    """Return the element type, or raise `GraphError` for what we do not compute with."""
     if kind not in DTYPES:
         raise GraphError(f"element type {kind} is not supported", hint="convert the model to float32 or float16")
     return DTYPES[kind]
@@ -68,13 +69,16 @@ class Reader:
     gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
 
     def fail(self, message: str) -> NoReturn:
-        """Raise an error about the node at hand."""
+        """Raise a `GraphError` about the node at hand."""
         raise GraphError(message)
 
     # ---- values
 
     def define_input(self, node: torch.fx.Node) -> None:
-        """Make an input known."""
+        """Make an input known.
+
+        Raises `GraphError` where it is no tensor, or its shape is dynamic.
+        """
         example = node.meta.get("val")
         if not isinstance(example, torch.Tensor):
             raise GraphError(f"input '{node.name}': expected a tensor, found {type(example).__name__}")
@@ -98,7 +102,10 @@ class Reader:
         return Value(name)
 
     def value(self, node: torch.fx.Node) -> Any:
-        """Return what a node stands for."""
+        """Return what a node stands for.
+
+        Raises `GraphError` where the node could not be imported.
+        """
         if node not in self.values:
             raise GraphError(f"'{node.name}' is a value that could not be imported")
         return self.values[node]
@@ -142,8 +149,8 @@ class Reader:
         return names[0] if outputs == 1 else names
 
     def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
-        """Return the gradients of operands of the operation that makes `y`, given that of `y`; zeros where it does not
-        depend on one.
+        """Return the gradients of operands of the operation that makes `y`, given that of `y`;
+        zeros where it does not depend on one.
         """
         node = next(node for node in reversed(self.nodes) if y in node.outputs)
         instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})

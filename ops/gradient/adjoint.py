@@ -69,7 +69,9 @@ class Adjoint:
 
 
 def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -> Adjoint:
-    """Return the gradients of operands, given those of some results; operands that no result depends on are left out."""
+    """Return the gradients of operands, given those of some results;
+    operands that no result depends on are left out.
+    """
     return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
 
 

@@ -75,7 +75,9 @@ def attach(conditions: Sequence[Expr], guards: Sequence[Guard], core: Expr, dtyp
 
 
 def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Expr] | None]:
-    """Split a product into what depends on summed variables, and a function that applies the other factors to its sum."""
+    """Split a product into what depends on summed variables,
+    and a function that applies the other factors to its sum.
+    """
     if not isinstance(expr, Call) or expr.fn not in ("mul", "div", "neg"):
         return expr, None
     first = expr.args[0]

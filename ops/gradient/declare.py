@@ -36,7 +36,8 @@ from ...ir import (
 from ..language import BUILTINS, RESERVED
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+    "ne": "!=",
     "and": "and", "or": "or",
 }  # fmt: skip
 _WORDS = frozenset(

@@ -33,7 +33,9 @@ from ...ir import (
 
 @frozen
 class _Growth:
-    """`kind` is add or scale; `times` the factor k; `row` the element of m whose shift it follows, None where k is 0."""
+    """`kind` is add or scale; `times` the factor k; `row` the element of m whose shift it follows,
+    None where k is 0.
+    """
 
     kind: str
     times: float

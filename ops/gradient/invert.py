@@ -4,11 +4,11 @@ A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint as
 `j` of `x`, all `v` with `f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum
 runs over them), with the conditions under which such `v` exist:
 
-    x[n, c, 2*o + r]     n = j0, c = j1, r = 2*q + j2 % 2, o = j2 // 2 - q          q free; strided convolution: no tap is tried in vain
-    x[i // 4, i % 4]     i = 4*j0 + j1                                               reshape
-    b[k]                 k = j0                                                      every other variable free: a broadcast becomes a sum
-    x[clamp(i - 1, ...)] i = j0 + e, where clamp(j0 + e - 1, ...) = j0               e free over the overhang
-    x[ids[i]]            all i where ids[i] = j0                                     a gather becomes a sum over all positions
+    x[n, c, 2*o + r]      n = j0, c = j1, r = 2*q + j2 % 2, o = j2 // 2 - q     q free; no tap of a stride in vain
+    x[i // 4, i % 4]      i = 4*j0 + j1                                         reshape
+    b[k]                  k = j0                                                others free: a broadcast becomes a sum
+    x[clamp(i - 1, ...)]  i = j0 + e, where clamp(j0 + e - 1, ...) = j0         e free over the overhang
+    x[ids[i]]             all i where ids[i] = j0                               a gather becomes a sum over positions
 
 Where the residue of `j` decides which values a variable takes, `phases` says so: the caller may invert again for each
 residue alone, `j = period * t + b`, and gets exact ranges.

@@ -138,7 +138,8 @@ def _scattered(target: TensorRef, index: Index, axis: int, item: s.Assignment) -
     binders = ", ".join(f"{v.name} < {v.extent}" for v in sorted(variables(index), key=lambda v: v.name))
     element = f"{place.tensor}[{', '.join(i.text for i in place.indices)}]"
     way = f"{target.name}[k] = sum[{binders}] (value if index({element}, {target.type.shape[axis]}) == k else 0)"
-    message = f"'{target.name}' is written where data says, at {element} of axis {axis}: an element could be written twice, or never"
+    where = f"'{target.name}' is written where data says, at {element} of axis {axis}"
+    message = f"{where}: an element could be written twice, or never"
     return SpecError(
         message, item.target.span, f"say for each element of '{target.name}' what arrives there, as in {way}"
     )
@@ -200,7 +201,10 @@ def _merge(evaluator: Evaluator, first: int) -> None:
 
 
 def check_coverage(decl: Declaration, evaluator: Evaluator, inputs: list[str]) -> None:
-    """Every element of a result or intermediate is written once (writes are injective, ranges add up)."""
+    """Every element of a result or intermediate is written once (writes are injective, ranges add up).
+
+    Raises `SpecError` where the elements that are written are too few or too many.
+    """
     written: dict[str, int] = {}
     for statement in evaluator.statements:
         count = 1

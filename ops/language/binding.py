@@ -149,7 +149,10 @@ def _match(decl: Declaration, operand: s.Operand, ref: TensorRef, computed: set[
 
 
 def check_shapes(decl: Declaration, binding: Binding, evaluator: Evaluator) -> None:
-    """Check each operand against its declared shape, now that every name has a value."""
+    """Check each operand against its declared shape, now that every name has a value.
+
+    Raises `GraphError` where they differ.
+    """
     for operand, names in binding.operands:
         if operand.variadic:
             continue
@@ -158,14 +161,19 @@ def check_shapes(decl: Declaration, binding: Binding, evaluator: Evaluator) -> N
             found = evaluator.tensors[name]
             if expected != found.shape:
                 raise GraphError(
-                    f"op '{decl.name}': operand '{name}': expected shape {describe(expected)}, found {describe(found.shape)}"
+                    f"op '{decl.name}': operand '{name}': expected shape {describe(expected)}, "
+                    f"found {describe(found.shape)}"
                 )
 
 
 def bind_attribute(
     decl: Declaration, item: s.AttributeItem, given: Mapping[str, Attribute], evaluator: Evaluator
 ) -> Value:
-    """Return an attribute's value: the given one, checked, or the default."""
+    """Return an attribute's value: the given one, checked, or the default.
+
+    Raises `GraphError` where the value is missing or of another type or length, `SpecError` where the declared type has
+    no meaning.
+    """
     where = f"op '{decl.name}': attribute '{item.name}'"
     if item.name in given and given[item.name] is not None:
         value: Value = _plain(given[item.name])
@@ -210,8 +218,9 @@ def _plain(value: object) -> Value:
 
 
 _WORDS = {
-    "int": "an integer", "float": "a number", "bool": "true or false", "string": "a string", "ints": "a list of integers",
-    "floats": "a list of numbers", "strings": "a list of strings", "dtype": "an element type", "axis": "an axis", "axes": "a list of axes",
+    "int": "an integer", "float": "a number", "bool": "true or false", "string": "a string",
+    "ints": "a list of integers", "floats": "a list of numbers", "strings": "a list of strings",
+    "dtype": "an element type", "axis": "an axis", "axes": "a list of axes",
 }  # fmt: skip
 ATTRIBUTE_KINDS = frozenset(_WORDS) | {"choice"}
 

@@ -60,7 +60,8 @@ def _broadcast(*shapes: Value) -> tuple[int, ...]:
         wide = sizes - {1}
         if len(wide) > 1:
             raise Trouble(
-                f"shapes {' and '.join(map(describe, lists))} do not broadcast: sizes {' and '.join(map(str, sorted(wide)))} differ"
+                f"shapes {' and '.join(map(describe, lists))} do not broadcast: "
+                f"sizes {' and '.join(map(str, sorted(wide)))} differ"
             )
         result.append(wide.pop() if wide else 1)
     return tuple(result)

@@ -25,7 +25,10 @@ _FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
 
 @contextmanager
 def located(span: Span) -> Iterator[None]:
-    """Say where in a declaration an operation has no meaning."""
+    """Say where in a declaration an operation has no meaning.
+
+    A `Trouble` within becomes a `SpecError` at the span.
+    """
     try:
         yield
     except Trouble as trouble:
@@ -52,7 +55,10 @@ class Evaluator(Workspace):
             return self.as_element(self.evaluate(node))
 
     def items(self, nodes: tuple[s.Expression, ...]) -> tuple[Value, ...]:
-        """Evaluate a list of entries, putting the items of spread ones in place."""
+        """Evaluate a list of entries, putting the items of spread ones in place.
+
+        Raises `SpecError` where what is spread is no list.
+        """
         result: list[Value] = []
         for node in nodes:
             if isinstance(node, s.Spread):
@@ -101,7 +107,7 @@ class Evaluator(Workspace):
             self.scope[name] = value
 
     def turns(self, bound: s.Expression) -> range:
-        """Return the values that a repetition takes in turn."""
+        """Return the values that a repetition takes in turn. Raises `SpecError` for more than the language allows."""
         count = self.size(bound)
         if count > _LONGEST:
             raise SpecError(f"a repetition has at most {_LONGEST} turns, found {count}", bound.span)
@@ -276,7 +282,10 @@ class Evaluator(Workspace):
         return self._subscript(node.read, fill)
 
     def bind(self, binder: s.Binder) -> list[Var]:
-        """Bring a binder's variables into scope; return them."""
+        """Bring a binder's variables into scope; return them.
+
+        Raises `SpecError` where several variables are bound by what is no list.
+        """
         bound = self.evaluate(binder.bound)
         if not binder.spread:
             var = self.new_variable(binder.name, self._size(bound, binder.bound.span))

@@ -46,7 +46,10 @@ def instantiate(
     attributes: Mapping[str, Attribute],
     constants: Mapping[int, Array] | None = None,
 ) -> Instance:
-    """Return what the declared operation means for these operands and attributes."""
+    """Return what the declared operation means for these operands and attributes.
+
+    Raises `SpecError`, with the operands' types, where the declaration has no meaning for them.
+    """
     try:
         return _Instantiation(decl, constants or {}).run(input_types, attributes)
     except SpecError as error:

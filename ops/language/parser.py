@@ -27,9 +27,10 @@ _MAX_SYNTAX_ERRORS = 8
 _MAX_DEPTH = 100
 _MAX_DIGITS = 40
 _READABLE = {
-    "NAME": "a name", "NUMBER": "a number", "STRING": "a string", "REDUCE": "a reduction", "SPREAD": "'...'", "COMPARE": "a comparison",
-    "DIVIDE": "'/'", "STAR": "'*'", "PLUS": "'+'", "MINUS": "'-'", "CONCAT": "'++'", "POWER": "'**'", "OPTIONAL": "'?'", "COLON": "':'",
-    "LSQB": "'['", "RSQB": "']'", "LPAR": "'('", "RPAR": "')'", "LBRACE": "'{'", "RBRACE": "'}'", "COMMA": "','", "EQUAL": "'='",
+    "NAME": "a name", "NUMBER": "a number", "STRING": "a string", "REDUCE": "a reduction", "SPREAD": "'...'",
+    "COMPARE": "a comparison", "DIVIDE": "'/'", "STAR": "'*'", "PLUS": "'+'", "MINUS": "'-'", "CONCAT": "'++'",
+    "POWER": "'**'", "OPTIONAL": "'?'", "COLON": "':'", "LSQB": "'['", "RSQB": "']'", "LPAR": "'('", "RPAR": "')'",
+    "LBRACE": "'{'", "RBRACE": "'}'", "COMMA": "','", "EQUAL": "'='",
     "LESSTHAN": "'<'", "VBAR": "'|'", "$END": "the end",
 }  # fmt: skip
 _OPERATORS = {"COMPARE", "DIVIDE", "STAR", "PLUS", "MINUS", "CONCAT", "POWER", "IF", "OUTSIDE", "AND", "OR"}

@@ -8,7 +8,8 @@ from . import syntax as s
 
 #: Binding strength of each operator; the operand of a weaker one is put in parentheses.
 _STRENGTH = {
-    "if": 1, "or": 2, "and": 3, "not": 4, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 5, "!=": 5, "+": 6, "-": 6, "++": 6, "reduce": 7,
+    "if": 1, "or": 2, "and": 3, "not": 4, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 5, "!=": 5, "+": 6, "-": 6, "++": 6,
+    "reduce": 7,
     "*": 8, "/": 8, "//": 8, "%": 8, "neg": 9, "**": 10, "outside": 11,
 }  # fmt: skip
 _ATOM = 12

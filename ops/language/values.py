@@ -50,11 +50,13 @@ Value: TypeAlias = Any  #: int, float, bool, str, None, DType, Index, Expr, Tens
 
 EXPRS = (Const, Read, IndexValue, InRange, Call, Cast)
 _STATIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
-    "**": operator.pow, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 _SCALAR = {
-    "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "floormod", "**": "pow", "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq",
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "floormod", "**": "pow", "<": "lt", "<=": "le", ">": "gt",
+    ">=": "ge", "==": "eq",
     "!=": "ne", "and": "and", "or": "or",
 }  # fmt: skip
 _NUMBERS = (int, float)

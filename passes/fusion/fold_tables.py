@@ -9,7 +9,8 @@ Two steps, both on the index level, so that every later stage counts and schedul
   outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1 disappear. An axis that only decides
   through its residue (`h % 2`) keeps its quotient parallel.
 
-    v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]   ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
+    v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]
+        ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
 
 A table that is too large for this, or that a loop or another thread's coordinate indexes, stays an array that kernels
 read.
@@ -214,7 +215,9 @@ def _within(index: Index, extent: int) -> bool:
 
 
 def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
-    """Return for each axis that indexes a table how many values of it a thread computes, None where these are too many."""
+    """Return for each axis that indexes a table how many values of it a thread computes,
+    None where these are too many.
+    """
     found: dict[Var, int] = {}
     for output in segment.outputs:
         for read in reads(output.body):

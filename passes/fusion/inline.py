@@ -4,7 +4,8 @@ A guarded read `guard ? t[f] : fill` of `t[i] = body(i)` becomes `select(InRange
 on every read of the body, so that no element is touched out of range; the select is dropped where the body yields the
 fill by itself:
 
-    sum x[h + r - 1] if 0 <= h + r - 1 < H else 0  with  x = relu(a * y)   ->   sum relu(a' * y')    (a', y' guarded, fill 0)
+    sum x[h + r - 1] if 0 <= h + r - 1 < H else 0  with  x = relu(a * y)
+        ->   sum relu(a' * y')    (a', y' guarded, fill 0)
 """
 
 from __future__ import annotations

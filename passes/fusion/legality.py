@@ -1,11 +1,11 @@
 """Which statements may share a kernel, and how: register level or shared-memory level (DeepCuts section 4.4), both from
 access maps.
 
-*Register level* asks for one normal form of all statements (`passes.normalise`): each consumer instance reads what its
-own thread produced or a reduction that its lanes hold. It covers simple after complex (epilogues) and simple before
-complex (prologues). *Shared-memory level* is for complex after complex: the second segment reduces over a box of the
-first one's result, the box fits shared memory, and blocks recompute what their boxes overlap. A `Policy` says what is
-legal but never wanted.
+*Register level* asks for one normal form of all statements (`passes.fusion.normalise`): each consumer instance reads
+what its own thread produced or a reduction that its lanes hold. It covers simple after complex (epilogues) and simple
+before complex (prologues). *Shared-memory level* is for complex after complex: the second segment reduces over a box of
+the first one's result, the box fits shared memory, and blocks recompute what their boxes overlap. A `Policy` says what
+is legal but never wanted.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
             times = _repetition(part, reduction, segment, group.tensors)
             if not isinstance(part, Read) and times > 1 and issue_slots(part) > policy.recompute:
                 return Illegal(
-                    f"an expression of {issue_slots(part)} issue slots would be recomputed about {times} times per element"
+                    f"an expression of {issue_slots(part)} issue slots would be recomputed about {times} times per "
+                    f"element"
                 )
     return None
 
@@ -191,7 +192,9 @@ def box_extent(index: Index, tiles: Mapping[Var, int]) -> int:
 
 
 def _axis_per_dim(segment: Segment, type_: TensorType) -> Segment | Illegal:
-    """Order a segment's axes as the dims of the one tensor it writes, with an axis of extent 1 for a dim of extent 1."""
+    """Order a segment's axes as the dims of the one tensor it writes,
+    with an axis of extent 1 for a dim of extent 1.
+    """
     (output,) = segment.outputs
     if output.extra:
         return Illegal("the first half is a row operation")

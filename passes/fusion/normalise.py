@@ -181,7 +181,9 @@ class _Normaliser:
         )
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
-        """Replace reads of reduced tensors by the instance's own value; raise where another instance's would be needed."""
+        """Replace reads of reduced tensors by the instance's own value;
+        raise where another instance's would be needed.
+        """
 
         def leaf(node: Expr) -> Expr:
             if not isinstance(node, Read) or node.tensor not in registers:

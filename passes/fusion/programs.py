@@ -102,7 +102,9 @@ def _join_end(statements: Sequence[Statement], start: int) -> int:
 
 
 def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int]) -> bool:
-    """Whether a run of statements is one kernel and all that writes its tensors; copies stay apart, they may be views."""
+    """Whether a run of statements is one kernel and all that writes its tensors;
+    copies stay apart, they may be views.
+    """
     run = program.statements[start:end]
     targets = {s.target for s in run}
     writes = _writes(run, end, last_reads, program.outputs)
@@ -137,7 +139,9 @@ def _read(statements: Iterable[Statement]) -> dict[str, None]:
 
 
 class _Constants(Mapping[int, Array]):
-    """A node's constant operands; notes whether the declaration looked at them, as then the types alone do not decide."""
+    """A node's constant operands; notes whether the declaration looked at them,
+    as then the types alone do not decide.
+    """
 
     def __init__(self, arrays: Mapping[int, Array]) -> None:
         self.arrays = arrays

@@ -133,7 +133,9 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
 
 def _results_per_tile(reduction: Reduction) -> int:
-    """Return about how many results a block computes: those that share loads, or whose loads are neighbours in memory."""
+    """Return about how many results a block computes: those that share loads,
+    or whose loads are neighbours in memory.
+    """
     if is_contraction(reduction):
         return TILE
     innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
@@ -142,7 +144,9 @@ def _results_per_tile(reduction: Reduction) -> int:
 
 @frozen
 class Splitting:
-    """What groups cost where each may be split: the model says in how many parts, `evaluator` whether that is faster."""
+    """What groups cost where each may be split: the model says in how many parts,
+    `evaluator` whether that is faster.
+    """
 
     evaluator: Evaluator
     modelled: Evaluator

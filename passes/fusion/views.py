@@ -52,7 +52,9 @@ def find_views(programs: Programs) -> Views:
 
 
 def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
-    """Return the elements that every row of a tensor is aligned to: a power of two that divides its offset and strides."""
+    """Return the elements that every row of a tensor is aligned to:
+    a power of two that divides its offset and strides.
+    """
     steps = [s for s, extent in zip(storage.strides, type_.shape, strict=True) if extent > 1 and s != 1]
     found = gcd(limit, storage.offset, *steps)
     return found & -found if found else limit

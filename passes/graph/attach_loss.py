@@ -28,6 +28,8 @@ def with_loss(
 
     Any operation will do whose first operand is the prediction and whose second, the target, has dims that the first
     one names.
+
+    Raises `UsageError` where the prediction is no value of the graph, or is not named and there is not one output.
     """
     if prediction is None:
         if len(graph.outputs) != 1:
@@ -50,10 +52,14 @@ def with_loss(
 
 
 def target_type(decl: OpDecl, prediction: TensorType) -> TensorType:
-    """Return the type of a declared loss's second operand, given its first."""
+    """Return the type of a declared loss's second operand, given its first.
+
+    Raises `GraphError` where the operation is no loss.
+    """
     if len(decl.operands) < 2:
         raise GraphError(
-            f"op '{decl.name}' is no loss: expected operands for the prediction and the target, found {len(decl.operands)}"
+            f"op '{decl.name}' is no loss: expected operands for the prediction and the target, found "
+            f"{len(decl.operands)}"
         )
     first, second = decl.operands[:2]
     known = _bind(decl, first, prediction.shape)

@@ -25,7 +25,10 @@ class Pass(Protocol):
 def run_passes(
     graph: Graph, passes: Iterable[Pass], after: AfterPass | None = None, infer: Infer | None = None
 ) -> Graph:
-    """Run passes in order; `infer` turns on verification after each, `after` sees each result."""
+    """Run passes in order; `infer` turns on verification after each, `after` sees each result.
+
+    Raises `PassError`, which names the pass, where one fails or breaks the graph.
+    """
     for step in passes:
         try:
             graph = step.run(graph)

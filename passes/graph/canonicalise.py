@@ -42,7 +42,10 @@ class Canonicalise:
     instances: Instances
 
     def run(self, graph: Graph) -> Graph:
-        """Return the canonical form of a graph."""
+        """Return the canonical form of a graph.
+
+        Raises `PassError` where no fixed point is reached.
+        """
         passes = canonical_passes(self.instances)
         for _ in range(len(graph.nodes) + 2):
             before, graph = graph, run_passes(graph, passes)

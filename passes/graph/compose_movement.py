@@ -40,7 +40,9 @@ from .rewrite import prune, replace_value
 
 @frozen
 class _Move:
-    """What a movement computes: the element at coordinates `d0, d1, ...` of its result is `body`, which holds one read."""
+    """What a movement computes: the element at coordinates `d0, d1, ...` of its result is `body`,
+    which holds one read.
+    """
 
     body: Expr
     result: TensorType

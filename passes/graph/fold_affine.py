@@ -1,7 +1,8 @@
 """Folds a scale and shift per channel into the constant parameters of the operation before it.
 
-    %c: f32[1, 8, 4, 4] = conv(%x, %w)                          ->     %y: f32[1, 8, 4, 4] = conv(%x, %w.folded, %c.shift)
+    %c: f32[1, 8, 4, 4] = conv(%x, %w)
     %y: f32[1, 8, 4, 4] = batch_norm(%c, %s, %b, %m, %v)
+        ->     %y: f32[1, 8, 4, 4] = conv(%x, %w.folded, %c.shift)
 
 Both halves are read off the programs. The consumer is one pointwise statement `a[c] * x + b[c]` whose other operands
 are constants; the producer's result is linear in constant operands that the same axis indexes (a filter and a bias), so
@@ -54,7 +55,9 @@ class _Affine:
 
 @frozen
 class _Target:
-    """A way to absorb the affine map: the node's operands and meaning, the dim per parameter, and where the shift goes."""
+    """A way to absorb the affine map: the node's operands and meaning, the dim per parameter,
+    and where the shift goes.
+    """
 
     inputs: tuple[str | None, ...]
     instance: Instance
@@ -144,7 +147,9 @@ class FoldAffine:
     def _with_slots(
         self, graph: Graph, node: Node, affine: _Affine
     ) -> Iterator[tuple[tuple[str | None, ...], Instance]]:
-        """Yield the node as it is, then with each absent optional operand filled by a vector along a dim of the result."""
+        """Yield the node as it is, then with each absent optional operand filled
+        by a vector along a dim of the result.
+        """
         yield node.inputs, self.instances.of_node(node, graph)
         type_ = graph.types[node.outputs[0]]
         extents = type_.shape if affine.dim is None else (type_.shape[affine.dim],)

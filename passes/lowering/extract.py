@@ -65,7 +65,9 @@ def extract_phase(phase: Phase) -> Phase:
 
 
 class _Walk:
-    """A backward walk: places for addresses, register numbers for held values, guards for elements past a share's end."""
+    """A backward walk: places for addresses, register numbers for held values,
+    guards for elements past a share's end.
+    """
 
     def __init__(self, values: Mapping[Var, Index], registers: Mapping[Var, Index], valid: tuple[Guard, ...]) -> None:
         self.values: dict[Var, IndexLike] = dict(values)

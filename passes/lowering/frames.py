@@ -81,7 +81,9 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> Layout:
 
 
 def _grid(layout: Layout, schedule: SegmentSchedule) -> tuple[Index, ...]:
-    """Decode the block number into tile coordinates, `raster` rows of the outermost dim at a time (for locality in L2)."""
+    """Decode the block number into tile coordinates,
+    `raster` rows of the outermost dim at a time (for locality in L2).
+    """
     counts = [d.blocks for d in schedule.dims]
     raster = layout.schedule.raster
     flat = as_index(layout.block)

@@ -6,7 +6,8 @@ are constants and every access of a phase is an interval of a buffer, over all t
 that one phase writes must not meet what another one, or the next turn's, reads or writes. What an asynchronous phase
 copies arrives with the `Wait` for its group, for the thread that waits, and behind the next barrier for the others.
 
-    fetch writes a[0..63]; compute reads a[0..63]    ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
+    fetch writes a[0..63]; compute reads a[0..63]
+        ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
 
 Intervals are bounds, so what is told may be no race, but no race between phases is passed over. That the threads of one
 phase write different elements is up to its shares, which nobody looks at here.
@@ -167,7 +168,8 @@ class _Walk:
                 continue
             if when:
                 self._find(
-                    f"phase {phase.name} combines lanes of {root.name} under the condition {' and '.join(g.text for g in when)}"
+                    f"phase {phase.name} combines lanes of {root.name} "
+                    f"under the condition {' and '.join(g.text for g in when)}"
                 )
             places = -(-self.kernel.threads // root.lanes) * root.lanes
             if places * root.dtype.size > self.scratch:
@@ -207,7 +209,9 @@ class _Walk:
             yield span
 
     def _bounds(self, access: _Access) -> tuple[int, int] | None:
-        """Return the first and the last element that an access may touch; None where its guards fail for all threads."""
+        """Return the first and the last element that an access may touch;
+        None where its guards fail for all threads.
+        """
         address = substitute(access.address, self.steps)
         limits = ranges(substitute_guards(access.guards, self.steps))
         return None if limits is None else self._extent(confined(address, limits))

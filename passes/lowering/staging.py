@@ -215,7 +215,9 @@ def _box(
 
 
 def _confined(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:
-    """Guard every read of a box's element, in the dims that the box moves along, by the bounds of the tensor it reads."""
+    """Guard every read of a box's element, in the dims that the box moves along,
+    by the bounds of the tensor it reads.
+    """
 
     def leaf(node: Expr) -> Expr:
         if not isinstance(node, Read):

@@ -1,8 +1,8 @@
 """Wide accesses: neighbouring elements that a thread loads or stores one by one are moved as one vector.
 
-A transform that became a scalar graph (`passes.fold_tables`) reads and writes neighbours of one tile as outputs of
-their own. A warp then touches every sector several times: thread t stores `y[4*t]`, then `y[4*t + 1]`, and so on. Where
-the first of two or four neighbours is aligned and their guards hold together, they become one access:
+A transform that became a scalar graph (`passes.fusion.fold_tables`) reads and writes neighbours of one tile as outputs
+of their own. A warp then touches every sector several times: thread t stores `y[4*t]`, then `y[4*t + 1]`, and so on.
+Where the first of two or four neighbours is aligned and their guards hold together, they become one access:
 
     y[4*t] = a; y[4*t + 1] = b; y[4*t + 2] = c; y[4*t + 3] = d      ->      y[4*t .. 4*t + 3] = (a, b, c, d)
 """

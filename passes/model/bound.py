@@ -18,7 +18,7 @@ A GPU is taken to start with cold caches, as kernels are timed: what it then hol
 before it takes in new, so that in the long run every distinct byte passes through DRAM.
 
 The bound is never an estimate: where registers limit how many blocks are resident, it takes those that a thread
-certainly holds. `passes.rank` is an estimate, and orders points for measurement.
+certainly holds. `passes.model.rank` is an estimate, and orders points for measurement.
 """
 
 from __future__ import annotations

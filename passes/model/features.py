@@ -66,8 +66,8 @@ def count_features(
     limit = register_limit(threads, min_blocks, target)
     outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
     return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
-                    needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages, raster=raster,
-                    min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
+                    needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages,
+                    raster=raster, min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
                     segments=tuple(parts), table=float(index == "table"),
                     **totals.sums)  # fmt: skip
 

@@ -113,7 +113,9 @@ def _geometry(
 
 
 def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> tuple[Count, ...]:
-    """Return a warp's lanes along each dim for a knob that counts those of the faster dim of the patch; 0 means no map."""
+    """Return a warp's lanes along each dim for a knob that counts those of the faster dim of the patch;
+    0 means no map.
+    """
     if along is None:
         return ()
     slow, fast = parts.patch

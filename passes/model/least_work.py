@@ -1,4 +1,6 @@
-"""What expressions cost whatever the schedule: operations of a node, and the least work and traffic of a whole group."""
+"""What expressions cost whatever the schedule: operations of a node,
+and the least work and traffic of a whole group.
+"""
 
 from __future__ import annotations
 

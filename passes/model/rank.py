@@ -2,7 +2,7 @@
 forgives.
 
 Nothing is discarded by it. Where warps run in lockstep it is a soft maximum of what each resource takes, and what
-nothing overlaps. `passes.costs` holds the constants, fitted to measured kernels:
+nothing overlaps. `passes.model.rank_constants` holds the constants, fitted to measured kernels:
 
 * issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
   shared memory; both
@@ -34,7 +34,7 @@ LATE = 0.9
 
 
 def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0, costs: Costs = FITTED) -> Count:
-    """Return the time by which points are ordered, never much below the bound; `conflicts` is the bank conflict factor."""
+    """Return the time that orders points, never much below the bound; `conflicts` is the bank conflict factor."""
     if not target.lockstep:
         return _thread_after_thread(features, found, target)
     fitting = _occupancy(features, target)
@@ -141,7 +141,9 @@ def _moving(features: Features, blocks: Count, fitting: Count, target: Target, c
 
 
 def _waved(features: Features, together: Count) -> Count:
-    """Return the bytes that DRAM moves if blocks that run together share what they read, and later ones find nothing."""
+    """Return the bytes that DRAM moves if blocks that run together share what they read,
+    and later ones find nothing.
+    """
     side = np.maximum(1.0, features.grid / np.maximum(1.0, features.outer))
     tall = np.minimum(np.where(np.equal(features.outer % features.raster, 0), features.raster, 1), features.outer)
     wide = np.minimum(side, np.ceil(together / tall))

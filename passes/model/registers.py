@@ -69,7 +69,9 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
 
 
 def _shared(segment: Segment) -> int:
-    """Return how many values the outputs of an instance have in common: a folded transform reads a tile and holds it."""
+    """Return how many values the outputs of an instance have in common:
+    a folded transform reads a tile and holds it.
+    """
     found = [set(reads(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0

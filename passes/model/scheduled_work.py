@@ -49,7 +49,9 @@ class Totals:
         return self.sums[name] - before[name]
 
     def compute(self, expr: Expr, place: Place, stop: Collection[Expr], fused: bool = False) -> None:
-        """Count the arithmetic of an expression in every thread; `fused` makes the top node one half of a multiply-add."""
+        """Count the arithmetic of an expression in every thread;
+        `fused` makes the top node one half of a multiply-add.
+        """
         for node in nodes(expr, stop):
             work = node_cost(node)
             if not work.issue:

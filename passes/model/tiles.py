@@ -1,4 +1,4 @@
-"""Tiles of staged operands in arrays: `passes.staging` for all points of a structure at once."""
+"""Tiles of staged operands in arrays: `passes.lowering.staging` for all points of a structure at once."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ def _check_shape(segment: Segment, schedule: SegmentSchedule, group: FusedGroup,
         if dim.thread < 1 or dim.vector < 1:
             yield f"dim {name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
         elif dim.block % dim.thread or dim.thread % dim.vector:
-            yield f"dim {name}: block {dim.block} must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
+            expected = f"must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
+            yield f"dim {name}: block {dim.block} {expected}"
         if not held and dim.block > next_power(dim.extent):
             yield f"dim {name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
         if held and len(dim.axes) > 1:

@@ -52,7 +52,10 @@ MODELS: dict[str, Callable[[Batch, Space], np.ndarray[Any, Any]]] = {"bound": _b
 
 
 def score(batch: Batch, space: Space, model: str) -> np.ndarray[Any, Any]:
-    """Return a model's score of every point of a batch, infinite where the point is not legal."""
+    """Return a model's score of every point of a batch, infinite where the point is not legal.
+
+    Raises `UsageError` where no model has that name.
+    """
     if model not in MODELS:
         raise UsageError(f"unknown performance model '{model}'", hint=f"models are: {', '.join(MODELS)}")
     return np.where(batch.legal, MODELS[model](batch, space), np.inf)

@@ -39,7 +39,8 @@ def uses() -> Iterator[str]:
         arguments = [f"(({CUDA.type(dtype)}*)p)[{n}]" for n in range(1, 1 + text.partition(")")[0].count(",") + 1)]
         yield f"(({CUDA.type(dtype)}*)p)[0] = {name}({', '.join(arguments)});"
     for dtype in (DType.I64, DType.U64, DType.U32):
-        yield f"((int*)p)[0] = cuts_index_{dtype}((({CUDA.type(dtype)}*)p)[1], 5) + cuts_wrap_{dtype}((({CUDA.type(dtype)}*)p)[2], 5);"
+        place = f"(({CUDA.type(dtype)}*)p)"
+        yield f"((int*)p)[0] = cuts_index_{dtype}({place}[1], 5) + cuts_wrap_{dtype}({place}[2], 5);"
 
 
 @needs_toolchain

@@ -1,5 +1,5 @@
-"""Groups that libraries compute: every product and convolution is found with its parameters, whatever is one step away
-is not.
+"""Groups that libraries compute: every product and convolution is found with its parameters,
+whatever is one step away is not.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def test_every_product_is_found_and_is_the_operation(
     kind: str, batch: int, m: int, n: int, k: int, turned: bool
 ) -> None:
     shapes = {
-        "shared": ((batch, m, k), (k, n)), "each": ((batch, m, k), (batch, k, n)), "one": ((m, k), (n, k) if turned else (k, n)),
+        "shared": ((batch, m, k), (k, n)), "each": ((batch, m, k), (batch, k, n)),
+        "one": ((m, k), (n, k) if turned else (k, n)),
         "left": ((k,), (k, n)), "right": ((m, k), (k,)),
     }[kind]  # fmt: skip
     op, attributes = ("gemm", {"trans_b": turned}) if kind == "one" else ("matmul", {})

@@ -26,7 +26,8 @@ CONVOLUTION = {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}
 #: A graph, the units that its kernel computes, and the schedule.
 KERNELS: dict[str, tuple[Graph, str, str]] = {
     "gemm": (
-        graph({"a": (70, 40), "b": (40, 52), "c": (52,)}, op("ab", "matmul", "a", "b"), op("d", "add", "ab", "c"), op("y", "relu", "d"),
+        graph({"a": (70, 40), "b": (40, 52), "c": (52,)}, op("ab", "matmul", "a", "b"), op("d", "add", "ab", "c"),
+              op("y", "relu", "d"),
               out="y"),
         "n0 n1 n2",
         """schedule raster 2 min_blocks 2 {

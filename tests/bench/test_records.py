@@ -30,8 +30,9 @@ from cuts.ir.errors import BackendError
 def row(
     kind: str = "conv", name: str = "c", batch: int = 1, cuts: float | None = 1.0, peer: float = 2.0, **more: object
 ) -> Row:
-    facts = {"suite": "ops", "class": kind, "name": name, "batch": batch, "precision": "fp32", "cuts_ms": cuts, "peers": {"torch": peer},
-             "bound_ms": 0.5, "roofline_ms": 0.4, "flops": 1e9, "bytes": 1 << 20, "copy_bandwidth": 4e12}  # fmt: skip
+    facts = {"suite": "ops", "class": kind, "name": name, "batch": batch, "precision": "fp32", "cuts_ms": cuts,
+             "peers": {"torch": peer}, "bound_ms": 0.5, "roofline_ms": 0.4, "flops": 1e9, "bytes": 1 << 20,
+             "copy_bandwidth": 4e12}  # fmt: skip
     return facts | circumstances("a GPU", "abc") | more
 
 

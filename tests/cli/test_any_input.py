@@ -93,7 +93,15 @@ def test_a_changed_plan_whose_digest_fits(cuts: Cuts, tmp_path: Path, seed: int)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_changed_declaration(cuts: Cuts, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    text = 'op twice "twice" { type T: float\n in x: T[N, ...s]\n attr by: int = 2\n let K = N * by\n out y: T[N, ...s]\n y = x * K\n }\n'
+    items = (
+        "type T: float",
+        "in x: T[N, ...s]",
+        "attr by: int = 2",
+        "let K = N * by",
+        "out y: T[N, ...s]",
+        "y = x * K",
+    )
+    text = "\n ".join(['op twice "twice" {', *items, "}\n"])
     model = {**MODEL, "nodes": [MODEL["nodes"][0], {"name": "act", "op": "twice", "inputs": ["h"], "outputs": ["y"]}]}
     (tmp_path / "graph.json").write_text(json.dumps(model))
     words = text.split(" ")

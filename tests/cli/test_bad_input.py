@@ -53,7 +53,7 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
 
 
 def assert_clean(err: str, folder: Path) -> None:
-    """Check that errors are lines of their own, with what they quote below them, and that only complete plans are left."""
+    """Check that errors are lines of their own, with what they quote below, and that only complete plans are left."""
     assert err
     assert all(re.match(r"cuts: error: |[^:]+:\d+:\d+: note: | +\d* \| ", line) for line in err.strip().splitlines()), (
         err
@@ -114,7 +114,10 @@ def test_graphs(name: str, cuts: Cuts, tmp_path: Path) -> None:
 def test_a_result_without_elements_is_worth_a_warning(cuts: Cuts, tmp_path: Path) -> None:
     model = {
         "format": "cuts.graph", "version": 1, "name": "small", "outputs": ["y"],
-        "inputs": [{"name": "x", "dtype": "f32", "shape": [1, 1, 2, 2]}, {"name": "w", "dtype": "f32", "shape": [1, 1, 3, 3]}],
+        "inputs": [
+            {"name": "x", "dtype": "f32", "shape": [1, 1, 2, 2]},
+            {"name": "w", "dtype": "f32", "shape": [1, 1, 3, 3]},
+        ],
         "nodes": [{"name": "c", "op": "conv", "inputs": ["x", "w"], "outputs": ["y"]}],
     }  # fmt: skip
     (tmp_path / "graph.json").write_text(json.dumps(model, indent=1))
@@ -170,7 +173,8 @@ def test_an_index_out_of_range_is_named_in_debug_mode(cuts: Cuts, tmp_path: Path
         result = cuts("run", *arguments, "--input", "ids.npz")
         assert (result.code, result.out) == (3, "")
         assert result.err.splitlines()[-1] == (
-            "cuts: error: node 'look up' (gather): operand 'indices' (value 'ids'): expected indices from -5 to 4, found 8 at [1]; "
+            "cuts: error: node 'look up' (gather): operand 'indices' (value 'ids'): expected indices from -5 to 4, "
+            "found 8 at [1]; "
             "correct the integers that the model is given"
         )
     assert cuts("run", "graph.json", "--input", "ids.npz").code == 0

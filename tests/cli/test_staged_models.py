@@ -1,4 +1,6 @@
-"""Models with operations outside the vocabulary on the command line: compiled in parts, saved, opened, run and checked."""
+"""Models with operations outside the vocabulary on the command line:
+compiled in parts, saved, opened, run and checked.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ from cuts.tests.models import text_direction_classifier
 from cuts.tests.needs import needs_opencl
 from onnx import TensorProto, helper, numpy_helper
 
-WARNING = "cuts: warning: 2 operations are outside the vocabulary and run uncompiled: If ('choice'); NonMaxSuppression ('nms')\n"
+WARNING = (
+    "cuts: warning: 2 operations are outside the vocabulary and run uncompiled: "
+    "If ('choice'); NonMaxSuppression ('nms')\n"
+)
 
 
 def detector() -> Any:
-    """Return a small detector: two layers score 12 boxes; those that suppression keeps are scaled as a computed
-    condition says.
+    """Return a small detector: two layers score 12 boxes;
+    those that suppression keeps are scaled as a computed condition says.
     """
     rng = np.random.default_rng(0)
     weights = {
-        "w1": rng.standard_normal((8, 16)).astype(np.float32), "w2": rng.standard_normal((16, 12 * 5)).astype(np.float32),
-        "most": np.array([5]), "overlap": np.array([0.5], np.float32), "two": np.float32(2), "last": np.array([2]),
+        "w1": rng.standard_normal((8, 16)).astype(np.float32),
+        "w2": rng.standard_normal((16, 12 * 5)).astype(np.float32), "most": np.array([5]),
+        "overlap": np.array([0.5], np.float32), "two": np.float32(2), "last": np.array([2]),
     }  # fmt: skip
 
     def branch(name: str, *nodes: Any) -> Any:

@@ -1,5 +1,5 @@
-"""ONNX's own node tests: which there are, which are in scope (and why others are not), and whether a backend computes
-what one expects.
+"""ONNX's own node tests: which there are, which are in scope (and why others are not),
+and whether a backend computes what one expects.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "o
 #: Cases that expect what nobody else can compute.
 DISPUTED = {
     "test_l2normalization_axis_0": "0 / 0 taken as 0, which only newer editions of the standard say",
-    "test_resize_downsample_scales_linear_align_corners": "uses the fractional output length, ONNX Runtime the whole one",
+    "test_resize_downsample_scales_linear_align_corners": "uses the fractional output length, ONNX Runtime the whole "
+    "one",
     "test_training_dropout_default": "expects the numbers of NumPy's generator",
     "test_training_dropout_default_mask": "expects the numbers of NumPy's generator",
     "test_training_dropout": "expects the numbers of NumPy's generator",
     "test_training_dropout_mask": "expects the numbers of NumPy's generator",
-    "test_dynamicquantizelinear": "expects a tie of single precision to be rounded as such, which exact arithmetic has not",
+    "test_dynamicquantizelinear": "expects a tie of single precision to be rounded as such, which exact arithmetic has "
+    "not",
 }
 #: Operations that stay outside the vocabulary, and why.
 REASONS = {
@@ -97,15 +99,16 @@ def in_scope() -> Iterator[Any]:
 
 
 def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
-    """Return what is wrong with the outputs of a case: the standard's tolerance, and a few roundings of the largest
-    element.
+    """Return what is wrong with the outputs of a case: the standard's tolerance,
+    and a few roundings of the largest element.
     """
     inputs, outputs = case.data_sets[0]
     found = backend.run_model(case.model, inputs)
     for result, value in zip(found, outputs, strict=True):
         expected = np.asarray(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value)
         if result.shape != expected.shape or result.dtype != expected.dtype:
-            return f"{case.name}: expected {expected.dtype}{list(expected.shape)}, found {result.dtype}{list(result.shape)}"
+            wanted, got = (f"{array.dtype}{list(array.shape)}" for array in (expected, result))
+            return f"{case.name}: expected {wanted}, found {got}"
         rounding = 0.0
         if expected.dtype.kind == "f" and expected.size:
             finite = np.abs(expected[np.isfinite(expected)]).max(initial=0)

@@ -68,7 +68,8 @@ ROWS = {
     ),
     "element type": (
         changed(types__y__dtype="bf16"),
-        "at $.types['y'].dtype: expected an element type (f64, f32, f16, i64, i32, i16, i8, u64, u32, u16, u8, bool), found \"bf16\"",
+        "at $.types['y'].dtype: expected an element type (f64, f32, f16, i64, i32, i16, i8, u64, u32, u16, u8, bool), "
+        'found "bf16"',
     ),
     "unknown op": (changed(nodes__1__op="relo"), "node 'n2' (relo): unknown op 'relo'; did you mean 'relu'"),
     "wrong shape": (

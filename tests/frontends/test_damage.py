@@ -1,4 +1,6 @@
-"""Damaged files: whatever bytes change, a model loads or a `CutsError` explains why not. Nothing else is ever raised."""
+"""Damaged files: whatever bytes change, a model loads or a `CutsError` explains why not.
+Nothing else is ever raised.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,9 @@ values = st.recursive(
 EDITS = [
     ("inputs",), ("nodes",), ("outputs",), ("constants",), ("types",), ("weights",), ("name",),
     ("inputs", 0, "shape"), ("inputs", 0, "dtype"),
-    ("inputs", 0), ("constants", 0, "data"), ("constants", 0, "shape"), ("nodes", 0, "inputs"), ("nodes", 0, "outputs"), ("nodes", 0, "op"),
-    ("nodes", 0, "attributes"), ("nodes", 0, "attributes", "pads"), ("nodes", 1, "attributes", "axis"), ("nodes", 0), ("types", "v0"),
+    ("inputs", 0), ("constants", 0, "data"), ("constants", 0, "shape"), ("nodes", 0, "inputs"), ("nodes", 0, "outputs"),
+    ("nodes", 0, "op"), ("nodes", 0, "attributes"), ("nodes", 0, "attributes", "pads"),
+    ("nodes", 1, "attributes", "axis"), ("nodes", 0), ("types", "v0"),
 ]  # fmt: skip
 
 

@@ -59,8 +59,9 @@ def test_json_text_holds_the_whole_graph(graph: Graph) -> None:
 
 
 attributes = st.one_of(
-    st.integers(-(2**40), 2**40), st.floats(), st.booleans(), st.text(max_size=5), st.lists(st.integers(-9, 9), max_size=3).map(tuple),
-    st.lists(st.floats(), min_size=1, max_size=3).map(tuple), st.lists(st.text(max_size=3), min_size=1, max_size=3).map(tuple),
+    st.integers(-(2**40), 2**40), st.floats(), st.booleans(), st.text(max_size=5),
+    st.lists(st.integers(-9, 9), max_size=3).map(tuple), st.lists(st.floats(), min_size=1, max_size=3).map(tuple),
+    st.lists(st.text(max_size=3), min_size=1, max_size=3).map(tuple),
 )  # fmt: skip
 
 
@@ -97,7 +98,8 @@ def test_constants_of_every_type_survive_both_forms_and_files(dtype: DType, tmp_
 
 def test_types_are_derived_and_nodes_sorted_where_the_document_leaves_that_open() -> None:
     document = {
-        "format": "cuts.graph", "version": 1, "name": "g", "inputs": [{"name": "x", "dtype": "f32", "shape": [2, 3]}], "outputs": ["y"],
+        "format": "cuts.graph", "version": 1, "name": "g", "inputs": [{"name": "x", "dtype": "f32", "shape": [2, 3]}],
+        "outputs": ["y"],
         "nodes": [
             {"name": "last", "op": "relu", "inputs": ["a"], "outputs": ["y"]},
             {"name": "first", "op": "transpose", "inputs": ["x"], "outputs": ["a"]},
@@ -109,7 +111,8 @@ def test_types_are_derived_and_nodes_sorted_where_the_document_leaves_that_open(
 
 
 def test_a_number_for_an_attribute_may_be_written_without_a_point_and_infinity_as_a_text() -> None:
-    text = """{"format": "cuts.graph", "version": 1, "name": "g", "inputs": [{"name": "x", "dtype": "f32", "shape": [2]}], "outputs": ["y"],
+    text = """{"format": "cuts.graph", "version": 1, "name": "g",
+               "inputs": [{"name": "x", "dtype": "f32", "shape": [2]}], "outputs": ["y"],
                "nodes": [{"name": "n", "op": "clip", "inputs": ["x"], "outputs": ["y"],
                           "attributes": {"min": 0, "max": {"float": "inf"}}}]}"""
     assert graph_from_json(text).nodes[0].attributes == {"min": 0, "max": np.inf}

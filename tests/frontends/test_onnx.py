@@ -1,5 +1,5 @@
-"""ONNX import: what attributes and operands mean in every operator set, by comparison with ONNX Runtime, and what is
-refused.
+"""ONNX import: what attributes and operands mean in every operator set, by comparison with ONNX Runtime,
+and what is refused.
 """
 
 from __future__ import annotations
@@ -105,21 +105,26 @@ CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Resize", 11, {"roi": floats(), "scales": floats(1, 1, 2, 2)}, {**ASYMMETRIC, "nearest_mode": "floor"}),
     ("Resize", 13, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 8)}, {"mode": "linear"}),
     ("Resize", 18, {"": floats(), " ": floats(), "sizes": ints(7, 8)}, {"axes": [2, 3], "mode": "linear"}),
-    ("Resize", 19, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 3)}, {"coordinate_transformation_mode": "half_pixel_symmetric"}),
+    ("Resize", 19, {"": floats(), " ": floats(), "sizes": ints(1, 4, 7, 3)},
+     {"coordinate_transformation_mode": "half_pixel_symmetric"}),
     ("Resize", 13, {"": floats(), "scales": floats(1, 1, 0.1, 1)}, {"mode": "cubic"}),
     ("Dropout", 7, {}, {"ratio": 0.3}),
     ("Dropout", 12, {"ratio": floats(0.3).reshape(())}, {}),
     ("MaxPool", 7, {}, {"kernel_shape": [3, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
-    ("MaxPool", 12, {}, {"kernel_shape": [2, 2], "ceil_mode": 1, "strides": [2, 2], "pads": [1, 0, 0, 1], "dilations": [1, 2]}),
+    ("MaxPool", 12, {}, {"kernel_shape": [2, 2], "ceil_mode": 1, "strides": [2, 2], "pads": [1, 0, 0, 1],
+                         "dilations": [1, 2]}),
     ("GlobalLpPool", 2, {}, {"p": 3}),
     ("AveragePool", 7, {}, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
     ("AveragePool", 11, {}, {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
     ("AveragePool", 19, {}, {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
     ("Conv", 7, {"w": np.ones((2, 2, 3, 3), np.float32)}, {"group": 2, "auto_pad": "VALID"}),
-    ("Conv", 11, {"w": np.ones((2, 4, 3, 2), np.float32), "b": floats(1, 2)}, {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
+    ("Conv", 11, {"w": np.ones((2, 4, 3, 2), np.float32), "b": floats(1, 2)},
+     {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
     ("ConvTranspose", 11, {"w": np.ones((4, 2, 3, 3), np.float32)}, {"strides": [2, 2], "output_shape": [10, 12]}),
-    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)}, {"strides": [2, 2], "group": 2, "output_padding": [1, 0]}),
-    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)}, {"strides": [2, 2], "pads": [1, 0, 1, 0], "dilations": [2, 1]}),
+    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)},
+     {"strides": [2, 2], "group": 2, "output_padding": [1, 0]}),
+    ("ConvTranspose", 11, {"w": np.ones((4, 1, 3, 3), np.float32)},
+     {"strides": [2, 2], "pads": [1, 0, 1, 0], "dilations": [2, 1]}),
     ("BatchNormalization", 7, {k: floats(1, 2, 3, 4) for k in "sbmv"}, {"epsilon": 1e-3}),
     ("BatchNormalization", 15, {k: floats(1, 2, 3, 4) for k in "sbmv"}, {}),
     ("GroupNormalization", 18, {"s": floats(1, 2), "b": floats(3, 4)}, {"num_groups": 2}),
@@ -288,7 +293,8 @@ def test_a_region_counts_only_where_one_is_cropped() -> None:
 
 def test_a_zero_point_may_have_an_axis_that_its_scale_has_not() -> None:
     constants = {
-        "s": np.float32(0.05), "z": np.uint8(3), "w": np.arange(6, dtype=np.uint8).reshape(3, 2), "last": np.array([7], np.uint8),
+        "s": np.float32(0.05), "z": np.uint8(3), "w": np.arange(6, dtype=np.uint8).reshape(3, 2),
+        "last": np.array([7], np.uint8),
     }  # fmt: skip
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

@@ -43,7 +43,8 @@ def test_the_reference_computes_what_every_case_in_scope_expects(announce: Calla
     chosen = list(in_scope())
     wrong = [text for text in (complaint(case, BACKENDS["reference"]) for case in chosen) if text]
     announce(
-        f"ONNX conformance, reference: {len(chosen) - len(wrong)} passed of {len(chosen)} in scope ({len(cases())} node tests)"
+        f"ONNX conformance, reference: {len(chosen) - len(wrong)} passed of {len(chosen)} in scope "
+        f"({len(cases())} node tests)"
     )
     assert wrong == []
 

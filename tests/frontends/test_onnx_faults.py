@@ -31,7 +31,8 @@ def test_all_unsupported_operations_are_listed_at_once() -> None:
         helper.make_node("Fancy", ["x"], ["y"], name="f", domain="com.x"),
     ]  # fmt: skip
     assert faults(model(nodes, {"x": (3, 3)}, 13)) == [
-        "<onnx>: 3 operations are not supported: Det (node 'the Det'); NonZero (node 'the NonZero'); com.x.Fancy (node 'f'); "
+        "<onnx>: 3 operations are not supported: "
+        "Det (node 'the Det'); NonZero (node 'the NonZero'); com.x.Fancy (node 'f'); "
         "declare them in a .cuts file, or let them run uncompiled: cuts.build_staged"
     ]
 
@@ -84,15 +85,20 @@ def test_a_dynamic_batch_is_one_with_a_notice(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(
     ("proto", "expected"),
     [
-        (model([node("Reshape", "x", "s")], {"x": (3,), "s": (1,)}, 13), "operand 1 (shape) must be a constant, found a computed value"),
+        (model([node("Reshape", "x", "s")], {"x": (3,), "s": (1,)}, 13),
+         "operand 1 (shape) must be a constant, found a computed value"),
         (model([node("Relu", "q")], {"x": (3,)}, 13), "node 'the Relu' (Relu): reads value 'q' that nothing defines"),
-        (model([node("Relu", "x", alpha=1.0)], {"x": (3,)}, 13), "node 'the Relu' (Relu): attribute 'alpha' is not supported"),
+        (model([node("Relu", "x", alpha=1.0)], {"x": (3,)}, 13),
+         "node 'the Relu' (Relu): attribute 'alpha' is not supported"),
         (model([node("Add", "x", "c")], {"x": (3,)}, 13, {"c": floats(1, 2)}), "node 'the Add' (Add): "),
-        (model([node("Relu", "x", "x")], {"x": (3,)}, 13), "node 'the Relu' (Relu): expected at most 1 operands, found 2"),
+        (model([node("Relu", "x", "x")], {"x": (3,)}, 13),
+         "node 'the Relu' (Relu): expected at most 1 operands, found 2"),
         (model([node("Flatten", "x", axis=3)], {"x": (3, 1)}, 13), "expected an axis from -2 to 2, found 3"),
         (model([node("Unsqueeze", "x", axes=[0, 0])], {"x": (3,)}, 11), "expected each axis once, found [0, 0]"),
-        (model([node("Split", "x", outputs=["y", "z"], split=[1, 0])], {"x": (3,)}, 11), "expected sizes that add up to 3, found [1, 0]"),
-        (model([node("ReverseSequence", "x", "c", batch_axis=0)], {"x": (2, 2)}, 10, {"c": ints(1, 2)}), "two axes, found 0 twice"),
+        (model([node("Split", "x", outputs=["y", "z"], split=[1, 0])], {"x": (3,)}, 11),
+         "expected sizes that add up to 3, found [1, 0]"),
+        (model([node("ReverseSequence", "x", "c", batch_axis=0)], {"x": (2, 2)}, 10, {"c": ints(1, 2)}),
+         "two axes, found 0 twice"),
         (
             model(
                 [node("MaxUnpool", "x", "i", "s", kernel_shape=[2])],
@@ -103,7 +109,8 @@ def test_a_dynamic_batch_is_one_with_a_notice(caplog: pytest.LogCaptureFixture) 
             "expected a shape of at least [1, 1, 3], larger in space only, found [1, 1, 2]",
         ),
         (model([node("Relu", "x")], {"x": (3,)}, 99), "<onnx>: expected an operator set from 1 to"),
-        (model([node("Relu", "x", outputs=["z"])], {"x": (3,)}, 13), "<onnx>: output 'y' is a value that nothing defines"),
+        (model([node("Relu", "x", outputs=["z"])], {"x": (3,)}, 13),
+         "<onnx>: output 'y' is a value that nothing defines"),
     ],
 )  # fmt: skip
 def test_a_faulty_model_is_explained(proto: Any, expected: str) -> None:

@@ -19,11 +19,13 @@ from cuts.tests.frontends.test_onnx import compare, floats, ints, model, node
 def written(updates: Sequence[Any]) -> Any:
     """Return a model that writes updates where the means of rows are positive."""
     nodes = [
-        node("ReduceMean", "x", "last", keepdims=0, outputs=["means"]), node("Greater", "means", "zero", outputs=["mask"]),
-        node("NonZero", "mask", outputs=["columns"]), node("Transpose", "columns", perm=[1, 0], outputs=["places"]),
-        node("Reshape", "mask", "all", outputs=["row"]), node("Cast", "row", to=7, outputs=["ones"]),
+        node("ReduceMean", "x", "last", keepdims=0, outputs=["means"]),
+        node("Greater", "means", "zero", outputs=["mask"]), node("NonZero", "mask", outputs=["columns"]),
+        node("Transpose", "columns", perm=[1, 0], outputs=["places"]), node("Reshape", "mask", "all", outputs=["row"]),
+        node("Cast", "row", to=7, outputs=["ones"]),
         node("ReduceSum", "ones", "", keepdims=1, outputs=["count"]),
-        node("Concat", "count", "width", axis=0, outputs=["shape"]), *updates, node("ScatterND", "x", "places", "updates"),
+        node("Concat", "count", "width", axis=0, outputs=["shape"]), *updates,
+        node("ScatterND", "x", "places", "updates"),
     ]  # fmt: skip
     constants = {"last": ints(-1), "zero": floats(0)[0], "two": floats(2)[0], "width": ints(5), "all": ints(-1)}
     return model(nodes, {"x": (3, 4, 5)}, 18, constants)

@@ -1,5 +1,5 @@
-"""Nodes that come before those that they read, as converters write them: ONNX Runtime sorts them, and so does the
-import.
+"""Nodes that come before those that they read, as converters write them:
+ONNX Runtime sorts them, and so does the import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from onnx import helper
 
 
 def test_nodes_are_sorted_and_stay_where_they_are_in_order() -> None:
-    late = model([node("Relu", "b"), node("Exp", "x", outputs=["a"]), node("Neg", "a", outputs=["b"]), node("Abs", "x", outputs=["z"])],
+    late = model([node("Relu", "b"), node("Exp", "x", outputs=["a"]), node("Neg", "a", outputs=["b"]),
+                  node("Abs", "x", outputs=["z"])],
                  {"x": (3,)}, 13, outputs=("y", "z"))  # fmt: skip
     kept = late.SerializeToString()
     compare(late)

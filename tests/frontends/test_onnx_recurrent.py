@@ -1,4 +1,6 @@
-"""Every combination of the attributes and optional operands of RNN, GRU and LSTM computes what ONNX Runtime computes."""
+"""Every combination of the attributes and optional operands of RNN,
+GRU and LSTM computes what ONNX Runtime computes.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def message(text: str, *specs: str) -> str:
 
 def test_what_shapes_show_points_into_the_declaration_and_to_its_use() -> None:
     assert message(GRAPH, SHIFT) == (
-        "my.cuts:4:10: error: node 'second' (shift): op 'shift' of (f32[4]): 'x' is read out of bounds: index n - 1 of axis 0 runs from -1"
+        "my.cuts:4:10: error: node 'second' (shift): op 'shift' of (f32[4]): "
+        "'x' is read out of bounds: index n - 1 of axis 0 runs from -1"
         " to 2, the axis has 4 elements; say what is 'outside'\n"
         "   4 |   y[n] = x[n - 1]\n"
         "     |          ^^^^^^^^\n"

@@ -32,8 +32,8 @@ class First(nn.Module):
 
 
 class Bags(nn.Module):
-    """Rows of a table added up per bag, bags as rows and bags by their offsets; sampling by a grid; pairs below the
-    diagonal.
+    """Rows of a table added up per bag, bags as rows and bags by their offsets; sampling by a grid;
+    pairs below the diagonal.
     """
 
     def __init__(self) -> None:
@@ -86,13 +86,15 @@ MODELS: dict[str, Any] = {
     "convolutions": lambda: (
         normalised(
             nn.Sequential(
-                nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=8),
+                nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2),
+                nn.Conv2d(8, 8, 3, groups=8),
                 nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5),
             )
         ),
         torch.randn(2, 3, 16, 16),
     ),
-    "transformer": lambda: (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), torch.randn(2, 7, 16)),
+    "transformer": lambda: (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0),
+                            torch.randn(2, 7, 16)),
     "lstm": lambda: (First(nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True)), torch.randn(2, 5, 8)),
     "gru": lambda: (First(nn.GRU(8, 16)), torch.randn(5, 2, 8)),
     "rnn": lambda: (First(nn.RNN(8, 16, nonlinearity="relu", bias=False)), torch.randn(5, 2, 8)),
@@ -100,7 +102,8 @@ MODELS: dict[str, Any] = {
     "bags": lambda: (Bags(), torch.randint(0, 9, (3, 5))),
     "upsampling": lambda: (
         nn.Sequential(
-            nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"), nn.PixelShuffle(2),
+            nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2, mode="bilinear"),
+            nn.PixelShuffle(2),
             nn.ELU(),
         ),
         torch.randn(1, 3, 5, 5),

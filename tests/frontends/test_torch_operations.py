@@ -58,8 +58,10 @@ def complexes(x: Any, turns: Any) -> Any:
     product = (z.mT @ (z - 2j).conj() / turns).sum(1)
     joined = torch.cat([torch.where(x > 0, z, 1j), torch.nn.functional.pad(z, (1, 1))[..., 1:-1] ** 2], 1)
     return (
-        torch.view_as_real(pairs * turns[:4]).flatten(2), spectrum.abs(), torch.istft(spectrum, 8, 4, window=torch.hann_window(8)),
-        torch.fft.ifftn(torch.fft.fftn(x, dim=(1, 2)) * z).imag, torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho") * 2, norm="ortho"),
+        torch.view_as_real(pairs * turns[:4]).flatten(2), spectrum.abs(),
+        torch.istft(spectrum, 8, 4, window=torch.hann_window(8)),
+        torch.fft.ifftn(torch.fft.fftn(x, dim=(1, 2)) * z).imag,
+        torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho") * 2, norm="ortho"),
         product.imag, joined.real, torch.exp(z * 1j).real, (1 / z).imag,
     )  # fmt: skip
 
@@ -180,8 +182,10 @@ def test_numbers_at_the_edge_mean_what_they_mean_in_pytorch() -> None:
     def edges(x: Any, _: Any) -> Any:
         small = x * 1e-8
         return (
-            x.sign(), torch.expm1(small), torch.log1p(small), torch.nn.functional.logsigmoid(x * 10), x.relu(), x.clamp(0, 6),
-            x.amax(-1), x.argmax(-1), torch.nn.functional.hardtanh(x), torch.nn.functional.celu(x), torch.logsumexp(x / 0, -1),
+            x.sign(), torch.expm1(small), torch.log1p(small), torch.nn.functional.logsigmoid(x * 10),
+            x.relu(), x.clamp(0, 6),
+            x.amax(-1), x.argmax(-1), torch.nn.functional.hardtanh(x), torch.nn.functional.celu(x),
+            torch.logsumexp(x / 0, -1),
         )  # fmt: skip
 
     x = torch.tensor([[float("nan"), -3.0, 0.0], [2.0, -20.0, 1.0]])

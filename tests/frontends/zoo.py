@@ -39,7 +39,8 @@ class Generator(nn.Module):
         super().__init__()
         self.first = nn.Linear(16, 8 * 16)
         self.rest = nn.Sequential(
-            nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 8, 4, 2, 1, bias=False), nn.BatchNorm2d(8), nn.LeakyReLU(0.2),
+            nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 8, 4, 2, 1, bias=False), nn.BatchNorm2d(8),
+            nn.LeakyReLU(0.2),
             nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Tanh(),
         )  # fmt: skip
 
@@ -312,8 +313,8 @@ class Speech(nn.Module):
 
 @frozen
 class Network:
-    """How to make a network and its inputs, and what exports it to ONNX: an operator set, by tracing or by
-    `torch.export`.
+    """How to make a network and its inputs, and what exports it to ONNX:
+    an operator set, by tracing or by `torch.export`.
     """
 
     make: Callable[[], Any]

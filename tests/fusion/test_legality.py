@@ -44,16 +44,20 @@ def test_level_of_a_legal_pair(name: str) -> None:
 REASONS: dict[str, tuple[list[Line], str, str, str]] = {
     "softmax reads a whole row of the product": (
         [op("c", "matmul", "x", "m"), op("y", "softmax", "c")], "n0 n1", "y", "is also read outside of a reduction"),
-    "the first result is wanted too": ([CONV, op("y", "conv", "c", "w")], "n0 n1", "c y", "'c' is in shared memory but needed outside"),
+    "the first result is wanted too": ([CONV, op("y", "conv", "c", "w")], "n0 n1", "c y",
+                                       "'c' is in shared memory but needed outside"),
     "the prologue's result is wanted too": (
         [op("a", "relu", "x"), op("y", "conv", "a", "p")], "n0 n1", "a y", "cannot be matched with the instances"),
-    "a dear prologue": ([op("a", "gelu", "x"), op("y", "conv", "a", "w")], "n0 n1", "y", "issue slots would be recomputed"),
+    "a dear prologue": ([op("a", "gelu", "x"), op("y", "conv", "a", "w")], "n0 n1", "y",
+                        "issue slots would be recomputed"),
     "a broadcast of a contraction": (
         [op("c", "conv", "x", "w"), op("y", "expand", "c", shape=(3, 4, 6, 6))], "n0 n1", "y", "would be broadcast"),
     "two contractions that join": (
-        [op("c", "conv", "x", "p"), op("e", "conv", "m", "p"), op("y", "add", "c", "e")], "n0 n2 n1", "y", "compete for registers"),
+        [op("c", "conv", "x", "p"), op("e", "conv", "m", "p"), op("y", "add", "c", "e")], "n0 n2 n1", "y",
+        "compete for registers"),
     "the first result is an index": (
-        [op("i", "argmax", "q", axis=1, keepdims=False), op("g", "gather", "q", "i", axis=0), op("y", "reduce_sum", "g", axes=(0,))],
+        [op("i", "argmax", "q", axis=1, keepdims=False), op("g", "gather", "q", "i", axis=0),
+         op("y", "reduce_sum", "g", axes=(0,))],
         "n0 n1 n2", "y", "is what other tensors are indexed with"),
     "no overlap between windows and threads": (
         [op("a", "max_pool", "x", kernel_shape=(2, 2)), op("y", "softmax", "a")], "n0 n1", "y", "is also read outside"),

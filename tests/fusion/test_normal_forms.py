@@ -13,7 +13,8 @@ X = {"x": (1, 4, 6, 6)}
 
 FORMS: dict[str, tuple[Graph, str]] = {
     "a chain whose value is used twice, with a broadcast operand": (
-        graph({"x": (2, 3), "b": (3,)}, op("a", "add", "x", "b"), op("s", "sigmoid", "a"), op("y", "mul", "a", "s"), out="y"),
+        graph({"x": (2, 3), "b": (3,)}, op("a", "add", "x", "b"), op("s", "sigmoid", "a"), op("y", "mul", "a", "s"),
+              out="y"),
         """
         segment (i0, i1) {
           output y[i0, i1] = (x[i0, i1] + b[i1]) * (1.0 / (1.0 + exp(-(x[i0, i1] + b[i1]))))
@@ -21,7 +22,8 @@ FORMS: dict[str, tuple[Graph, str]] = {
         """,
     ),
     "two outputs, the second transposed": (
-        graph({"x": (2, 3), "z": (3, 2)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "mul", "t", "z"), out="a y"),
+        graph({"x": (2, 3), "z": (3, 2)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "mul", "t", "z"),
+              out="a y"),
         """
         segment (i0, i1) {
           output a[i0, i1] = max(x[i0, i1], 0.0)
@@ -30,7 +32,8 @@ FORMS: dict[str, tuple[Graph, str]] = {
         """,
     ),
     "an epilogue: bias, residual and relu": (
-        graph({**X, "w": (5, 4, 1, 1), "b": (5,), "r": (1, 5, 6, 6)}, op("c", "conv", "x", "w", "b"), op("s", "add", "c", "r"),
+        graph({**X, "w": (5, 4, 1, 1), "b": (5,), "r": (1, 5, 6, 6)}, op("c", "conv", "x", "w", "b"),
+              op("s", "add", "c", "r"),
               op("y", "relu", "s"), out="y"),
         """
         segment (i0, i1, i2) {
@@ -41,12 +44,12 @@ FORMS: dict[str, tuple[Graph, str]] = {
     ),
     "a prologue under zero padding needs no select": (
         graph({"x": (1, 4, 6), "w": (5, 4, 3)}, op("a", "relu", "x"), op("y", "conv", "a", "w", pads=(1, 1)), out="y"),
-        """
-        segment (i0, i1) {
-          reduce acc0 = sum over (r0, r1) of w[i0, r0, r1] * max(x[0, r0, i1 + r1 - 1 if 0 <= i1 + r1 - 1 < 6 else 0], 0.0)
-          output y[0, i0, i1] = acc0[i0, i1]
-        }
-        """,
+    """
+    segment (i0, i1) {
+      reduce acc0 = sum over (r0, r1) of w[i0, r0, r1] * max(x[0, r0, i1 + r1 - 1 if 0 <= i1 + r1 - 1 < 6 else 0], 0.0)
+      output y[0, i0, i1] = acc0[i0, i1]
+    }
+    """,
     ),
     "a padded value that is not 0 by itself needs one": (
         graph({"x": (6,)}, op("a", "exp", "x"), op("p", "pad", "a", pads=(1, 0)), op("y", "neg", "p"), out="y"),
@@ -66,7 +69,8 @@ FORMS: dict[str, tuple[Graph, str]] = {
         """,
     ),
     "pooling of a computed tensor": (
-        graph({"x": (1, 4, 6)}, op("a", "relu", "x"), op("y", "max_pool", "a", kernel_shape=(3,), strides=(2,)), out="y"),
+        graph({"x": (1, 4, 6)}, op("a", "relu", "x"), op("y", "max_pool", "a", kernel_shape=(3,), strides=(2,)),
+              out="y"),
         """
         segment (i0, i1) {
           reduce acc0 = max over (r0) of max(x[0, i0, 2*i1 + r0], 0.0)
@@ -104,7 +108,8 @@ FORMS: dict[str, tuple[Graph, str]] = {
         """,
     ),
     "a reduction broadcast back along an inner axis": (
-        graph({"x": (3, 4, 5)}, op("m", "reduce_max", "x", axes=(1,), keepdims=True), op("y", "sub", "x", "m"), out="y"),
+        graph({"x": (3, 4, 5)}, op("m", "reduce_max", "x", axes=(1,), keepdims=True), op("y", "sub", "x", "m"),
+              out="y"),
         """
         segment (i0, i1) {
           reduce acc0 = max over (r0) of x[i0, r0, i1]

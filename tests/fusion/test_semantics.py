@@ -1,4 +1,6 @@
-"""Fused groups compute what their nodes compute: hypothesis draws chains, shapes and partitions, the reference decides."""
+"""Fused groups compute what their nodes compute: hypothesis draws chains, shapes and partitions,
+the reference decides.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ def check(made: Graph, mode: Mode) -> int:
 
 
 UNARY: list[tuple[str, dict[str, Any]]] = [
-    ("relu", {}), ("sigmoid", {}), ("exp", {}), ("softmax", {"axis": 1}), ("log_softmax", {"axis": -1}), ("transpose", {}),
-    ("transpose", {"perm": (0, 2, 1)}), ("reduce_mean", {"axes": (1,), "keepdims": True}), ("reduce_max", {"axes": (2,), "keepdims": True}),
-    ("reshape", {"shape": (1, -1, 1)}), ("reshape", {"shape": (-1, 1, 1)}), ("slice", {"starts": (0,), "ends": (-1,), "axes": (1,)}),
+    ("relu", {}), ("sigmoid", {}), ("exp", {}), ("softmax", {"axis": 1}), ("log_softmax", {"axis": -1}),
+    ("transpose", {}), ("transpose", {"perm": (0, 2, 1)}), ("reduce_mean", {"axes": (1,), "keepdims": True}),
+    ("reduce_max", {"axes": (2,), "keepdims": True}), ("reshape", {"shape": (1, -1, 1)}),
+    ("reshape", {"shape": (-1, 1, 1)}), ("slice", {"starts": (0,), "ends": (-1,), "axes": (1,)}),
     ("pad", {"pads": (0, 1, 0, 0, 0, 2)}), ("pad", {"pads": (0, 0, 1, 0, 1, 0), "value": 2.5}), ("cumsum", {"axis": 1}),
 ]  # fmt: skip
 

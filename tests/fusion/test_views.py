@@ -92,7 +92,8 @@ def test_an_output_that_shows_an_input_is_copied() -> None:
 
 
 @pytest.mark.parametrize(("storage", "elements"), [
-    (Storage("b", 0, (8, 1)), 8), (Storage("b", 4, (8, 1)), 4), (Storage("b", 3, (8, 1)), 1), (Storage("b", 0, (1, 16)), 16),
+    (Storage("b", 0, (8, 1)), 8), (Storage("b", 4, (8, 1)), 4), (Storage("b", 3, (8, 1)), 1),
+    (Storage("b", 0, (1, 16)), 16),
 ])  # fmt: skip
 def test_alignment_divides_the_offset_and_every_stride_but_the_unit_one(storage: Storage, elements: int) -> None:
     assert alignment(storage, TensorType(DType.F32, (2, 4))) == elements

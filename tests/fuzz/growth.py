@@ -115,7 +115,9 @@ class Growth:
     def grow(
         self, op: str, *inputs: str | None, bound: float | None = None, exact: bool = False, **attributes: Any
     ) -> str:
-        """Add a node of one real result, which later nodes may read; `bound` is by default that of the first operand."""
+        """Add a node of one real result, which later nodes may read;
+        `bound` is by default that of the first operand.
+        """
         result = self.build.node(op, *inputs, **attributes)
         self.keep(result, inputs, bound, exact)
         return result

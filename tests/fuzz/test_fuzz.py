@@ -1,4 +1,6 @@
-"""Random graphs compute the reference, however they are compiled; and the means by which bench/fuzz.py shows that work."""
+"""Random graphs compute the reference, however they are compiled;
+and the means by which bench/fuzz.py shows that work.
+"""
 
 from __future__ import annotations
 

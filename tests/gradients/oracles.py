@@ -32,7 +32,8 @@ from .torch_operations import (
 #: Operations that PyTorch has, or that are a line of it.
 ORACLES: dict[str, Oracle] = {
     **{name: same_name(torch, name) for name in (
-        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p", "reciprocal", "rsqrt", "sin", "sinh", "sqrt",
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p",
+        "reciprocal", "rsqrt", "sin", "sinh", "sqrt",
         "tan", "tanh", "sigmoid", "abs", "neg")},
     **{name: same_name(F, name) for name in (
         "relu", "celu", "elu", "selu", "softplus", "softsign", "mish", "leaky_relu")},
@@ -73,7 +74,8 @@ ORACLES: dict[str, Oracle] = {
     "global_average_pool": lambda a, x: x.mean((2, 3), True),
     "global_max_pool": lambda a, x: F.adaptive_max_pool2d(x, 1),
     "col2im": col2im,
-    "max_unpool": lambda a, x, i: torch.zeros(16, dtype=x.dtype).index_add(0, i.flatten(), x.flatten()).reshape(1, 1, 4, 4),
+    "max_unpool": lambda a, x, i: torch.zeros(16, dtype=x.dtype)
+        .index_add(0, i.flatten(), x.flatten()).reshape(1, 1, 4, 4),
     "softmax": lambda a, x: torch.softmax(x, a.get("axis", -1)),
     "log_softmax": lambda a, x: torch.log_softmax(x, a.get("axis", -1)),
     "softmax_grad": lambda a, y, dy: y * (dy - (y * dy).sum(-1, True)),
@@ -103,7 +105,8 @@ ORACLES: dict[str, Oracle] = {
     "gather_elements": lambda a, x, i: x.gather(0, i),
     "gather_nd": lambda a, x, i: x[i[:, 0], i[:, 1]],
     "resize_linear": lambda a, x: F.interpolate(
-        x, a["sizes"][2:], mode="bilinear" if x.ndim == 4 else "linear", align_corners="coordinate_transformation_mode" in a
+        x, a["sizes"][2:], mode="bilinear" if x.ndim == 4 else "linear",
+        align_corners="coordinate_transformation_mode" in a
     ),
     "nll_loss": class_loss(F.nll_loss),
     "cross_entropy": class_loss(F.cross_entropy),

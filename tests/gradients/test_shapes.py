@@ -44,8 +44,9 @@ def transposed_convolution(draw: Draw) -> Use:
     dilation = draw(1, 2)
     reach = dilation * (kernel - 1)
     return uses(
-        "conv_transpose", (draw(1, 2), 2 * groups, draw(2, 4)), (2 * groups, draw(1, 2), kernel), groups=groups, strides=(stride,),
-        dilations=(dilation,), pads=(min(reach, draw(0, 1)), 0), output_padding=(draw(0, stride - 1),),
+        "conv_transpose", (draw(1, 2), 2 * groups, draw(2, 4)), (2 * groups, draw(1, 2), kernel), groups=groups,
+        strides=(stride,), dilations=(dilation,), pads=(min(reach, draw(0, 1)), 0),
+        output_padding=(draw(0, stride - 1),),
     )  # fmt: skip
 
 
@@ -150,7 +151,8 @@ def fourier_output(draw: Draw) -> Use:
 #: Operations whose sizes depend on each other, each with the family that draws them.
 LINKED = {"conv_transpose", "split", "octave_conv", "rnn", "lstm", "gru", "fourier_output"}
 FAMILIES = (
-    broadcast, product, general_product, transposed_convolution, reduction, norm, reshape, piece, pad, gather, resize, attention,
+    broadcast, product, general_product, transposed_convolution, reduction, norm, reshape, piece, pad, gather, resize,
+    attention,
     split, octave, recurrence, fourier_output,
 )  # fmt: skip
 

@@ -49,8 +49,8 @@ Point = Mapping[Var, int]
 
 
 def places(phase: Phase, fixed: Point) -> Iterator[Point]:
-    """Yield the points of the block's box that a thread handles: its shares, at every point of its own loops, where
-    they exist.
+    """Yield the points of the block's box that a thread handles:
+    its shares, at every point of its own loops, where they exist.
     """
     loops = [v for v in phase.unrolled if v not in fixed]
     for point in product(*(range(v.extent) for v in loops)):
@@ -60,7 +60,9 @@ def places(phase: Phase, fixed: Point) -> Iterator[Point]:
 
 
 def registers(phase: Phase, fixed: Point, held: Set[Var]) -> dict[tuple[Var, int], int]:
-    """Return which element of the block every register number of a thread stands for, by box variable of held values."""
+    """Return which element of the block every register number of a thread stands for,
+    by box variable of held values.
+    """
     found: dict[tuple[Var, int], int] = {}
     shares = [s for s in phase.shares if s.var in held]
     for own in places(phase, fixed):

@@ -127,7 +127,8 @@ BINARY = (
     Case("max", np.maximum, NUMBERS),
     Case("prelu", lambda x, s: np.where(x >= 0, x, s * x), NUMBERS),
     *(Case(op, getattr(np, name), NUMBERS) for op, name in (
-        ("greater", "greater"), ("greater_or_equal", "greater_equal"), ("less", "less"), ("less_or_equal", "less_equal"),
+        ("greater", "greater"), ("greater_or_equal", "greater_equal"), ("less", "less"),
+        ("less_or_equal", "less_equal"),
         ("equal", "equal"), ("not_equal", "not_equal"))),
     *(Case(op, function, INTS) for op, function in (
         ("bitwise_and", np.bitwise_and), ("bitwise_or", np.bitwise_or), ("bitwise_xor", np.bitwise_xor))),

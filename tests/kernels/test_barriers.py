@@ -1,5 +1,5 @@
-"""Threads meet wherever they must: no lowered kernel has a race, and each has one as soon as anything that orders its
-threads is gone.
+"""Threads meet wherever they must: no lowered kernel has a race,
+and each has one as soon as anything that orders its threads is gone.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ SLOTS = {"0": "tid", "1": "64 + tid", "now": "64*(step % 2) + tid", "next": "64*
 PHASES = {
     "fill": "phase fetch fill {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
     "copy": "phase fetch copy async {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
-    "ahead": "phase fetch copy async when 0 <= step + 1 < {turns} {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
+    "ahead": "phase fetch copy async when 0 <= step + 1 < {turns} {{\n%0: f32 = load global x[tid]\nstore shared "
+    "a[{}]: f32 = %0\n}}",
     "both": "phase compute both {{\n%0: f32 = load shared a[{0}]\nstore shared a[{0}]: f32 = %0\n}}",
     "use": "phase compute use {{\n%0: f32 = load shared a[{}]\nstore global y[tid]: f32 = %0\n}}",
 }
 
 
 def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
-    """Return what is found in a kernel that is written in one line: phases with their slots, `[` and `]` around a loop."""
+    """Return what is found in a kernel that is written in one line:
+    phases with their slots, `[` and `]` around a loop.
+    """
     lines: list[str] = []
     for word in text.split(", "):
         name, _, slot = word.partition(" ")
@@ -51,8 +54,9 @@ def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
             lines.append(PHASES[name].format(SLOTS[slot], turns=turns))
         else:
             lines.append({"[": "loop step {", "]": "}"}.get(word, word))
-    head = f"var tid < {threads}, step < {turns}\nkernel blocks 1 threads {threads} {{\nreads x\nwrites y\ndtype x: f32\ndtype y: f32"
-    return check_barriers(parse_ir("\n".join([head, "buffer a: f32[128]", *lines, "}"])))
+    head = [f"var tid < {threads}, step < {turns}", f"kernel blocks 1 threads {threads} {{"]
+    head += ["reads x", "writes y", "dtype x: f32", "dtype y: f32"]
+    return check_barriers(parse_ir("\n".join([*head, "buffer a: f32[128]", *lines, "}"])))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +155,8 @@ def test_all_threads_take_part_where_lanes_combine(scratch: int, when: str, reas
 
 @st.composite
 def kernels(draw: st.DrawFn) -> list[Kernel]:
-    """Draw a group and lower some legal points of a few structures of its space, such as stage operands more often than
-    not.
+    """Draw a group and lower some legal points of a few structures of its space,
+    such as stage operands more often than not.
     """
     group = draw(st.one_of(chains(), pairs()))
     space = make_space(group, GPU)
@@ -224,8 +228,8 @@ def is_found(kernel: Kernel, items: Items) -> bool:
 @settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
 def test_every_barrier_is_needed(made: list[Kernel]) -> None:
-    """But the one between segments, where threads meet once more before they read what is shared: the later segment
-    stages operands.
+    """But the one between segments, where threads meet once more before they read what is shared:
+    the later segment stages operands.
     """
     for kernel in (k for k in made if k.threads > 1):
         for place, items in changed(kernel.items, Barrier, gone):
@@ -278,9 +282,12 @@ def lowered(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kerne
 
 #: Bugs that the fuzzer does not plant, for threads that never meet hang.
 HANGS = (
-    Bug("barrier", "idle threads miss where lanes combine a row", "passes.lowering.lower:_is_resident", "and not frame.when", ""),
+    Bug("barrier", "idle threads miss where lanes combine a row", "passes.lowering.lower:_is_resident",
+        "and not frame.when",
+        ""),
     Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.lower:_looped",
-        "(_lane_reduce(state, reduction),), state.frame.unrolled", "(_lane_reduce(state, reduction),), (), (), state.frame.when"),
+        "(_lane_reduce(state, reduction),), state.frame.unrolled",
+        "(_lane_reduce(state, reduction),), (), (), state.frame.when"),
 )  # fmt: skip
 LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startswith("passes.")]
 

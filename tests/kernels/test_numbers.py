@@ -103,8 +103,10 @@ def test_functions_near_zero_keep_their_digits(op: str, target: str) -> None:
     x = x[x > -1] if op == "log1p" else x
     scale = 1.7580993408473766
     meaning = {
-        "expm1": np.expm1, "log1p": np.log1p, "softplus": lambda v: np.log1p(np.exp(v)), "elu": lambda v: np.where(v > 0, v, np.expm1(v)),
-        "celu": lambda v: np.where(v > 0, v, np.expm1(v)), "selu": lambda v: np.where(v > 0, 1.0507009873554805 * v, scale * np.expm1(v)),
+        "expm1": np.expm1, "log1p": np.log1p, "softplus": lambda v: np.log1p(np.exp(v)),
+        "elu": lambda v: np.where(v > 0, v, np.expm1(v)),
+        "celu": lambda v: np.where(v > 0, v, np.expm1(v)),
+        "selu": lambda v: np.where(v > 0, 1.0507009873554805 * v, scale * np.expm1(v)),
     }  # fmt: skip
     found = result(target, {"x": x}, node("y", op, "x"))
     np.testing.assert_allclose(found, meaning[op](x.astype(np.float64)), rtol=1e-6)

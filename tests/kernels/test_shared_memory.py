@@ -31,7 +31,8 @@ from .test_points import SPACES, _device, check
 GPU = find_target("cuda:sm_90")
 #: Bytes of the C types that elements have in memory.
 BYTES = {
-    "double": 8, "float": 4, "ushort": 2, "long long": 8, "unsigned long long": 8, "long": 8, "unsigned long": 8, "int": 4,
+    "double": 8, "float": 4, "ushort": 2, "long long": 8, "unsigned long long": 8, "long": 8, "unsigned long": 8,
+    "int": 4,
     "unsigned int": 4, "short": 2, "unsigned short": 2, "char": 1, "signed char": 1, "unsigned char": 1,
 }  # fmt: skip
 OWN = re.compile(r"(?:__shared__ __align__\(16\)|__local) ([a-z ]+?) (\w+?)(?:_bits)?\[(\d+)\]")

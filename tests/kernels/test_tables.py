@@ -1,5 +1,5 @@
-"""Constant tables fold into scalar graphs with the textbook operation counts, and every legal point of what is left is
-right.
+"""Constant tables fold into scalar graphs with the textbook operation counts,
+and every legal point of what is left is right.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from .cases import Builder, arrays, builder, points, whole
 from .test_points import SPACES, _device, check
 
 TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), ("winograd_filter", {"tile": 2}),
-              ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}), ("winograd_output", {"tile": 4})]  # fmt: skip
+              ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}),
+              ("winograd_output", {"tile": 4})]  # fmt: skip
 
 
 def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, width: int = 1) -> FusedGroup:
@@ -56,7 +57,8 @@ def counts(group: FusedGroup) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("op", "tile", "additions", "products"),
-    [("winograd_input", 2, 32, 0), ("winograd_filter", 2, 21, 12), ("winograd_output", 2, 24 + 4, 0), ("winograd_input", 4, 144, 102),
+    [("winograd_input", 2, 32, 0), ("winograd_filter", 2, 21, 12), ("winograd_output", 2, 24 + 4, 0),
+     ("winograd_input", 4, 144, 102),
      ("winograd_filter", 4, 54, 47), ("winograd_output", 4, 100 + 16, 30)],
 )  # fmt: skip
 def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int, products: int) -> None:
@@ -70,8 +72,8 @@ def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int,
 
 @pytest.mark.parametrize(("tile", "most"), [(4, 16), (8, 56), (16, 168)])
 def test_a_matrix_of_cosines_becomes_a_fast_fourier_transform(tile: int, most: int) -> None:
-    """Columns of a two-dimensional transform are complex ones of `tile` points: at most 5 n log2 n, here what split
-    radix takes.
+    """Columns of a two-dimensional transform are complex ones of `tile` points:
+    at most 5 n log2 n, here what split radix takes.
     """
     text = """
 op complex_dft "n complex points" {

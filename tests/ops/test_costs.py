@@ -208,7 +208,8 @@ def test_winograd_transforms_fold_to_the_textbook_counts() -> None:
     # Table 6 prints 2.25 operations per element: that is 36 / 16, the growth of the data in F(4x4, 3x3), not a count of
     # operations.
     counts = {op: operations(Expansion(program(op, s)).results()) for op, s in
-              [("winograd_input", (1, 1, 4, 4)), ("winograd_filter", (1, 1, 3, 3)), ("winograd_output", (4, 4, 1, 1, 1, 1))]}  # fmt: skip
+              [("winograd_input", (1, 1, 4, 4)), ("winograd_filter", (1, 1, 3, 3)),
+               ("winograd_output", (4, 4, 1, 1, 1, 1))]}  # fmt: skip
     assert counts["winograd_input"].total() == counts["winograd_input"]["add"] + counts["winograd_input"]["sub"] == 32
     assert counts["winograd_output"].total() == 24
     assert counts["winograd_filter"]["add"] + counts["winograd_filter"]["sub"] == 28

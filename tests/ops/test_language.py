@@ -109,7 +109,8 @@ op three "and again" { in x: f32[N] out y: f32[N] y = x }
         "3:8 unknown element type class 'flot' | expected float, int, number, any, "
         + ", ".join(d.value for d in DType),
         "5:23 unknown name 'M' | names in scope: C, N, T, x",
-        "5:30 unknown attribute type 'number' | expected axes, axis, bool, dtype, float, floats, int, ints, string, strings",
+        "5:30 unknown attribute type 'number' | expected axes, axis, bool, dtype, float, floats, int, ints, string, "
+        "strings",
         "6:26 unknown name 'zz' | names in scope: C, N, T, a, k, x",
         "7:19 result 'z' of op 'two' is never assigned",
         "8:3 tensor 'y' has 2 dims, found 1 subscripts",
@@ -118,7 +119,8 @@ op three "and again" { in x: f32[N] out y: f32[N] y = x }
         "8:44 'exp' takes 1 argument, found 2",
         "9:3 'q' is no result or intermediate | expected y or z",
         "14:16 unexpected '*' | expected an expression",
-        "15:9 unexpected character '@' | expected an operator, '(', ')', ',', ':', '[', ']', '{', '}', a name or a string",
+        "15:9 unexpected character '@' | expected an operator, '(', ')', ',', ':', '[', ']', '{', '}', a name or a "
+        "string",
         "18:4 op 'three' is declared twice | the first is at op.cuts:17:4",
     ]
 

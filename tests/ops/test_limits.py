@@ -95,7 +95,8 @@ def test_an_attribute_of_a_document_that_no_machine_holds_is_refused() -> None:
     text = (
         '{"format": "cuts.graph", "version": 1, "name": "g", "outputs": ["y"],\n'
         '"inputs": [{"name": "x", "dtype": "f32", "shape": [4]}],\n'
-        f'"nodes": [{{"name": "n", "op": "leaky_relu", "inputs": ["x"], "outputs": ["y"], "attributes": {{"alpha": 1{"0" * 400}}}}}]}}'
+        f'"nodes": [{{"name": "n", "op": "leaky_relu", "inputs": ["x"], "outputs": ["y"], '
+        f'"attributes": {{"alpha": 1{"0" * 400}}}}}]}}'
     )
     with pytest.raises(
         CutsError, match=r"node 'n' \(leaky_relu\): op 'leaky_relu': attribute 'alpha': expected a number, found 10"
@@ -129,7 +130,8 @@ def test_an_element_that_takes_part_in_an_index_needs_a_function(subscript: str)
 def test_places_that_data_decides_cannot_be_written() -> None:
     assert refused("y[i[n]] = x[n] for n < N") == (
         f"5:3 {OF}'y' is written where data says, at i[n] of axis 0: an element could be written twice, or never"
-        " | say for each element of 'y' what arrives there, as in y[k] = sum[n < 8] (value if index(i[n], 8) == k else 0)"
+        " | say for each element of 'y' what arrives there, "
+        "as in y[k] = sum[n < 8] (value if index(i[n], 8) == k else 0)"
     )
     assert (
         refused("y[n + 1] = x[n] for n < N")

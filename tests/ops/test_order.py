@@ -50,11 +50,14 @@ def test_an_order_that_holds_is_taken(lines: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (f"{LISTED}  h[0] = x\n  each t < 2: h[t + 1] = h[t + 1] * 2\n  y = h[2]\n", ("6:26", "'h_1' is read by the statement")),
-        (f"{LISTED}  h[2] = x\n  each t < 2: h[t] = h[t + 1] * 2\n  y = h[2]\n", ("6:22", "'h_1' is read before a statement")),
+        (f"{LISTED}  h[0] = x\n  each t < 2: h[t + 1] = h[t + 1] * 2\n  y = h[2]\n",
+         ("6:26", "'h_1' is read by the statement")),
+        (f"{LISTED}  h[2] = x\n  each t < 2: h[t] = h[t + 1] * 2\n  y = h[2]\n",
+         ("6:22", "'h_1' is read before a statement")),
         ("  let f(e) = e + y[0, 0]\n  y = f(x)\n", ("5:7", "'y' is read by the statement")),
         (
-            "  temp a: f32[2, N, D], b: f32[N, D]\n  a[0, n, d] = x[n, d]\n  b[n, d] = a[0, n, d]\n  a[1, n, d] = b[n, d]\n"
+            "  temp a: f32[2, N, D], b: f32[N, D]\n  a[0, n, d] = x[n, d]\n  b[n, d] = a[0, n, d]\n  "
+            "a[1, n, d] = b[n, d]\n"
             "  y[n, d] = a[1, n, d]\n",
             ("7:3", "'a' is read before this part of it is written"),
         ),

@@ -65,11 +65,12 @@ def i64(*values: int) -> np.ndarray:
 
 POSITIVE = {"log", "sqrt", "rsqrt", "reciprocal"}
 UNARY = {
-    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh", "ceil": "Ceil",
-    "celu": "Celu", "cos": "Cos", "cosh": "Cosh", "elu": "Elu", "erf": "Erf", "exp": "Exp", "floor": "Floor", "gelu": "Gelu",
-    "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish", "leaky_relu": "LeakyRelu", "log": "Log", "mish": "Mish", "neg": "Neg",
-    "reciprocal": "Reciprocal", "relu": "Relu", "round": "Round", "selu": "Selu", "shrink": "Shrink", "sigmoid": "Sigmoid", "sign": "Sign",
-    "sin": "Sin", "sinh": "Sinh", "softplus": "Softplus", "softsign": "Softsign", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "ceil": "Ceil", "celu": "Celu", "cos": "Cos", "cosh": "Cosh", "elu": "Elu", "erf": "Erf", "exp": "Exp",
+    "floor": "Floor", "gelu": "Gelu", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish",
+    "leaky_relu": "LeakyRelu", "log": "Log", "mish": "Mish", "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu",
+    "round": "Round", "selu": "Selu", "shrink": "Shrink", "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin",
+    "sinh": "Sinh", "softplus": "Softplus", "softsign": "Softsign", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
     "thresholded_relu": "ThresholdedRelu", "identity": "Identity",
 }  # fmt: skip
 
@@ -82,8 +83,9 @@ def test_unary_equals_onnx(op: str) -> None:
 
 
 BINARY = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min", "max": "Max", "prelu": "PRelu", "sum": "Sum",
-    "mean": "Mean", "greater": "Greater", "greater_or_equal": "GreaterOrEqual", "less": "Less", "less_or_equal": "LessOrEqual",
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min", "max": "Max", "prelu": "PRelu",
+    "sum": "Sum", "mean": "Mean", "greater": "Greater", "greater_or_equal": "GreaterOrEqual", "less": "Less",
+    "less_or_equal": "LessOrEqual",
     "equal": "Equal",
 }  # fmt: skip
 
@@ -97,19 +99,25 @@ def test_binary_broadcasts_as_onnx(op: str, shapes: tuple[tuple[int, ...], tuple
 
 CASES: list[tuple[str, str, list[Any], dict[str, Any], dict[str, Any]]] = [
     # our op, ONNX op, operands, our attributes, ONNX attributes (extra operands under "operands")
-    ("conv", "Conv", [f(2, 4, 9, 7), f(6, 4, 3, 2), f(6)], {"pads": (1, 0, 2, 1), "strides": (2, 1), "dilations": (1, 2)}, {}),
-    ("conv", "Conv", [f(1, 4, 7, 7), f(6, 2, 3, 3)], {"groups": 2, "pads": (1, 1, 1, 1)}, {"group": 2, "pads": (1, 1, 1, 1)}),
+    ("conv", "Conv", [f(2, 4, 9, 7), f(6, 4, 3, 2), f(6)],
+     {"pads": (1, 0, 2, 1), "strides": (2, 1), "dilations": (1, 2)}, {}),
+    ("conv", "Conv", [f(1, 4, 7, 7), f(6, 2, 3, 3)], {"groups": 2, "pads": (1, 1, 1, 1)},
+     {"group": 2, "pads": (1, 1, 1, 1)}),
     ("conv", "Conv", [f(1, 4, 7, 7), f(8, 1, 3, 3), f(8)], {"groups": 4}, {"group": 4}),
     ("conv", "Conv", [f(1, 3, 11), f(5, 3, 4)], {"strides": (3,)}, {"strides": (3,)}),
     ("conv", "Conv", [f(1, 2, 4, 5, 6), f(3, 2, 2, 2, 2)], {}, {}),
-    ("conv_transpose", "ConvTranspose", [f(1, 4, 4, 5), f(4, 3, 3, 2), f(3)], {"strides": (2, 3), "pads": (1, 0, 0, 1)}, {}),
-    ("conv_transpose", "ConvTranspose", [f(1, 2, 4, 5), f(2, 3, 3, 3)], {"strides": (2, 2), "output_padding": (1, 1)}, {}),
+    ("conv_transpose", "ConvTranspose", [f(1, 4, 4, 5), f(4, 3, 3, 2), f(3)], {"strides": (2, 3), "pads": (1, 0, 0, 1)},
+     {}),
+    ("conv_transpose", "ConvTranspose", [f(1, 2, 4, 5), f(2, 3, 3, 3)], {"strides": (2, 2), "output_padding": (1, 1)},
+     {}),
     ("gemm", "Gemm", [f(3, 5), f(7, 3), f(7)], {"trans_a": True, "trans_b": True, "alpha": 0.5, "beta": 2.0},
      {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
     ("gemm", "Gemm", [f(3, 5), f(5, 7)], {}, {}),
     ("max_pool", "MaxPool", [f(1, 3, 8, 9)], {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 1, 1)}, {}),
-    ("average_pool", "AveragePool", [f(1, 3, 8, 9)], {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 1, 1)}, {}),
-    ("average_pool", "AveragePool", [f(1, 3, 8)], {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "count_include_pad": True},
+    ("average_pool", "AveragePool", [f(1, 3, 8, 9)], {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 1, 1)},
+     {}),
+    ("average_pool", "AveragePool", [f(1, 3, 8)],
+     {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "count_include_pad": True},
      {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "count_include_pad": 1}),
     ("global_average_pool", "GlobalAveragePool", [f(2, 3, 5, 4)], {}, {}),
     ("global_max_pool", "GlobalMaxPool", [f(2, 3, 5, 4)], {}, {}),
@@ -128,16 +136,19 @@ CASES: list[tuple[str, str, list[Any], dict[str, Any], dict[str, Any]]] = [
     ("gather_elements", "GatherElements", [f(2, 3), np.array([[0, -1], [2, 1]])], {"axis": 1}, {"axis": 1}),
     ("gather_nd", "GatherND", [f(4, 3, 2), np.array([[0, 1], [3, 2]])], {}, {}),
     ("depth_to_space", "DepthToSpace", [f(1, 12, 2, 3)], {"blocksize": 2}, {"blocksize": 2}),
-    ("depth_to_space", "DepthToSpace", [f(1, 12, 2, 3)], {"blocksize": 2, "mode": "CRD"}, {"blocksize": 2, "mode": "CRD"}),
+    ("depth_to_space", "DepthToSpace", [f(1, 12, 2, 3)], {"blocksize": 2, "mode": "CRD"},
+     {"blocksize": 2, "mode": "CRD"}),
     ("space_to_depth", "SpaceToDepth", [f(1, 3, 4, 6)], {"blocksize": 2}, {"blocksize": 2}),
     ("argmax", "ArgMax", [f(3, 5, 2)], {"axis": 1}, {"axis": 1}),
-    ("argmin", "ArgMin", [np.array([[1, 0, 0], [2, 2, 2]], np.float32)], {"axis": 1, "keepdims": False, "select_last_index": True},
+    ("argmin", "ArgMin", [np.array([[1, 0, 0], [2, 2, 2]], np.float32)],
+     {"axis": 1, "keepdims": False, "select_last_index": True},
      {"axis": 1, "keepdims": 0, "select_last_index": 1}),
     ("where", "Where", [f(2, 3) > 0, f(3), f(2, 1)], {}, {}),
     ("mod", "Mod", [np.array([-5, 5, -3, 7], np.int32), np.array([3, -3, 2, 4], np.int32)], {}, {}),
     ("mod", "Mod", [f(4), f(4, low=1)], {"fmod": True}, {"fmod": 1}),
     ("is_nan", "IsNaN", [np.array([np.nan, 1, np.inf], np.float32)], {}, {}),
-    ("is_inf", "IsInf", [np.array([np.nan, -np.inf, np.inf], np.float32)], {"detect_negative": False}, {"detect_negative": 0}),
+    ("is_inf", "IsInf", [np.array([np.nan, -np.inf, np.inf], np.float32)], {"detect_negative": False},
+     {"detect_negative": 0}),
     ("logical_and", "And", [f(4) > 0, f(4) > 0], {}, {}),
     ("logical_xor", "Xor", [f(4) > 0, f(4) > 0], {}, {}),
     ("logical_not", "Not", [f(4) > 0], {}, {}),

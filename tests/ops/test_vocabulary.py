@@ -103,14 +103,17 @@ VALID = np.arange(5) < ENDS[:, None]
 #: name: (operation, operands, attributes, what it computes)
 CASES: dict[str, tuple[str, Arrays, dict[str, Any], Callable[[], Any]]] = {
     "attention": ("attention", {"q": Q, "k": K, "v": V}, {}, lambda: attention(Q, K, V, None, False)),
-    "attention, causal": ("attention", {"q": Q, "k": K, "v": V}, {"causal": True}, lambda: attention(Q, K, V, None, True)),
+    "attention, causal": ("attention", {"q": Q, "k": K, "v": V}, {"causal": True},
+                          lambda: attention(Q, K, V, None, True)),
     "attention, boolean mask": (
         "attention", {"q": Q, "k": K, "v": V, "mask": EYE}, {}, lambda: attention(Q, K, V, EYE, False),
     ),
-    "attention, added mask": ("attention", {"q": Q, "k": K, "v": V, "mask": BIAS}, {}, lambda: attention(Q, K, V, BIAS, False)),
+    "attention, added mask": ("attention", {"q": Q, "k": K, "v": V, "mask": BIAS}, {},
+                              lambda: attention(Q, K, V, BIAS, False)),
     "bags, summed": ("embedding_bag", {"table": TABLE, "indices": BAGS}, {}, lambda: TABLE[BAGS].sum(1)),
     "bags, weighted": (
-        "embedding_bag", {"table": TABLE, "indices": BAGS, "weights": WEIGHTS}, {}, lambda: (TABLE[BAGS] * WEIGHTS[..., None]).sum(1),
+        "embedding_bag", {"table": TABLE, "indices": BAGS, "weights": WEIGHTS}, {},
+        lambda: (TABLE[BAGS] * WEIGHTS[..., None]).sum(1),
     ),
     "bags, mean of those that end early": (
         "embedding_bag", {"table": TABLE, "indices": BAGS, "weights": None, "lengths": ENDS}, {"mode": "mean"},

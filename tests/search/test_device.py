@@ -69,7 +69,8 @@ def spoiled(made: Built, before: str, after: str = "") -> Built:
 
 def last_writes(element: int) -> str:
     """Code by which the last block writes a wrong number after all its right ones."""
-    return f"barrier(CLK_GLOBAL_MEM_FENCE); if (get_group_id(0) == get_num_groups(0) - 1 && tid == 0) p0[{element}] = 77.0f;"
+    last = "get_group_id(0) == get_num_groups(0) - 1 && tid == 0"
+    return f"barrier(CLK_GLOBAL_MEM_FENCE); if ({last}) p0[{element}] = 77.0f;"
 
 
 @pytest.mark.parametrize("name", CASES)

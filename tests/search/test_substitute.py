@@ -52,7 +52,8 @@ def test_a_routine_wins_where_it_is_faster_and_right(ours: float | None, taken: 
 
 
 def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
-    order = (Argument("y", DType.F32, True), Argument("offsets", DType.I32, False, table=True), Argument("x1", DType.F32, False),
+    order = (Argument("y", DType.F32, True), Argument("offsets", DType.I32, False, table=True),
+             Argument("x1", DType.F32, False),
              Argument("x0", DType.F32, False))  # fmt: skip
     kernels = tuple(KernelFunction(name, "cuda", "", (1, 1, 1), (1, 1, 1), order) for name in ("k0", "k1"))
     tensors = ("result", "offsets", "weights", "image")

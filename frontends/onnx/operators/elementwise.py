@@ -1,4 +1,6 @@
-"""ONNX's elementwise operations: most are ours by another name, so most of this is one table of names and attributes."""
+"""ONNX's elementwise operations: most are ours by another name,
+so most of this is one table of names and attributes.
+"""
 
 from __future__ import annotations
 
@@ -90,13 +92,15 @@ def _is_inf(call: Call) -> None:
 
 
 _SAME = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh Softplus "
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Neg Reciprocal Relu Round Sigmoid Sign Sin "
+    "Sinh Softplus "
     "Softsign Sqrt Tan Tanh Mish Add Sub Mul Div Pow Equal Less Greater Sum Mean Max Min Where"
 )
 _RENAMED = {
-    "Not": "logical_not", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "LessOrEqual": "less_or_equal",
-    "GreaterOrEqual": "greater_or_equal", "HardSwish": "hard_swish", "IsNaN": "is_nan", "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "BitwiseNot": "bitwise_not", "PRelu": "prelu",
+    "Not": "logical_not", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "LessOrEqual": "less_or_equal", "GreaterOrEqual": "greater_or_equal", "HardSwish": "hard_swish", "IsNaN": "is_nan",
+    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "BitwiseNot": "bitwise_not",
+    "PRelu": "prelu",
 }  # fmt: skip
 
 TABLE: dict[str, Convert] = {

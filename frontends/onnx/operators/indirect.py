@@ -1,4 +1,6 @@
-"""ONNX's operations on places that tensors of integers name: scatter, sorting out the greatest, reversing, unpooling."""
+"""ONNX's operations on places that tensors of integers name:
+scatter, sorting out the greatest, reversing, unpooling.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ def _hardmax(call: Call) -> None:
 
 
 def _max_unpool(call: Call) -> None:
-    """The places count in the result as the attributes give it; a given shape places that result in a larger one's
-    corner.
+    """The places count in the result as the attributes give it;
+    a given shape places that result in a larger one's corner.
     """
     kernel = call.ints("kernel_shape") or ()
     rank, spatial = len(kernel), call.type(0).shape[2:]

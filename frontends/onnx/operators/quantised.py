@@ -1,4 +1,6 @@
-"""ONNX's operations on quantised integers. Products are of integers, exactly; scales and zero points stand around them."""
+"""ONNX's operations on quantised integers. Products are of integers, exactly;
+scales and zero points stand around them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _dequantize(call: Call) -> None:
 
 
 def _fitted(call: Call, scale: int, zero: int) -> str | None:
-    """Return a zero point in the shape of its scale: of two numbers, exporters write one with an axis and one without."""
+    """Return a zero point in the shape of its scale: of two numbers,
+    exporters write one with an axis and one without.
+    """
     point, wanted = call.optional(zero), call.type(scale)
     if point is None or call.type(zero).shape == wanted.shape or call.type(zero).size != 1 or wanted.size != 1:
         return point

@@ -129,7 +129,9 @@ def _nearest_integer(call: Call, value: str, dtype: DType, kind: DType) -> str:
 
 
 def _resize_10(call: Call, mode: str) -> None:
-    """The first version had no rounding rule: axes that shrink took the element after, axes that grow the one before."""
+    """The first version had no rounding rule: axes that shrink took the element after,
+    axes that grow the one before.
+    """
     scales, shape = _scales(call, "scales", 1) or (), call.type(0).shape
     shrinks = any(scale < 1 for scale in scales)
     if not shrinks or mode != "nearest" or len(scales) != len(shape):

@@ -32,7 +32,8 @@ def _affine_grid(call: Call) -> None:
     corners = bool(call.attribute("align_corners", 0))
     if size is None or len(size) not in (4, 5) or theta.shape != (size[0], len(size) - 2, len(size) - 1):
         call.fail(
-            f"expected a matrix of D rows and D + 1 columns for each of {size and size[0]} items, found {theta}, for the size {size}"
+            f"expected a matrix of D rows and D + 1 columns for each of {size and size[0]} items, found {theta}, for "
+            f"the size {size}"
         )
     lines = [(2 * np.arange(n) - (n - 1)) / max(n - 1 if corners else n, 1) for n in size[2:]]
     points = np.stack([*reversed(np.meshgrid(*lines, indexing="ij")), np.ones(size[2:])], axis=-1).reshape(

@@ -165,22 +165,26 @@ TABLE: dict[str, Convert] = {
 }  # fmt: skip
 #: Conversions of complex tensors.
 OF_COMPLEX: dict[str, Convert] = {
-    "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide, "aten.reciprocal": _reciprocal,
-    "aten.abs": _absolute, "aten.pow": _power, "aten.view_as_real": as_real, "aten.exp": lambda reader, x: _exponential(reader, x),
-    "aten.where": lambda reader, condition, a, b: _where(reader, condition, a, b), "aten.constant_pad_nd": lambda *given: _pad(*given),
+    "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
+    "aten.reciprocal": _reciprocal, "aten.abs": _absolute, "aten.pow": _power, "aten.view_as_real": as_real,
+    "aten.exp": lambda reader, x: _exponential(reader, x),
+    "aten.where": lambda reader, condition, a, b: _where(reader, condition, a, b),
+    "aten.constant_pad_nd": lambda *given: _pad(*given),
     "aten.angle": lambda reader, x: ELEMENTWISE["aten.atan2"](reader, x.imaginary, x.real),
     "aten.scalar_tensor": lambda reader, value, **more: _full(reader, (), value, **more),
     "aten.full": lambda *given, **more: _full(*given, **more),
     "aten.real": lambda reader, x: x.real, "aten.imag": lambda reader, x: x.imaginary,
-    "aten.conj": _conjugate, "aten._conj": _conjugate, "aten._conj_physical": _conjugate, "aten.conj_physical": _conjugate,
-    "aten.mm": product("matmul"), "aten.bmm": product("matmul"), "aten.matmul": product("matmul"), "aten.mv": product("matmul"),
+    "aten.conj": _conjugate, "aten._conj": _conjugate, "aten._conj_physical": _conjugate,
+    "aten.conj_physical": _conjugate, "aten.mm": product("matmul"), "aten.bmm": product("matmul"),
+    "aten.matmul": product("matmul"), "aten.mv": product("matmul"),
     "aten._to_copy": _to,
 }  # fmt: skip
 #: Operations that do the same to both parts.
 _TO_PARTS = (
-    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select", "cat", "stack",
-    "split_with_sizes", "split", "unbind", "index", "index_select", "gather", "flip", "repeat", "clone", "alias", "detach", "contiguous",
-    "lift_fresh_copy", "sum", "mean", "neg", "cumsum", "unfold", "copy", "slice_scatter", "select_scatter", "as_strided", "diagonal",
+    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
+    "cat", "stack", "split_with_sizes", "split", "unbind", "index", "index_select", "gather", "flip", "repeat", "clone",
+    "alias", "detach", "contiguous", "lift_fresh_copy", "sum", "mean", "neg", "cumsum", "unfold", "copy",
+    "slice_scatter", "select_scatter", "as_strided", "diagonal",
     "resolve_conj", "resolve_neg",
 )  # fmt: skip
 
@@ -211,8 +215,8 @@ def _full(reader: Reader, shape: Sequence[int], value: complex, dtype: torch.dty
 
 
 def conversion(name: str, own: Mapping[str, Convert], table: Mapping[str, Convert]) -> Convert | None:
-    """Return how an operation with complex operands is converted: as it has it in `own`, or part by part; None where it
-    cannot be.
+    """Return how an operation with complex operands is converted: as it has it in `own`, or part by part;
+    None where it cannot be.
     """
     packet = name if name in own else name.rpartition(".")[0]
     if packet in own:

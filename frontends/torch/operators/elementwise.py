@@ -47,8 +47,8 @@ def _fmod(reader: Reader, a: Any, b: Any) -> Any:
 
 
 def _atan2(reader: Reader, y: Any, x: Any) -> Any:
-    """The angle of a point: twice that of half the way, which needs no cases but where the point lies to the left on
-    the axis.
+    """The angle of a point: twice that of half the way,
+    which needs no cases but where the point lies to the left on the axis.
     """
     y, x = reader.common(y, x)
     dtype = reader.type(y).dtype
@@ -206,7 +206,8 @@ TABLE: dict[str, Convert] = {
     **{f"aten.{name}": _same(name) for name in ("abs", "neg", "relu")},
     "aten.sign": _sign,    **{f"aten.{name}": _binary(name) for name in ("add", "sub", "mul")},
     "aten.maximum": _binary("max"), "aten.minimum": _binary("min"), "aten.remainder": _binary("mod"),
-    "aten.eq": _binary("equal"), "aten.ne": _binary("not_equal"), "aten.lt": _binary("less"), "aten.le": _binary("less_or_equal"),
+    "aten.eq": _binary("equal"), "aten.ne": _binary("not_equal"), "aten.lt": _binary("less"),
+    "aten.le": _binary("less_or_equal"),
     "aten.gt": _binary("greater"), "aten.ge": _binary("greater_or_equal"),
     "aten.fmod": _fmod, "aten.atan2": _atan2,
     "aten.div": divide, "aten.pow": _pow, "aten.rsub": _rsub, "aten.clamp": _clamp, "aten.hardtanh": _clamp,
@@ -214,18 +215,22 @@ TABLE: dict[str, Convert] = {
     "aten.clamp_max": lambda reader, x, high: _clamp(reader, x, None, high),
     "aten.gelu": _gelu, "aten.leaky_relu": _leaky_relu, "aten.elu": _elu, "aten.silu": _unary("swish"),
     "aten.softplus": _softplus, "aten.exp2": _scaled_unary("exp", float(np.log(2))),
-    "aten.log2": _scaled_unary("log", 1, float(1 / np.log(2))), "aten.log10": _scaled_unary("log", 1, float(1 / np.log(10))),
-    "aten.hypot": _hypot, "aten.copysign": _copy_sign, "aten.signbit": _negative, "aten.round.decimals": _round_decimals,
-    "aten.erfc": lambda reader, x: reader.emit("sub", reader.constant(1, dtype=reader.type(x).dtype), reader.emit("erf", x)),
-    "aten.__lshift__": _shift("LEFT"), "aten.bitwise_left_shift": _shift("LEFT"), "aten.rrelu_with_noise_functional": _randomised_relu,
+    "aten.log2": _scaled_unary("log", 1, float(1 / np.log(2))),
+    "aten.log10": _scaled_unary("log", 1, float(1 / np.log(10))), "aten.hypot": _hypot, "aten.copysign": _copy_sign,
+    "aten.signbit": _negative, "aten.round.decimals": _round_decimals,
+    "aten.erfc": lambda reader, x: reader.emit("sub", reader.constant(1, dtype=reader.type(x).dtype),
+                                               reader.emit("erf", x)), "aten.__lshift__": _shift("LEFT"),
+    "aten.bitwise_left_shift": _shift("LEFT"), "aten.rrelu_with_noise_functional": _randomised_relu,
     "aten.__rshift__": _shift("RIGHT"), "aten.bitwise_right_shift": _shift("RIGHT"),
-    "aten.hardswish": _unary("hard_swish"), "aten.hardsigmoid": _unary("hard_sigmoid", alpha=1 / 6, beta=0.5), "aten.mish": _unary("mish"),
+    "aten.hardswish": _unary("hard_swish"), "aten.hardsigmoid": _unary("hard_sigmoid", alpha=1 / 6, beta=0.5),
+    "aten.mish": _unary("mish"),
     "aten.isnan": _unary("is_nan"), "aten.isinf": _unary("is_inf"),
     "aten.logical_and": _logical("and"), "aten.logical_or": _logical("or"),
     "aten.logical_xor": _logical("xor"), "aten.logical_not": _logical("not"),
     "aten.bitwise_and": _logical("and"), "aten.bitwise_or": _logical("or"),
     "aten.bitwise_xor": _logical("xor"), "aten.bitwise_not": _logical("not"),
     "aten.where": _where, "aten._to_copy": _to, "prims.convert_element_type": _to,
-    "aten.clone": _copy, "aten.alias": _copy, "aten.detach": _copy, "aten.lift_fresh_copy": _copy, "aten.contiguous": _copy,
-    "aten._assert_tensor_metadata": lambda reader, *_, **__: None, "aten._assert_async": lambda reader, *_, **__: None,
+    "aten.clone": _copy, "aten.alias": _copy, "aten.detach": _copy, "aten.lift_fresh_copy": _copy,
+    "aten.contiguous": _copy, "aten._assert_tensor_metadata": lambda reader, *_, **__: None,
+    "aten._assert_async": lambda reader, *_, **__: None,
 }  # fmt: skip

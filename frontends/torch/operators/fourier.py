@@ -1,5 +1,5 @@
-"""PyTorch's Fourier transforms: of one axis after the other, by the transforms of pairs in a last axis that the
-vocabulary has.
+"""PyTorch's Fourier transforms: of one axis after the other,
+by the transforms of pairs in a last axis that the vocabulary has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from .movement import unsqueeze
 
 
 def _scaled(reader: Reader, x: Any, mode: int, count: int) -> Any:
-    """Divide by the root of how many elements are transformed, or by their number, as PyTorch's number of a norm says."""
+    """Divide by the root of how many elements are transformed, or by their number,
+    as PyTorch's number of a norm says.
+    """
     return (
         x
         if not mode

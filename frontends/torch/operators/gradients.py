@@ -19,14 +19,15 @@ from .windows import adaptive_max_pool, adaptive_pool, average_pool, convolution
 
 
 def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:
-    """Return a tensor of which only the type matters: a linear operation's adjoint does not read what it was applied
-    to.
+    """Return a tensor of which only the type matters:
+    a linear operation's adjoint does not read what it was applied to.
     """
     return reader.constant(np.broadcast_to(np.zeros((), reader.type(like).dtype.numpy), tuple(shape)))
 
 
 def _convolution(
-    reader: Reader, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    reader: Reader, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool,
     extra: Any, groups: int, wanted: Sequence[bool],
 ) -> Any:  # fmt: skip
     y = convolution(reader, x, w, None, stride, padding, dilation, transposed, extra, groups)
@@ -113,11 +114,12 @@ def _embedding(reader: Reader, dy: Value, indices: Value, rows: int, padding: in
 
 
 def _embedding_bag(
-    reader: Reader, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int, by_frequency: bool,
+    reader: Reader, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int,
+    by_frequency: bool,
     mode: int, sparse: bool, weights: Value | None, padding: int = -1,
 ) -> Any:  # fmt: skip
-    """Each index gets the gradient of its bag, and the table what its indices get; PyTorch keeps `bag` and `sizes` for
-    some modes only.
+    """Each index gets the gradient of its bag, and the table what its indices get;
+    PyTorch keeps `bag` and `sizes` for some modes only.
     """
     if mode == 2:
         reader.fail("the gradient of the maximum of bags is not supported")

@@ -38,11 +38,12 @@ def bag_of(reader: Reader, offsets: Value, count: int) -> Any:
 
 
 def _embedding_bag(
-    reader: Reader, table: Value, indices: Value, offsets: Value, by_frequency: bool = False, mode: int = 0, sparse: bool = False,
+    reader: Reader, table: Value, indices: Value, offsets: Value, by_frequency: bool = False, mode: int = 0,
+    sparse: bool = False,
     weights: Value | None = None, last: bool = False, padding: int = -1,
 ) -> Any:  # fmt: skip
-    """Bags that begin at constant places and are equally long are rows; of others each asks every index whether it
-    belongs to it.
+    """Bags that begin at constant places and are equally long are rows;
+    of others each asks every index whether it belongs to it.
     """
     if by_frequency or padding >= 0:
         reader.fail("gradients scaled by frequency and a row that does not count are not supported")
@@ -76,7 +77,9 @@ def _gather(reader: Reader, x: Value, axis: int, indices: Value, **_: Any) -> An
 
 
 def _places(reader: Reader, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], Value, tuple[int, ...]]:
-    """Return the axes that are indexed, the index tensors as rows of one tensor, and the shape that they broadcast to."""
+    """Return the axes that are indexed, the index tensors as rows of one tensor,
+    and the shape that they broadcast to.
+    """
     given = [n for n, v in enumerate(indices) if v is not None]
     parts = [v for v in indices if v is not None]
     shape = tuple(np.broadcast_shapes(*(reader.shape(v) for v in parts)))
@@ -97,8 +100,8 @@ def _inverse(order: Sequence[int]) -> tuple[int, ...]:
 
 
 def _result_order(axes: Sequence[int], rank: int, width: int) -> tuple[int, ...]:
-    """Return where indexed axes stand in a result: in place of the first of them where they are neighbours, else in
-    front.
+    """Return where indexed axes stand in a result: in place of the first of them where they are neighbours,
+    else in front.
     """
     apart = any(b - a != 1 for a, b in itertools.pairwise(axes))
     first = 0 if apart else axes[0]
@@ -200,9 +203,11 @@ def _diagonal_scatter(reader: Reader, x: Value, updates: Value, offset: int = 0,
 
 
 TABLE: dict[str, Convert] = {
-    "aten.embedding": embedding, "aten._embedding_bag": _embedding_bag, "aten._embedding_bag_forward_only": _embedding_bag,
+    "aten.embedding": embedding, "aten._embedding_bag": _embedding_bag,
+    "aten._embedding_bag_forward_only": _embedding_bag,
     "aten.index_select": _index_select, "aten.gather": _gather,
-    "aten.index": index, "aten._unsafe_index": index, "aten.index_put": _index_put, "aten._unsafe_index_put": _index_put,
+    "aten.index": index, "aten._unsafe_index": index, "aten.index_put": _index_put,
+    "aten._unsafe_index_put": _index_put,
     "aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter,
     "aten.unfold": _windows, "aten.diagonal": _diagonal, "aten.diagonal_scatter": _diagonal_scatter,
 }  # fmt: skip

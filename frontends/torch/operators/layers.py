@@ -29,11 +29,12 @@ def _baddbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alph
 
 
 def _trilinear(
-    reader: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int], summed: Sequence[int],
+    reader: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int],
+    summed: Sequence[int],
     *_: Any,
 ) -> Any:  # fmt: skip
-    """A product of three tensors, each with new axes where the others have one, summed over some; the first two make
-    one sum first.
+    """A product of three tensors, each with new axes where the others have one, summed over some;
+    the first two make one sum first.
     """
     rank = len(reader.shape(a)) + len(new_a)
     letters = string.ascii_letters[:rank]
@@ -155,7 +156,8 @@ def _four_axes(reader: Reader, value: Value) -> Value:
 TABLE: dict[str, Convert] = {
     "aten.mm": _mm, "aten.bmm": _mm, "aten.mv": _mm, "aten.dot": _mm, "aten.matmul": _mm, "aten.addmm": _addmm,
     "aten.baddbmm": _baddbmm, "aten.addmv": _baddbmm, "aten.scaled_dot_product_attention": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention, "aten._scaled_dot_product_flash_attention": _flash_attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention,
+    "aten._scaled_dot_product_flash_attention": _flash_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
     "aten._trilinear": _trilinear,

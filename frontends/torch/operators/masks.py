@@ -59,7 +59,8 @@ def of_chosen(convert: Convert) -> Convert:
 def refuse_choice(reader: Reader, *_: Any, **__: Any) -> NoReturn:
     """Raise where it matters how many elements a mask chooses."""
     reader.fail(
-        "indexing by a tensor of truth values is not supported but to write by the same one, as the shape of the result depends on them"
+        "indexing by a tensor of truth values is not supported but to write by the same one, as the shape of the "
+        "result depends on them"
     )
 
 
@@ -163,7 +164,8 @@ def _bucketize(reader: Reader, x: Any, ordered: Value, *, out_int32: bool = Fals
 
 TABLE: dict[str, Convert] = {
     "aten.masked_scatter": _masked_scatter, "aten.searchsorted": _search, "aten.bucketize": _bucketize,
-    "aten._is_all_true": lambda reader, x: _truth(reader, x, True), "aten._is_any_true": lambda reader, x: _truth(reader, x, False),
+    "aten._is_all_true": lambda reader, x: _truth(reader, x, True),
+    "aten._is_any_true": lambda reader, x: _truth(reader, x, False),
 }  # fmt: skip
 
 

@@ -40,5 +40,6 @@ def _written_over(reader: Reader, shape: Sequence[int], *_: Any, dtype: torch.dt
 
 
 TABLE: dict[str, Convert] = {
-    "aten.as_strided": _as_strided, "aten.fill": _fill, "aten.empty_permuted": _written_over, "aten.empty_strided": _written_over,
+    "aten.as_strided": _as_strided, "aten.fill": _fill, "aten.empty_permuted": _written_over,
+    "aten.empty_strided": _written_over,
 }  # fmt: skip

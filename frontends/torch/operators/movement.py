@@ -163,15 +163,18 @@ def _triangle(upper: bool) -> Convert:
 
 
 TABLE: dict[str, Convert] = {
-    "aten.view": _view, "aten.reshape": _view, "aten._unsafe_view": _view, "aten.permute": _permute, "aten.transpose": _transpose,
-    "aten.t": _transpose, "aten.unsqueeze": unsqueeze, "aten.squeeze": _squeeze, "aten.expand": expand, "aten.slice": slices,
-    "aten.select": _select, "aten.cat": _cat, "aten.stack": _stack, "aten.split_with_sizes": _split, "aten.split": _split_size,
+    "aten.view": _view, "aten.reshape": _view, "aten._unsafe_view": _view, "aten.permute": _permute,
+    "aten.transpose": _transpose, "aten.t": _transpose, "aten.unsqueeze": unsqueeze, "aten.squeeze": _squeeze,
+    "aten.expand": expand, "aten.slice": slices, "aten.select": _select, "aten.cat": _cat, "aten.stack": _stack,
+    "aten.split_with_sizes": _split, "aten.split": _split_size,
     "aten.unbind": lambda reader, x, axis=0: tuple(_select(reader, x, axis, n) for n in range(reader.shape(x)[axis])),
     "aten.constant_pad_nd": _pad, "aten.flip": flip, "aten.repeat": lambda reader, x, n: _repeat(reader, x, n),
     "aten.full": _full, "aten.full_like": _full_like, "aten.arange": _arange, "aten.scalar_tensor": _scalar,
-    "aten.zeros_like": lambda reader, x, **_: _full_like(reader, x, 0), "aten.ones_like": lambda reader, x, **_: _full_like(reader, x, 1),
+    "aten.zeros_like": lambda reader, x, **_: _full_like(reader, x, 0),
+    "aten.ones_like": lambda reader, x, **_: _full_like(reader, x, 1),
     "aten.copy": _copy_onto,
-    "aten.empty": lambda reader, shape, **more: _full(reader, shape, 0.0, more.get("dtype")),  # what is written over, whatever it is
+    # what is written over, whatever it is
+    "aten.empty": lambda reader, shape, **more: _full(reader, shape, 0.0, more.get("dtype")),
     "aten.new_empty_strided": lambda reader, x, shape, strides, dtype=None, **_: _new(reader, x, shape, dtype),
     "aten.tril_indices": _triangle_places(np.tril_indices), "aten.triu_indices": _triangle_places(np.triu_indices),
     "aten.triu": _triangle(True), "aten.tril": _triangle(False),

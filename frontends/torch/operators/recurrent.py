@@ -1,5 +1,5 @@
-"""PyTorch's recurrent layers, one of ours per layer; what PyTorch orders otherwise (gates, batch first) is put in
-order.
+"""PyTorch's recurrent layers, one of ours per layer; what PyTorch orders otherwise (gates,
+batch first) is put in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 def _recurrent(op: str, **attributes: Any) -> Convert:
     def convert(
-        reader: Reader, x: Value, state: Any, weights: Sequence[Value], biased: bool, layers: int, dropout: float, training: bool,
+        reader: Reader, x: Value, state: Any, weights: Sequence[Value], biased: bool, layers: int, dropout: float,
+        training: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         if training and dropout:

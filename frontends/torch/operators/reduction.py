@@ -142,8 +142,8 @@ def _softmax(op: str) -> Convert:
 
 
 def _histogram(reader: Reader, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
-    """Each bin asks every element whether it is in it; the last has its end, and equal bounds mean those of the
-    elements.
+    """Each bin asks every element whether it is in it; the last has its end,
+    and equal bounds mean those of the elements.
     """
     kind = reader.type(x).dtype
     flat = reader.emit("reshape", x, shape=(1, -1))
@@ -203,8 +203,9 @@ def _top_k(reader: Reader, x: Value, k: int, axis: int = -1, largest: bool = Tru
 
 TABLE: dict[str, Convert] = {
     "aten.sum": _reduce("reduce_sum"), "aten.mean": _reduce("reduce_mean"), "aten.amax": _reduce("reduce_max"),
-    "aten.amin": _reduce("reduce_min"), "aten.prod": _reduce("reduce_prod"), "aten.var": _variance, "aten.var_mean": _variance_and_mean,
-    "aten.max": _extreme("reduce_max", "argmax"), "aten.min": _extreme("reduce_min", "argmin"), "aten.argmax": _position("argmax"),
+    "aten.amin": _reduce("reduce_min"), "aten.prod": _reduce("reduce_prod"), "aten.var": _variance,
+    "aten.var_mean": _variance_and_mean, "aten.max": _extreme("reduce_max", "argmax"),
+    "aten.min": _extreme("reduce_min", "argmin"), "aten.argmax": _position("argmax"),
     "aten.argmin": _position("argmin"), "aten.any": _truth("reduce_max"), "aten.all": _truth("reduce_min"),
     "aten._softmax": _softmax("softmax"), "aten._log_softmax": _softmax("log_softmax"), "aten.topk": _top_k,
     "aten.linalg_vector_norm": _norm, "aten.histc": _histogram, "aten.bincount": _counts,

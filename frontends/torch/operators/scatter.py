@@ -12,7 +12,8 @@ from .elementwise import divide
 from .movement import expand
 
 _REDUCTIONS = {
-    None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min",
+    None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max",
+    "amin": "min",
 }  # fmt: skip
 
 

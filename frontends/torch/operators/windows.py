@@ -118,8 +118,8 @@ def _batched(convert: Convert, rank: int) -> Convert:
 
 
 def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
-    """Return the places of each window and their weights; one shorter than the longest repeats its last place with the
-    weight 0.
+    """Return the places of each window and their weights;
+    one shorter than the longest repeats its last place with the weight 0.
     """
     starts = [n * size // wanted for n in range(wanted)]
     ends = [-(-(n + 1) * size // wanted) for n in range(wanted)]
@@ -143,8 +143,8 @@ def adaptive_max_pool(reader: Reader, x: Value, sizes: Any) -> Any:
 
 
 def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[Value, Value]:
-    """Windows of several sizes have their elements along a new axis; an element that fills a shorter one up stands
-    behind itself.
+    """Windows of several sizes have their elements along a new axis;
+    an element that fills a shorter one up stands behind itself.
     """
     spatial, rank = reader.shape(x)[2:], len(wanted)
     tables = [_windows_of_several_sizes(n, m)[0] for n, m in zip(spatial, wanted, strict=True)]
@@ -212,15 +212,17 @@ def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: i
 
 
 _POOLS: dict[str, tuple[Convert, int]] = {
-    "adaptive_max_pool2d": (adaptive_max_pool, 2), "adaptive_max_pool3d": (adaptive_max_pool, 3), "max_pool2d_with_indices": (max_pool, 2),
-    "max_pool3d_with_indices": (max_pool, 3), "avg_pool1d": (average_pool, 1), "avg_pool2d": (average_pool, 2),
-    "avg_pool3d": (average_pool, 3), "_adaptive_avg_pool2d": (adaptive_pool, 2), "_adaptive_avg_pool3d": (adaptive_pool, 3),
+    "adaptive_max_pool2d": (adaptive_max_pool, 2), "adaptive_max_pool3d": (adaptive_max_pool, 3),
+    "max_pool2d_with_indices": (max_pool, 2), "max_pool3d_with_indices": (max_pool, 3), "avg_pool1d": (average_pool, 1),
+    "avg_pool2d": (average_pool, 2), "avg_pool3d": (average_pool, 3), "_adaptive_avg_pool2d": (adaptive_pool, 2),
+    "_adaptive_avg_pool3d": (adaptive_pool, 3),
     "adaptive_avg_pool1d": (adaptive_pool, 1),
 }  # fmt: skip
 
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
-    "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"), "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
+    "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
+    "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip
