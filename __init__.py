@@ -11,6 +11,9 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+#: The version; pyproject.toml reads it from here.
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from .compile import CompiledPlan, build, build_staged, load
     from .frontends import graph_from_json, load_graph, save_graph
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from .training import SGD, Adam, Training, grad
 
 __all__ = [
-    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "build", "build_staged",
-    "grad",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "__version__", "build",
+    "build_staged", "grad",
     "graph_from_json", "load", "load_graph", "save_graph", "with_loss",
 ]  # fmt: skip
 

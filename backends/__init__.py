@@ -1,10 +1,11 @@
 """How kernels run: targets as data, devices, the cache of compiled code, the reference."""
 
-from .cache import cache_info, cache_key, cache_root, clear_cache, private_folder
+from .cache import cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
 from .devices import find_target, open_device
+from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
-from .targets import known_targets
+from .targets import known_targets, target_aliases
 
 __all__ = [
     "Array",
@@ -18,9 +19,12 @@ __all__ = [
     "cache_key",
     "cache_root",
     "clear_cache",
+    "file_size",
     "find_target",
     "known_targets",
     "open_device",
     "private_folder",
+    "require_host_memory",
     "run_reference",
+    "target_aliases",
 ]

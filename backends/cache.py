@@ -113,7 +113,7 @@ def cache_info() -> dict[str, object]:
     for path in _files(root):
         entry = kinds.setdefault(path.relative_to(root).parts[0], {"entries": 0, "bytes": 0})
         entry["entries"] += 1
-        entry["bytes"] += path.stat().st_size
+        entry["bytes"] += file_size(path)
     return {
         "path": str(root),
         "entries": sum(kind["entries"] for kind in kinds.values()),
@@ -132,4 +132,19 @@ def clear_cache() -> int:
 
 
 def _files(root: Path) -> list[Path]:
-    return [path for kind in KINDS for path in (root / kind).rglob("*") if path.is_file() and not path.is_symlink()]
+    """Return every file of the cache; other processes make and delete some meanwhile."""
+    return [
+        Path(place, name)
+        for kind in KINDS
+        for place, _, names in os.walk(root / kind)
+        for name in names
+        if not os.path.islink(os.path.join(place, name))
+    ]
+
+
+def file_size(path: Path) -> int:
+    """Return a file's bytes, 0 for one that is gone."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,6 +107,14 @@ class Device(ABC):
     @abstractmethod
     def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
         """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each."""
+
+    def settle(self) -> None:
+        """Wait until everything on the device has finished, what other libraries launched included."""
+        self.synchronize()
+
+    def current(self) -> AbstractContextManager[None]:
+        """Return what makes the device usable in the thread that enters it; all calls but this one happen inside."""
+        return nullcontext()
 
     def capture(self, run: Launch) -> Launch:
         """Return something that launches what `run` does, recorded where the device can replay a recording more

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from ..ir import Graph, Node, TensorType
@@ -16,9 +17,11 @@ from ..ops.language import Instances, Registry
 from .device import Array
 
 
-def run_reference(graph: Graph, registry: Registry, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return every output of a graph, computed in float64 and rounded to its declared type."""
-    values = evaluate_graph(graph, registry, inputs)
+def run_reference(
+    graph: Graph, registry: Registry, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64
+) -> dict[str, Array]:
+    """Return every output of a graph, computed in float64, or another type, and rounded to its declared type."""
+    values = evaluate_graph(graph, registry, inputs, dtype)
     with np.errstate(over="ignore"):  # what a type cannot hold is infinite
         return {name: np.asarray(values[name]).astype(graph.types[name].dtype.numpy) for name in graph.outputs}
 

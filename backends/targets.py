@@ -36,13 +36,19 @@ def descriptions() -> tuple[Description, ...]:
 
 
 def known_targets() -> tuple[str, ...]:
-    """List the names that `find_target` accepts, the generic ones first."""
-    names = ["opencl", "cuda", "cuda:device", "reference"]
-    for item in descriptions():
-        prefix = item.target.dialect
-        keys = ((item.target.arch,) if item.target.arch else ()) + item.aliases
-        names += [f"{prefix}:{key}" for key in keys]
-    return tuple(names)
+    """List the names of the described machines, one each; the one that is the default comes first."""
+    return tuple(sorted(map(_name, descriptions()), key=lambda name: name != "opencl"))
+
+
+def target_aliases() -> dict[str, str]:
+    """Return what other names `find_target` accepts, and the target that each stands for."""
+    first = next(_name(item) for item in descriptions() if item.target.dialect == "cuda")
+    aliases = {"cuda": f"the GPU of this machine, {first} without one", "cuda:device": "the GPU of this machine"}
+    return aliases | {f"{i.target.dialect}:{alias}": _name(i) for i in descriptions() for alias in i.aliases}
+
+
+def _name(item: Description) -> str:
+    return f"{item.target.dialect}:{item.target.arch}" if item.target.arch else item.target.dialect
 
 
 def described_target(name: str) -> Target:
@@ -58,7 +64,9 @@ def described_target(name: str) -> Target:
             return item.target
     if dialect == "cuda" and (relative := _same_generation(key)) is not None:
         return relative
-    raise UsageError(f"unknown target {quote(name)}", hint=f"targets are: {', '.join(known_targets())}")
+    raise UsageError(
+        f"unknown target {quote(name)}", hint=f"targets are: {', '.join((*known_targets(), *target_aliases()))}"
+    )
 
 
 def _same_generation(key: str) -> Target | None:

@@ -48,11 +48,11 @@ class _Silent(CompileOptions):
 
 
 def default_model() -> Path:
-    """Return the text-direction classifier that the package rapidocr-onnxruntime brings."""
-    package = find_spec("rapidocr_onnxruntime")
+    """Return the text-direction classifier that the package rapidocr brings."""
+    package = find_spec("rapidocr")
     if package is None or package.origin is None:
-        sys.exit("name a model, or install rapidocr-onnxruntime, which brings the default one")
-    return Path(package.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+        sys.exit("name a model, or install rapidocr, which brings the default one")
+    return Path(package.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 
 
 def compile_once(options: argparse.Namespace, target: Target, watch: Stopwatch) -> CompiledGraph:

@@ -95,14 +95,14 @@ def _text(record: dict[str, Any]) -> str:
     ]
     for name in ("best", "schedule"):
         if record.get(name):
-            lines += [f"  {name}:", *(f"    {line}" for line in record[name].splitlines() if line)]
+            lines += [f"  {name}:", *(f"    {line}" for line in str(record[name]).splitlines() if line)]
     lines.append("  the key is the SHA-256 of:")
     lines += [
         f"    {part}: {json.dumps(value) if isinstance(value, dict) else value}"
         for part, value in hashed.items()
         if part != "work"
     ]
-    lines += ["    work:", *(f"      {line}" for line in hashed["work"].splitlines() if line)]
+    lines += ["    work:", *(f"      {line}" for line in str(hashed.get("work", "")).splitlines() if line)]
     return "\n".join(lines)
 
 

@@ -13,14 +13,20 @@ import numpy as np
 from ..backends import Array
 from ..compile import CompiledPlan, StagedPlan
 from ..ir import NumericsError, UsageError, quote
-from ..runtime import Comparison, first_wrong_step, require_right, run_onnxruntime
+from ..runtime import Comparison, first_wrong_step, has_onnxruntime, require_right, run_onnxruntime
 from . import console
 
 AnyPlan: TypeAlias = CompiledPlan | StagedPlan
 
 
 def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
-    """Return the inputs: those of a file, the rest random with a seed that is printed."""
+    """Return the inputs: those of a file, the rest random with a seed that is printed.
+
+    Raises `BackendError` before that where there is no room to run the plan, or to verify it.
+    """
+    if isinstance(plan, CompiledPlan):
+        verified = bool(getattr(arguments, "verify", False)) or arguments.command == "verify"
+        plan.require_room(reference=verified)
     given = _read_arrays(arguments.input, plan) if arguments.input else {}
     missing = [name for name in plan.inputs if name not in given]
     if missing:
@@ -81,6 +87,15 @@ def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -
     if onnx is not None:
         return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
     return plan.verify(inputs), "the float64 reference" + (", part by part" if isinstance(plan, StagedPlan) else "")
+
+
+def own_onnx(path: str, plan: AnyPlan) -> str | None:
+    """Return the ONNX file that a plan was compiled from just now, if ONNX Runtime is here and can know its operations:
+    those that the user declares it does not.
+    """
+    if isinstance(plan, StagedPlan) or not path.lower().endswith(".onnx") or Path(path).is_dir():
+        return None
+    return path if has_onnxruntime() and not plan.own_operations() else None
 
 
 def require_right_plan(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from ..backends import Array, Timing, find_target
 from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
 from ..ir import CompileOptions, Graph, Target, UsageError
-from ..runtime import Comparison, has_onnxruntime, html_page, html_section
+from ..runtime import Comparison, html_page, html_section
 from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
 from . import console
-from .common import AnyPlan, compare_plan, plan_values, read_inputs, require_right_plan, write_text
+from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
 from .models import compile_parts, load_graph
+from .options import refuse, settle
+from .progress import CompileProgress
 
 _BUDGET, _INTERRUPTED = 6, 130
 
@@ -25,6 +28,7 @@ def run_tuned(arguments: Namespace) -> int:
 
     Raises `UsageError` for the target `reference`, which has no kernels.
     """
+    _check(arguments)
     target = find_target(arguments.target)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
@@ -52,13 +56,19 @@ def run_tuned(arguments: Namespace) -> int:
 def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
     """Compile a model, check and time it where asked, write the plan, and say what was done."""
     start = time.perf_counter()
+    if selector is None:
+        _check(arguments)
     spec = load_spec(arguments.spec)
     target = find_target(arguments.target)
     graph = load_graph(arguments, spec)
+    _check_inputs(arguments, graph)
     loaded = time.perf_counter()
-    folder = arguments.output or _default_output(arguments.model)
-    plan = _compiled(arguments, graph, spec, target, selector)
+    folder = arguments.output or _default_output(arguments.model or arguments.op)
+    progress, stopped = CompileProgress(), list[str]()
+    with progress.shown() if selector is None else nullcontext():  # a search shows its own
+        plan = _compiled(arguments, graph, spec, target, selector, _options(arguments, progress, stopped))
     if plan is None or arguments.stop_after:
+        _show_stopped(arguments, stopped)
         return 0
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
     inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
@@ -79,6 +89,35 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     return 0
 
 
+def _check(arguments: Namespace) -> None:
+    """Fill in what was left open; refuse what cannot apply to this compilation."""
+    if (arguments.model is None) == (arguments.op is None):
+        raise UsageError("expected a MODEL, or an operation (--op NAME)", hint="see 'cuts compile --help'")
+    settle(arguments)
+    if arguments.op is None:
+        refuse(arguments, ["attr"], "attributes are those of the operation that --op names")
+    else:
+        refuse(arguments, ["strict"], "--op names an operation of the vocabulary")
+    if arguments.stop_after:
+        refuse(arguments, ["output", "verify", "time", "report"], "--stop-after ends before there is a plan")
+    if find_target(arguments.target).dialect == "reference":
+        refuse(arguments, ["time"], "target 'reference' has no kernels to time")
+
+
+def _check_inputs(arguments: Namespace, graph: Graph | None) -> None:
+    """Refuse inputs that nothing reads; without a graph the model is run to find the shapes of its parts."""
+    if graph is not None and not (arguments.verify or arguments.time):
+        refuse(arguments, ["input"], "nothing is run without --verify or --time")
+
+
+def _show_stopped(arguments: Namespace, texts: Sequence[str]) -> None:
+    """Print the program after the pass that was the last one: of each part, where the model is compiled in parts."""
+    if arguments.json:
+        console.print_json({"stopped_after": arguments.stop_after, "programs": texts})
+    else:
+        print("\n".join(texts))
+
+
 def _times(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> list[tuple[Timing, ...]]:
     """Time each group of each part on real numbers; zeros would flatter it."""
     if not arguments.time or plan.target.dialect == "reference":
@@ -92,12 +131,16 @@ def _default_output(model: str) -> str:
 
 
 def _compiled(
-    arguments: Namespace, graph: Graph | None, spec: Spec, target: Target, selector: MeasuredSelector | None
+    arguments: Namespace,
+    graph: Graph | None,
+    spec: Spec,
+    target: Target,
+    selector: MeasuredSelector | None,
+    options: CompileOptions,
 ) -> AnyPlan | None:
     """Run the passes; None when they were told to stop before there is a plan. Without a graph the model is compiled in
     parts.
     """
-    options = _options(arguments)
     if graph is not None:
         return _compiled_graph(graph, spec, target, options, selector)
 
@@ -108,7 +151,8 @@ def _compiled(
     return compile_parts(arguments, spec, target, compile_part)
 
 
-def _options(arguments: Namespace) -> CompileOptions:
+def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]) -> CompileOptions:
+    """Return how to compile; the program after the last pass is added to `stopped` where one is named."""
     dump = Path(arguments.dump) if arguments.dump else None
     number = 0
 
@@ -118,7 +162,7 @@ def _options(arguments: Namespace) -> CompileOptions:
             write_text(dump / f"{number:02}-{name}.txt", text)
             number += 1
         if name == arguments.stop_after:
-            print(text)
+            stopped.append(text)
         elif name in arguments.print_after or "all" in arguments.print_after:
             console.note(f"; after {name}\n{text}")
 
@@ -130,6 +174,7 @@ def _options(arguments: Namespace) -> CompileOptions:
         dump,
         show,
         arguments.debug,
+        progress.after,
     )
 
 
@@ -155,8 +200,7 @@ def _compile_checks(
 ) -> tuple[tuple[Comparison, ...], str]:
     if not arguments.verify:
         return (), ""
-    whole = isinstance(plan, CompiledPlan) and arguments.model.lower().endswith(".onnx") and has_onnxruntime()
-    results, oracle = compare_plan(plan, inputs, arguments.model if whole else None)
+    results, oracle = compare_plan(plan, inputs, own_onnx(arguments.model or "", plan))
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle
 

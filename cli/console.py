@@ -6,6 +6,7 @@ Results go to standard output, all else to standard error.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from ..backends import Timing
 from ..backends.cuda import Cubin
 from ..runtime import Comparison, Plan, plain
 
+_LOG = logging.getLogger("cuts.cli")
+
 
 def out() -> Console:
     """Return the console for results; a pipe gets lines wide enough that no table is cut."""
@@ -27,12 +30,30 @@ def out() -> Console:
 
 def note(text: str) -> None:
     """Say something that is no result."""
-    print(text, file=sys.stderr, flush=True)
+    _LOG.info("%s", text)
+
+
+class _Printed:
+    """Whether a command has printed its one JSON object."""
+
+    yes = False
+
+
+def begin() -> None:
+    """Begin a command: nothing is printed yet."""
+    _Printed.yes = False
 
 
 def print_json(value: Mapping[str, object]) -> None:
     """Print the one JSON object of a command."""
     print(json.dumps(plain(value), indent=1))
+    _Printed.yes = True
+
+
+def print_error(value: Mapping[str, object]) -> None:
+    """Print an error as the one JSON object of a command, unless its results are there already."""
+    if not _Printed.yes:
+        print_json(value)
 
 
 def seconds(value: object) -> str:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from attrs import asdict
 
-from ..backends import find_target, known_targets, open_device
+from ..backends import find_target, known_targets, open_device, target_aliases
 from ..backends.cuda import load_ceilings, measure_ceilings, save_ceilings, toolchains
 from ..ir import BackendError
 from . import console
@@ -37,13 +37,18 @@ def command(arguments: Namespace) -> int:
             "devices": _devices(),
             "compilers": [f"{tool.name} {tool.version}" for tool in toolchains()],
             "targets": known_targets(),
+            "aliases": target_aliases(),
         }
     if arguments.json:
         console.print_json(values)
         return 0
     for key, value in values.items():
         lines = (
-            [console.brief(item, 300) for item in value] if isinstance(value, (list, tuple)) else [console.brief(value)]
+            [f"{name} = {meaning}" for name, meaning in value.items()]
+            if key == "aliases" and isinstance(value, dict)
+            else [console.brief(item, 300) for item in value]
+            if isinstance(value, (list, tuple))
+            else [console.brief(value)]
         )
         print(
             f"{key}: {lines[0] if len(lines) == 1 else ''}"

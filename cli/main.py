@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from ..ir import CutsError, ErrorList, UsageError
-
-_DEBUG = "CUTS_DEBUG"
+from ..ir import CutsError, UsageError
+from . import console
+from .options import add_loudness
+from .reporting import fail, report, report_bug, speaking
 
 #: The commands: one line each, as `cuts --help` lists them.
 COMMANDS: dict[str, str] = {
@@ -31,21 +31,45 @@ COMMANDS: dict[str, str] = {
 }
 
 
+_EXIT_CODES = """exit codes:
+  0    done
+  2    the command line is not understood, or an option cannot apply
+  3    a graph, a model, a declaration or a plan is invalid or not supported
+  4    a device or a compiler is missing or refused its work
+  5    wrong numbers
+  6    the budget ended the search; the best plan so far was written
+  130  interrupted
+"""
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, like every other error."""
+    """A parser whose complaints are one line, like every other error, and whose help ends with the exit codes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, epilog=_EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see '{self.prog} --help'")
 
 
+class _Version(argparse.Action):
+    """Prints the version of the package and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"cuts {import_module(__package__.partition('.')[0]).__version__}")
+        parser.exit()
+
+
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line; of the commands, only `command` has its arguments."""
     parser = _Parser(prog="cuts", description="A deep-learning compiler for GPUs.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, summary in COMMANDS.items():
         added = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == command:
             _module(name).add_arguments(added)
+            add_loudness(added)
     return parser
 
 
@@ -58,17 +82,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted.
     """
     given = sys.argv[1:] if argv is None else list(argv)
+    as_json = "--json" in given
+    console.begin()
     try:
         arguments = make_parser(next((a for a in given if a in COMMANDS), None)).parse_args(given)
-        code: int = _module(arguments.command).command(arguments)
+        with speaking(arguments):
+            code: int = _module(arguments.command).command(arguments)
         sys.stdout.flush()
         return code
     except CutsError as error:
-        errors = error.errors if isinstance(error, ErrorList) else (error,)
-        _report("\n".join(f"cuts: error: {each}" for each in errors))
-        return error.exit_code
+        return report(error, as_json)
     except KeyboardInterrupt:
-        _report("cuts: interrupted")
+        fail("cuts: interrupted")
         return 130
     except BrokenPipeError:
         os.dup2(
@@ -76,14 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # whoever read our output left: nothing more to say
         return 0
     except Exception as error:
-        _report(f"cuts: internal error: {type(error).__name__}: {error}; set {_DEBUG}=1 for a traceback and report it")
-        return 1
-
-
-def _report(line: str) -> None:
-    if os.environ.get(_DEBUG, "0") not in ("", "0"):
-        traceback.print_exc()
-    print(line, file=sys.stderr)
+        return report_bug(error, as_json)
 
 
 def main_of_module(argv: Sequence[str]) -> int:

@@ -8,33 +8,27 @@ from pathlib import Path
 
 from ..backends import Array, find_target
 from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
-from ..ir import CompileOptions, Graph, Target, VocabularyError, emptied_nodes, quote
-from . import console
+from ..ir import CompileOptions, Graph, Target, VocabularyError
 from .common import AnyPlan, note_uncompiled, read_inputs
+from .one_op import graph_of_op
+from .options import refuse, settle
 
 #: What the names of models end in.
 SUFFIXES = (".onnx", ".json", ".pt2")
+#: What steers a compilation, and nothing else.
+_MODEL_OPTIONS = ("target", "mode", "shape", "strict", "debug", "spec")
 
 
 def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
     """Return the model's graph; None where it has to be compiled in parts, around operations outside the vocabulary."""
+    if getattr(arguments, "op", None) is not None:
+        return graph_of_op(arguments.op, spec.registry, arguments.shape, dict(arguments.attr))
     try:
-        graph = load_model(arguments.model, spec, dict(arguments.shape))
+        return load_model(arguments.model, spec, dict(arguments.shape))
     except VocabularyError:
         if arguments.strict or not arguments.model.lower().endswith(".onnx"):
             raise
         return None
-    _note_emptied(graph)
-    return graph
-
-
-def _note_emptied(graph: Graph) -> None:
-    """Warn of results without elements, such as that of a window larger than what it moves over."""
-    for node, value in emptied_nodes(graph):
-        read = ", ".join(f"{quote(v)} is {graph.types[v]}" for v in node.operands)
-        result = f"its result {quote(value)} is {graph.types[value]}, which has no elements"
-        text = f"node {quote(node.name)} ({node.op}): {result}; {read}"
-        console.note(node.span.render(text, severity="warning") if node.span else f"cuts: warning: {text}")
 
 
 def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part: Compile) -> StagedPlan:
@@ -49,7 +43,12 @@ def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part
 
 def open_plan(arguments: Namespace) -> tuple[AnyPlan, Mapping[str, Array]]:
     """Open a plan, or compile a model, and return it with its inputs."""
-    plan = _built(arguments) if is_model(arguments.plan) else load(arguments.plan)
+    if is_model(arguments.plan):
+        settle(arguments)
+        plan = _built(arguments)
+    else:
+        refuse(arguments, _MODEL_OPTIONS, f"{arguments.plan} is a plan, and is compiled")
+        plan = load(arguments.plan)
     inputs = read_inputs(plan, arguments)
     note_uncompiled(plan)
     return plan, inputs

@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from ..compile import load_spec
-from ..ops import entry, manual
+from ..ir import UsageError
+from ..ops import entry, entry_values, manual
 from . import console
-from .options import add_json, add_spec
+from .options import add_json, add_spec, refuse
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,23 +22,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> int:
-    """List the operations of the vocabulary, or show one declaration."""
+    """List the operations of the vocabulary, or show one declaration.
+
+    Raises `UsageError` for the manual of one operation.
+    """
     registry = load_spec(arguments.spec).registry
     if arguments.markdown:
+        refuse(arguments, ["json"], "the manual is Markdown")
+        if arguments.name:
+            raise UsageError("--markdown prints the manual of all operations", hint="leave NAME or --markdown out")
         print(manual(registry), end="")
         return 0
     if arguments.name:
         decl = registry[arguments.name]
-        text = decl.text
-        values = {
-            "name": decl.name,
-            "family": decl.family,
-            "summary": decl.summary,
-            "declared": decl.span.position,
-            "text": text,
-        }
         if arguments.json:
-            console.print_json(values)
+            console.print_json(entry_values(decl))
         else:
             print(f"{decl.name} ({decl.span.position})\n\n{entry(decl, registry)}")
         return 0

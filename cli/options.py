@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..ir import UsageError
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -16,6 +20,17 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or any(extent < 0 for extent in shape):
         raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, found '{text}'")
     return name, shape
+
+
+def attribute(text: str) -> tuple[str, Any]:
+    """Return an attribute's name and value, as `--attr` gives them; text that is no JSON is text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found '{text}'")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
 
 
 def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
@@ -46,6 +61,26 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", metavar="X.npz", help="arrays by input name; missing ones are random")
 
 
+def add_loudness(parser: argparse.ArgumentParser) -> None:
+    """Add how much is said besides results."""
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument("-v", "--verbose", action="store_true", help="say more on standard error")
+    loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing but results and errors")
+
+
+def settle(arguments: argparse.Namespace) -> None:
+    """Fill in what was left open of how a model is compiled; until then, None tells that an option was not given."""
+    arguments.target = arguments.target or "opencl"
+    arguments.mode = arguments.mode or "mixed"
+
+
+def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Raise a `UsageError` for the first of these options that was given: it cannot apply."""
+    for name in names:
+        if getattr(arguments, name.replace("-", "_")) not in (None, False, []):
+            raise UsageError(f"--{name} does nothing here: {why}", hint="leave it out")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the choice of JSON instead of tables."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -66,13 +101,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what steers how a model is compiled, wherever one may be given."""
     parser.add_argument(
         "--target",
-        default="opencl",
         metavar="TARGET",
         help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)",
     )
     parser.add_argument(
         "--mode",
-        default="mixed",
         choices=("no-fusion", "fusion", "mixed"),
         help="which groups may be fused (default mixed)",
     )
@@ -100,7 +133,19 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
+        nargs="?",
         help="graph.json, an .onnx file, a .pt2 file of torch.export, or - for graph.json on standard input",
+    )
+    parser.add_argument(
+        "--op", metavar="NAME", help="compile one operation instead of a model; --shape gives its operands"
+    )
+    parser.add_argument(
+        "--attr",
+        action="append",
+        default=[],
+        type=attribute,
+        metavar="NAME=VALUE",
+        help="set an attribute of the operation of --op (repeatable; VALUE as in JSON)",
     )
     parser.add_argument("-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)")
     add_model_options(parser)

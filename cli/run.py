@@ -13,7 +13,7 @@ from ..compile import StagedPlan
 from . import console
 from .common import AnyPlan, write_arrays
 from .models import open_plan
-from .options import add_json, add_model_options, add_seed, count
+from .options import add_json, add_model_options, add_seed, count, refuse
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,9 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a plan's folder, which contains code, so run only plans you trust; or a model, compiled first",
     )
     parser.add_argument("--output", metavar="Y.npz", help="write the outputs")
-    parser.add_argument(
-        "--warmup", type=count, default=2, metavar="N", help="runs before those that are timed (default 2)"
-    )
+    parser.add_argument("--warmup", type=count, metavar="N", help="runs before those that are timed (default 2)")
     parser.add_argument(
         "--iters", type=count, default=0, metavar="N", help="timed runs; prints percentiles (default none)"
     )
@@ -37,11 +35,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def command(arguments: Namespace) -> int:
     """Run a plan once for its outputs, then as often as asked for its times."""
+    if not arguments.iters:
+        refuse(arguments, ["warmup"], "only runs that are timed (--iters) are warmed up for")
+    warmup = 2 if arguments.warmup is None else arguments.warmup
     plan, inputs = open_plan(arguments)
     outputs = plan.run(inputs)
     if arguments.output:
         write_arrays(arguments.output, outputs)
-    measured = _measure(plan, inputs, arguments.warmup, arguments.iters) if arguments.iters else {}
+    measured = _measure(plan, inputs, warmup, arguments.iters) if arguments.iters else {}
     if arguments.json:
         figures = {name: {"dtype": str(a.dtype), "shape": a.shape, **_figures(a)} for name, a in outputs.items()}
         times = {name: console.percentiles(timing) for name, timing in measured.items()}
@@ -56,7 +57,7 @@ def command(arguments: Namespace) -> int:
         )
         return 0
     screen = console.out()
-    rows = [[name, f"{a.dtype}{list(a.shape)}", *_figures(a).values()] for name, a in outputs.items()]
+    rows = [[name, f"{a.dtype}{list(a.shape)}", *(_figures(a) or _EMPTY).values()] for name, a in outputs.items()]
     screen.print(console.table("outputs", ["output", "type", "min", "mean", "max"], rows))
     if measured:
         columns = ["what", "min", "median", "p90", "p95", "p99"]
@@ -65,6 +66,10 @@ def command(arguments: Namespace) -> int:
         ]
         screen.print(console.table(f"{arguments.iters} runs on {plan.target.name}", columns, rows))
     return 0
+
+
+#: What a table shows of an output without elements.
+_EMPTY = dict.fromkeys(("min", "mean", "max"), "-")
 
 
 def _figures(array: Array) -> dict[str, float]:

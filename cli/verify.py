@@ -6,12 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
 from ..backends import Array
-from ..compile import StagedPlan
 from ..ir import NumericsError, UsageError, quote
-from ..runtime import has_onnxruntime
 from . import console
-from .common import AnyPlan, compare_plan, first_wrong, require_right_plan
-from .models import is_model, open_plan
+from .common import AnyPlan, compare_plan, first_wrong, own_onnx, require_right_plan
+from .models import open_plan
 from .options import add_json, add_model_options, add_seed
 
 
@@ -33,7 +31,7 @@ def command(arguments: Namespace) -> int:
     """Compare a plan's outputs with the float64 reference, and with ONNX Runtime where its model is given."""
     plan, inputs = open_plan(arguments)
     checks = [compare_plan(plan, inputs, None)]
-    model = arguments.onnx or _own_onnx(arguments.plan, plan)
+    model = arguments.onnx or own_onnx(arguments.plan, plan)
     if model:
         checks.append(compare_plan(plan, inputs, model))
     for results, oracle in checks:
@@ -46,14 +44,6 @@ def command(arguments: Namespace) -> int:
     if arguments.steps:
         _verify_steps(plan, inputs)
     return 0
-
-
-def _own_onnx(path: str, plan: AnyPlan) -> str | None:
-    """Return the ONNX file that a plan was compiled from just now, if ONNX Runtime is here and knows its operations."""
-    usable = (
-        is_model(path) and path.lower().endswith(".onnx") and has_onnxruntime() and not isinstance(plan, StagedPlan)
-    )
-    return path if usable else None
 
 
 def _verify_steps(plan: AnyPlan, inputs: Mapping[str, Array]) -> None:

@@ -22,6 +22,7 @@ MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
 def build(
     model: ModelLike,
+    args: Sequence[Any] | str | Target = (),
     target: str | Target = "opencl",
     *,
     shapes: Shapes | None = None,
@@ -36,6 +37,10 @@ def build(
     """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further
     operations.
 
+    A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
+    PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand in the place of `args`.
+    `options` has all of `mode`, `budget` and `debug`: give it, or them.
+
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and what was expected. Without it such an index counts as the nearest one,
     and nothing is written for it.
@@ -47,9 +52,13 @@ def build(
     """
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
+    if options is not None and (mode, budget, debug) != ("mixed", None, False):
+        raise UsageError("'options' has a mode, a budget and a debug of its own", hint="give it, or them")
+    examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
+    target = args if isinstance(args, (str, Target)) else target
     vocabulary = load_spec(spec)
     machine = find_target(target) if isinstance(target, str) else target
-    graph = load_model(model, vocabulary, shapes)
+    graph = load_model(model, vocabulary, shapes, examples)
     chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug)
     if not (tune or frozen) or machine.dialect == "reference":
         return build_graph(graph, vocabulary, machine, chosen)

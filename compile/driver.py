@@ -7,6 +7,7 @@ from attrs import evolve
 from ..ir import CompiledGraph, CompileOptions, Graph, Target, UsageError
 from ..passes import Selector
 from ..search import MeasuredSelector, with_libraries
+from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan, plan_of
 from .plan_cache import PlanCache
@@ -20,6 +21,7 @@ def compile_model(
 
     Raises `UsageError` where passes of the target `reference`, which runs none, are to be printed or stopped after.
     """
+    warn_of_empty_results(graph, spec)
     if target.dialect == "reference":
         if options.stop_after or options.print_after:
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -22,7 +23,23 @@ class Message(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-ModelLike: TypeAlias = Graph | str | os.PathLike[str] | bytes | Message
+@runtime_checkable
+class Module(Protocol):
+    """A module of PyTorch."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def state_dict(self) -> Any: ...
+
+
+@runtime_checkable
+class Program(Protocol):
+    """An exported program of PyTorch."""
+
+    def run_decompositions(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ModelLike: TypeAlias = Graph | str | os.PathLike[str] | bytes | Message | Module | Program
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 
@@ -49,8 +66,12 @@ class Spec:
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
     """Read the user's `.cuts` files (or folders of them) on top of the built-in vocabulary.
 
-    Raises `UsageError` where a file cannot be read.
+    Raises `UsageError` where a file cannot be read, or one file is given in the place of a list.
     """
+    if isinstance(paths, (str, os.PathLike)):
+        raise UsageError(
+            f"'spec' is a list of files, found one: {os.fspath(paths)}", hint=f"give [{os.fspath(paths)!r}]"
+        )
     files: list[Path] = []
     for path in map(Path, paths):
         files += sorted(path.glob("*.cuts")) if path.is_dir() else [path]
@@ -71,13 +92,19 @@ def spec_of_texts(texts: Mapping[str, str]) -> Spec:
     )
 
 
-def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Graph:
-    """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), or the path
-    of a file.
+def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
+    """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), an exported
+    program of PyTorch, a module with example inputs `args`, or the path of a file.
 
-    A file is graph.json (`-` reads it from standard input), an ONNX model, or a `.pt2` of torch.export.
+    A file is graph.json (`-` reads it from standard input), an ONNX model, or a `.pt2` of torch.export. Raises
+    `UsageError` for example inputs of what is no module.
     """
     infer = spec.instances.infer
+    _check_shapes(shapes or {})
+    if isinstance(model, (Module, Program)):
+        return _load_torch(model, spec, shapes or {}, args)
+    if args:
+        raise UsageError(f"'args' are example inputs of a PyTorch module, and the model is a {type(model).__name__}")
     if isinstance(model, Graph):
         return _with_shapes(model, spec, shapes or {})
     if not isinstance(model, (str, os.PathLike)):
@@ -93,6 +120,20 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None) -> Gr
     return _with_shapes(graph, spec, shapes or {})
 
 
+def _check_shapes(shapes: Shapes) -> None:
+    """Raise where shapes are not given as extents by input."""
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"expected shapes by input name, found {type(shapes).__name__}", hint='give {"x": (1, 3)}')
+    for name, shape in shapes.items():
+        extents = None if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence) else tuple(shape)
+        if extents is None or not all(isinstance(extent, Integral) for extent in extents):
+            raise UsageError(
+                f"shape of {quote(str(name))}: expected all extents of an input, found {shape!r}",
+                hint="give the input's name with its whole shape, as in {'x': (1, 3, 224, 224)}; "
+                "a name of a dim fixes nothing",
+            )
+
+
 def _checked(model: object) -> Any:
     """Return a model in memory; refuse what is none, which a caller without a type checker may pass."""
     if isinstance(model, (bytes, Message)):
@@ -100,7 +141,7 @@ def _checked(model: object) -> Any:
     raise UsageError(
         f"a model is a path, a graph, or an ONNX model (ModelProto or bytes), not "
         f"{type(model).__module__}.{type(model).__name__}",
-        hint="cuts.frontends.torch.load reads PyTorch's modules (load_torch) and exported programs (graph_of_export)",
+        hint="of PyTorch, give a module with example inputs, or an exported program",
     )
 
 
@@ -115,14 +156,15 @@ def _load_onnx(model: Any, spec: Spec, shapes: Shapes) -> Graph:
     return load_onnx(model, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
 
 
-def _load_torch(path: str, spec: Spec, shapes: Shapes) -> Graph:
-    if not Path(path).is_file():
-        raise GraphError(f"{path}: no such file")
+def _load_torch(model: str | Module | Program, spec: Spec, shapes: Shapes, args: Sequence[Any] = ()) -> Graph:
+    if isinstance(model, str) and not Path(model).is_file():
+        raise GraphError(f"{model}: no such file")
     try:
-        from ..frontends.torch import load_archive
+        from ..frontends.torch import read_torch
     except ImportError as error:
-        raise BackendError(f"reading {path} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
-    graph = load_archive(Path(path), spec.instances.infer)
+        name = model if isinstance(model, str) else f"a {type(model).__name__}"
+        raise BackendError(f"reading {name} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
+    graph = read_torch(model, args, spec.instances.infer)
     changed = [
         name for name, shape in shapes.items() if name not in graph.inputs or graph.types[name].shape != tuple(shape)
     ]

@@ -8,15 +8,17 @@ the settings of the search, and this very version of the compiler. The newest pl
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from stat import S_ISDIR
 
 import numpy as np
 from attrs import frozen
 
-from ..backends import cache_key, cache_root, private_folder
+from ..backends import cache_key, cache_root, file_size, private_folder
 from ..ir import CompileOptions, CutsError, Graph, Target, print_graph
 from ..runtime import load_plan, save_plan
 from ..search import MeasuredSelector, machine_of
@@ -114,12 +116,19 @@ def _folder() -> Path | None:
 
 
 def _plans(folder: Path) -> list[Path]:
-    """Return the kept plans, the newest first."""
-    return sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: -p.stat().st_mtime)
+    """Return the kept plans, the newest first; other processes add and delete some meanwhile."""
+    found = []
+    for path in folder.iterdir():
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found += [(-status.st_mtime, path)] if S_ISDIR(status.st_mode) else []
+    return [path for _, path in sorted(found)]
 
 
 def _size(plan: Path) -> int:
-    return sum(p.stat().st_size for p in plan.rglob("*") if p.is_file())
+    return sum(file_size(Path(place, name)) for place, _, names in os.walk(plan) for name in names)
 
 
 def _trim(folder: Path) -> None:

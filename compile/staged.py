@@ -6,13 +6,23 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from ..backends import Array
 from ..ir import BackendError, Graph, GraphError, PlanError, Target, TensorType, quote
-from ..runtime import Comparison, PlannedPart, StagedRecord, compare, load_staged, random_inputs, save_staged
+from ..runtime import (
+    Comparison,
+    PlannedPart,
+    StagedRecord,
+    check_names,
+    compare,
+    load_staged,
+    random_inputs,
+    save_staged,
+)
 from .loading import Shapes, Spec, spec_of_texts
 from .plan import CompiledPlan
 
@@ -48,6 +58,12 @@ class StagedPlan:
         self.notice: Callable[[str], None] = _warn
         self._types = types
         self._noticed = ""
+        self._alone = RLock()  # parts are compiled, and kept, while they run
+
+    def __repr__(self) -> str:
+        """Return what goes in, what runs uncompiled, and the target."""
+        given = ", ".join(f"{name}: {type_}" for name, type_ in (self._types or {}).items()) or "..."
+        return f"StagedPlan({self.name!r}: ({given}), {', '.join(self.foreign)} uncompiled, for {self.target.name})"
 
     @property
     def foreign(self) -> dict[str, list[str]]:
@@ -80,7 +96,9 @@ class StagedPlan:
         """Return the outputs by name; inputs may have other shapes than the plan was made for,
         which compiles parts anew.
         """
-        found = self.split.run(inputs)
+        check_names(tuple(self.split.inputs), inputs)
+        with self._alone:
+            found = self.split.run(inputs)
         self.warn()
         return found
 

@@ -1,6 +1,6 @@
 """Compile a trained model, run it on a picture, and compare with ONNX Runtime.
 
-The model is the text-direction classifier in the package rapidocr-onnxruntime: is a line of text upright or upside
+The model is the text-direction classifier in the package rapidocr: is a line of text upright or upside
 down? The kernels are generated here and run through OpenCL, on the CPU where there is no other device.
 
     pip install '.[examples]'
@@ -25,10 +25,10 @@ HEIGHT, WIDTH = 48, 192
 
 def model_path() -> Path:
     """Return where the installed package keeps the model."""
-    package = find_spec("rapidocr_onnxruntime")
+    package = find_spec("rapidocr")
     if package is None or package.origin is None:
         sys.exit("this example needs its model: pip install '.[examples]'")
-    return Path(package.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    return Path(package.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 
 
 def line_of_text(text: str) -> Image.Image:

@@ -30,6 +30,7 @@ from .dfg import (
 from .errors import (
     BackendError,
     CutsError,
+    CutsWarning,
     ErrorList,
     GraphError,
     NumericsError,
@@ -81,7 +82,7 @@ from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .vector import vector_address, vector_guards
-from .verify_graph import MAX_ELEMENTS, Infer, emptied_nodes, find_cycle, quote, type_problem, verify_graph, violations
+from .verify_graph import MAX_ELEMENTS, Infer, find_cycle, quote, type_problem, verify_graph, violations
 from .verify_kernel import kernel_violations
 from .verify_program import verify_program
 from .verify_segment import verify_group
@@ -128,6 +129,7 @@ __all__ = [
     "Const",
     "Convert",
     "CutsError",
+    "CutsWarning",
     "DType",
     "Define",
     "DfgNode",
@@ -212,7 +214,6 @@ __all__ = [
     "distinct",
     "dtype_of",
     "dtype_of_numpy",
-    "emptied_nodes",
     "epsilon",
     "evaluate",
     "expr_indirects",

@@ -55,6 +55,10 @@ def _ignore(name: str, text: str) -> None:
     """Show nothing after a pass."""
 
 
+def _nobody(name: str) -> None:
+    """Tell nobody that a pass is done."""
+
+
 def _verify_by_default() -> bool:
     return os.environ.get("CUTS_VERIFY", "0") not in ("", "0")
 
@@ -65,7 +69,8 @@ class CompileOptions:
 
     A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
-    `UsageError` that lists its passes for others. With `debug` the plan checks every index that comes from data.
+    `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
+    checks every index that comes from data.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -78,6 +83,7 @@ class CompileOptions:
     dump: Path | None = None
     callback: Callable[[str, str], None] = _ignore
     debug: bool = False
+    progress: Callable[[str], None] = _nobody
     verify: bool = field(factory=_verify_by_default, kw_only=True)
 
     @property
@@ -86,7 +92,8 @@ class CompileOptions:
         return self.verify or self.debug
 
     def after(self, name: str, show: Callable[[], str]) -> None:
-        """Hand the printed IR to the callback, which prints or dumps it, where somebody asked for it."""
+        """Say that a pass is done, and hand the printed IR to the callback where somebody asked for it."""
+        self.progress(name)
         if self.dump is not None or name in (*self.print_after, self.stop_after) or "all" in self.print_after:
             self.callback(name, show())
 

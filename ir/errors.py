@@ -109,6 +109,10 @@ class VocabularyError(ErrorList, GraphError):
         return VocabularyError, (self.errors, self.nodes)
 
 
+class CutsWarning(UserWarning):
+    """Something was done as asked, or assumed where nothing was said, that may not be what was meant."""
+
+
 def parts_of(error: CutsError) -> tuple[CutsError, ...]:
     """Return the single errors that an error consists of."""
     return error.errors if isinstance(error, ErrorList) else (error,)

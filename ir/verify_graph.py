@@ -220,15 +220,6 @@ def _at_node(node: Node, error: CutsError) -> Iterator[VerifyError]:
         yield retold(part, VerifyError, f"node {quote(node.name)} ({node.op}): ", node.span)
 
 
-def emptied_nodes(graph: Graph) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes with a result of no elements, and that result, where all that they read has some: it is legal,
-    and seldom meant.
-    """
-    for node in graph.nodes:
-        if node.operands and all(graph.types[value].size for value in node.operands):
-            yield from ((node, value) for value in node.outputs if not graph.types[value].size)
-
-
 CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
     check_limits,
     check_names_are_text,

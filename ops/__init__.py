@@ -8,7 +8,7 @@ from .index_checks import Finding, index_program
 from .language.instantiate import Instance, OpDecl
 from .language.registry import Registry
 from .linear import Combiner
-from .manual import entry, manual
+from .manual import entry, entry_values, manual
 from .reference import evaluate, evaluate_graph
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Registry",
     "amplification",
     "entry",
+    "entry_values",
     "evaluate",
     "evaluate_graph",
     "index_program",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..ir import FUNCTIONS
+from .gradient import differentiability
 from .language import BUILTINS, OpDecl, Registry, children, print_expression, print_item
 from .language import syntax as s
 from .manual_gradients import gradient_lines
@@ -51,6 +52,41 @@ def entry(decl: OpDecl, registry: Registry | None = None) -> str:
     return "\n".join(lines)
 
 
+def entry_values(decl: OpDecl) -> dict[str, object]:
+    """Return an operation's entry as values: operands, attributes, results, counts, gradient, algorithms."""
+    found = differentiability(decl)
+    return {
+        "name": decl.name,
+        "family": decl.family,
+        "summary": decl.summary,
+        "declared": decl.span.position,
+        "operands": [
+            {"name": o.name, **_tensor(decl, o), "optional": o.optional, "variadic": o.variadic} for o in decl.operands
+        ],
+        "attributes": [_attribute(a) for a in decl.attributes.values()],
+        "results": [{"name": r.name, **_tensor(decl, r)} for r in decl.results],
+        "requires": [print_expression(item.condition) for item in decl.items if isinstance(item, s.Require)],
+        "operations_per_element": dict(_counts(decl)),
+        "gradient": {"stated": list(found.stated), "derived": list(found.derived), "none": dict(found.none)},
+        "algorithms": [algorithm.name for algorithm in decl.algorithms],
+        "text": decl.text,
+    }
+
+
+def _tensor(decl: OpDecl, tensor: s.Operand | s.Result) -> dict[str, object]:
+    """Return the element types and the dims of an operand or a result."""
+    classes = decl.element_types.get(tensor.dtype, (tensor.dtype,))
+    return {"type": tensor.dtype, "types": list(classes), "dims": [print_expression(dim) for dim in tensor.dims]}
+
+
+def _attribute(attribute: s.AttributeItem) -> dict[str, object]:
+    """Return an attribute's name, type and default; None where it has to be given."""
+    written = print_item(s.AttrItem((attribute,), span=attribute.span)).removeprefix("attr ")
+    name, _, rest = written.partition(": ")
+    kind, _, default = rest.partition(" = ")
+    return {"name": name, "type": kind, "default": default or None}
+
+
 def _signature(decl: OpDecl) -> str:
     kinds = (s.TypeItem, s.InItem, s.AttrItem, s.OutItem)
     items = [item for kind in kinds for item in decl.items if isinstance(item, kind)]
@@ -76,14 +112,19 @@ def _algorithm(algorithm: s.Algorithm) -> str:
 
 
 def _costs(decl: OpDecl) -> Iterator[str]:
-    """Yield the cost of an element of every tensor that a statement computes with any operation."""
+    """Yield the cost of an element of every tensor that a statement computes with any operation, in words."""
+    return (f"{total} per element of `{tensor}`" for tensor, total in _counts(decl))
+
+
+def _counts(decl: OpDecl) -> Iterator[tuple[str, str]]:
+    """Yield every tensor that a statement computes with any operation, and how many an element takes."""
     tensors = {o.name for o in decl.operands} | {r.name for r in decl.results}
     tensors |= {t.name for item in decl.items if isinstance(item, s.TempItem) for t in item.temporaries}
     for assignment in decl.assignments:
         terms = {factor: count for factor, count in _operations(assignment.value, tensors, "").items() if count}
         if terms:
             total = " + ".join(_term(count, factor) for factor, count in terms.items())
-            yield f"{total} per element of `{assignment.target.name}`"
+            yield assignment.target.name, total
 
 
 def _term(count: int, factor: str) -> str:

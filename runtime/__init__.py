@@ -1,6 +1,6 @@
 """How a plan runs: its folder, its memory, its steps, and the comparison of what it computes."""
 
-from .arrays import checked_inputs, random_inputs
+from .arrays import check_names, checked_inputs, random_inputs
 from .executor import Session
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
 from .plan import Model, Plan, make_plan
@@ -17,6 +17,7 @@ __all__ = [
     "PlannedPart",
     "Session",
     "StagedRecord",
+    "check_names",
     "checked_inputs",
     "compare",
     "first_wrong_step",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
 
 @frozen(eq=False)
 class DeviceArray:
-    """An output that stays on the device: a view of the plan's memory, valid until its next run."""
+    """An output that stays on the device, in memory of its own: later runs leave it alone."""
 
     type: TensorType
     pointer: Pointer
@@ -66,12 +66,18 @@ def host_array(name: str, value: object) -> Array:
         raise UsageError(f"input {quote(name)} is no array: {error}") from error
 
 
-def check_names(expected: tuple[str, ...], given: Mapping[str, object]) -> None:
-    """Check that exactly the plan's inputs are given."""
+def check_names(expected: Sequence[str], given: object) -> None:
+    """Check that exactly the plan's inputs are given, by name; raises `UsageError`."""
     wants = ", ".join(map(quote, expected)) or "none"
+    if not isinstance(given, Mapping):
+        example = ", ".join(f"{name!r}: array" for name in expected)
+        raise UsageError(
+            f"expected arrays by input name, found {type(given).__name__}",
+            hint=f"give {{{example}}}; inputs are: {wants}",
+        )
     errors = [UsageError(f"input {quote(name)} is missing") for name in expected if name not in given]
     errors += [
-        UsageError(f"there is no input {quote(name)}", hint=f"inputs are: {wants}")
+        UsageError(f"there is no input {quote(str(name))}", hint=f"inputs are: {wants}")
         for name in given
         if name not in expected
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from attrs import frozen
 from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, open_device
 from ..ir import PlanError, quote, raise_all
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
+from .output_memory import OutputMemory
 from .plan import Plan, extent_bytes
 
 
@@ -26,7 +29,11 @@ class Split:
 
 
 class Session:
-    """A plan opened on a device, ready to run many times. Not for several threads at once: runs share the arena."""
+    """A plan opened on a device, ready to run many times, from any thread.
+
+    Runs share the arena, so one waits for the other; whoever wants them side by side opens two sessions. Outputs belong
+    to the caller: no later run writes over them.
+    """
 
     def __init__(self, plan: Plan, device: Device | None = None) -> None:
         if plan.target.dialect not in ("opencl", "cuda"):
@@ -35,11 +42,20 @@ class Session:
             )
         self.plan = plan
         self.device = device or open_device(plan.target)
-        loaded = self.device.build(plan.kernels, plan.binaries)
-        self._arena = self.device.allocate(plan.arena)
-        self._upload_constants()
-        self._launches = tuple(self._bind(index, loaded) for index in range(len(plan.steps)))
+        self._lock = RLock()
+        self._outputs = OutputMemory(self.device)
         self._replay: Launch | None = None
+        with self.device.current():
+            loaded = self.device.build(plan.kernels, plan.binaries)
+            self._arena = self.device.allocate(plan.arena)
+            self._upload_constants()
+            self._launches = tuple(self._bind(index, loaded) for index in range(len(plan.steps)))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads out of the arena, and make the device this thread's."""
+        with self._lock, self.device.current():
+            yield
 
     def _place(self, tensor: str) -> Pointer:
         storage = self.plan.storages[tensor]
@@ -96,6 +112,10 @@ class Session:
         """Download one tensor as it is now; memory is shared over time,
         so it holds its value only until a later step reuses it.
         """
+        with self._alone():
+            return self._read(tensor)
+
+    def _read(self, tensor: str) -> Array:
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
         if self._is_dense(tensor):
             array = np.empty(type_.shape, type_.dtype.numpy)
@@ -121,63 +141,78 @@ class Session:
 
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
-        for launch in self._launches:
-            launch()
+        with self._alone():
+            for launch in self._launches:
+                launch()
 
     def compute(self) -> Launch:
         """Return the cheapest way to launch every step: one recorded graph where the device can record,
         else the steps.
         """
-        if self._replay is None:
-            self._replay = self.device.capture(self.launch)
-        return self._replay
+        with self._alone():
+            if self._replay is None:
+                self._replay = self.device.capture(self.launch)
+            return self._replay
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
-        """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay where they are."""
+        """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay on the device."""
         return self.run_split(inputs, on_device=on_device)[0]
 
     def run_split(self, inputs: Mapping[str, object], *, on_device: bool = False) -> tuple[dict[str, Any], Split]:
         """Run once and return the outputs and where the time went."""
-        launch = self.compute()
-        start = time.perf_counter()
-        self._feed(inputs)
-        fed = time.perf_counter()
-        launch()
-        self.device.synchronize()
-        computed = time.perf_counter()
-        self._check()
-        outputs = {name: self._device_array(name) if on_device else self.read(name) for name in self.plan.outputs}
-        end = time.perf_counter()
+        with self._alone():
+            launch = self.compute()
+            start = time.perf_counter()
+            self._feed(inputs)
+            fed = time.perf_counter()
+            launch()
+            self.device.synchronize()
+            computed = time.perf_counter()
+            self._check()
+            outputs = self._copied() if on_device else {name: self._read(name) for name in self.plan.outputs}
+            end = time.perf_counter()
         return outputs, Split(fed - start, computed - fed, end - computed, end - start)
 
     def _check(self) -> None:
         """Raise what the plan's checks found."""
-        found = [check.error(int(self.read(check.place)), int(self.read(check.found))) for check in self.plan.checks]
+        found = [check.error(int(self._read(check.place)), int(self._read(check.found))) for check in self.plan.checks]
         raise_all([error for error in found if error is not None])
 
+    def _copied(self) -> dict[str, DeviceArray]:
+        """Return the outputs as copies on the device, whole when this returns."""
+        arrays = {name: self._outputs.lend(self._device_array(name)) for name in self.plan.outputs}
+        self.device.synchronize()
+        return arrays
+
     def _device_array(self, tensor: str) -> DeviceArray:
-        return DeviceArray(
-            self.plan.types[tensor], self._place(tensor), self.device, self.plan.storages[tensor].strides
-        )
+        """Return a tensor copied with the gaps between its rows, so that its strides stay."""
+        type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
+        nbytes = max(extent_bytes(type_, storage) - storage.offset * type_.dtype.size, 0)
+        own = Pointer(self._outputs.take(nbytes))
+        self.device.copy(own, self._place(tensor), nbytes)
+        return DeviceArray(type_, own, self.device, storage.strides)
 
     def trace(self, inputs: Mapping[str, object]) -> Iterator[tuple[int, dict[str, Array]]]:
-        """Run step by step and yield, after each, its number and the tensors it wrote."""
-        self._feed(inputs)
-        for number, (step, launch) in enumerate(zip(self.plan.steps, self._launches, strict=True)):
-            launch()
-            arguments = self.plan.kernels[step.kernel].arguments
-            written = dict.fromkeys(
-                t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table
-            )
-            yield number, {tensor: self.read(tensor) for tensor in written}
+        """Run step by step and yield each one's number and the tensors it wrote; other threads wait for the end."""
+        with self._alone():
+            self._feed(inputs)
+            for number, (step, launch) in enumerate(zip(self.plan.steps, self._launches, strict=True)):
+                launch()
+                arguments = self.plan.kernels[step.kernel].arguments
+                written = dict.fromkeys(
+                    t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table
+                )
+                yield number, {tensor: self._read(tensor) for tensor in written}
 
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:
         """Time all steps together on the device, without copies."""
-        return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
+        with self._alone():
+            return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
         """Time each step by itself."""
-        return tuple(self.device.time(launch, warmup=1, repeats=repeats) for launch in self._launches)
+        with self._alone():
+            return tuple(self.device.time(launch, warmup=1, repeats=repeats) for launch in self._launches)
 
     @property
     def arena(self) -> Buffer:

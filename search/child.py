@@ -64,10 +64,11 @@ class Child:
             return
         ours, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        # What libraries print must not get into the output of a command, so it goes to standard error.
+        command = [sys.executable, "-c", f"from {__name__} import main; main()", str(theirs.fileno())]
+        # What libraries print must not get into the output of a command, so it goes to standard error. An interrupt
+        # from the keyboard is for us alone, from the first moment on: hence a process group of its own.
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2, process_group=0
         )
         theirs.close()
         self._connection = Connection(ours.detach())
@@ -186,7 +187,3 @@ def main() -> None:
     """Serve on the connection whose number is the argument; interrupts are the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))
-
-
-if __name__ == "__main__":
-    main()

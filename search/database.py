@@ -79,6 +79,12 @@ class Winner:
     proven: float = 0.0
 
 
+#: What the columns of a winner and of a trial hold.
+_NUMBER, _PERHAPS = (int, float), (int, float, type(None))
+_WINNER_KINDS = (str, _NUMBER, _NUMBER, str, _NUMBER, _NUMBER, _NUMBER)
+_TRIAL_KINDS = (str, str, _PERHAPS, _NUMBER, int, str, str, _NUMBER, _NUMBER)
+
+
 class Database:
     """Reads and writes the file; without a path it lives in memory for as long as the object does."""
 
@@ -138,7 +144,7 @@ class Database:
                 "select best, seconds, spread, source, trials, points, proven from problems where key = ? and done = 1",
                 (problem.key,),
             ).fetchone()
-        return Winner(*row) if row else None
+        return Winner(*row) if row and _fits(row, _WINNER_KINDS) else None
 
     def finish(self, problem: Problem, winner: Winner) -> None:
         """Keep the choice of a finished search."""
@@ -173,14 +179,15 @@ class Database:
             rows = db.execute(
                 f"select {_TRIAL} from trials where problem = ? order by score, schedule", (problem.key,)
             ).fetchall()
-        return [Trial(*row) for row in rows]
+        return [Trial(*row) for row in rows if _fits(row, _TRIAL_KINDS)]
 
     def recorded(self, work: str) -> list[Trial]:
         """Return all results for the same work, on whatever machine, the oldest first."""
         joined = "trials join problems on problems.key = trials.problem"
         query = f"select {_TRIAL} from {joined} where work = ? order by trials.at"
         with self._errors() as db:
-            return [Trial(*row) for row in db.execute(query, (work,)).fetchall()]
+            rows = db.execute(query, (work,)).fetchall()
+        return [Trial(*row) for row in rows if _fits(row, _TRIAL_KINDS)]
 
     def record(self, problem: Problem, trials: Sequence[Trial]) -> None:
         """Keep results; a later one of the same schedule replaces the earlier."""
@@ -200,7 +207,7 @@ class Database:
                 "select best from problems where work = ? and key <> ? and best is not null order by at desc limit ?",
                 (problem.work, problem.key, most),
             ).fetchall()
-        return list(dict.fromkeys(row[0] for row in rows))
+        return list(dict.fromkeys(row[0] for row in rows if isinstance(row[0], str)))
 
     # ---- modelled costs, which are slow to compute again
 
@@ -208,7 +215,7 @@ class Database:
         """Return a kept cost."""
         with self._errors() as db:
             row = db.execute("select seconds from costs where key = ?", (key,)).fetchone()
-        return None if row is None else float(row[0])
+        return float(row[0]) if row and isinstance(row[0], (int, float)) else None
 
     def keep_cost(self, key: str, seconds: float) -> None:
         """Keep a cost."""
@@ -254,7 +261,7 @@ class Database:
         names = ("key", "hashed", "label", "finished", "best", "seconds", "spread", "points", "proven slower", "at")
         record = dict(zip(names, row, strict=True)) | {
             "kind": "problem",
-            "hashed": json.loads(row[1]),
+            "hashed": _hashed(row[1]),
             "finished": bool(row[3]),
         }
         counts = db.execute(
@@ -279,7 +286,21 @@ def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
         "score",
         "at",
     )
-    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": json.loads(row[1])}
+    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _hashed(row[1])}
+
+
+def _fits(row: Sequence[object], kinds: Sequence[Any]) -> bool:
+    """Whether a row's values are of the kinds that we write: SQLite keeps whatever it is given."""
+    return all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True))
+
+
+def _hashed(description: object) -> dict[str, Any]:
+    """Return what a key was made from; a damaged description as what it is."""
+    try:
+        found = json.loads(description) if isinstance(description, str) else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"damaged": repr(description)[:200]}
 
 
 def database_path() -> Path | None:

@@ -54,7 +54,10 @@ def hints(database: Database, problem: Problem) -> list[Scored]:
     """Return the winners of other machines that are points of this problem's space."""
     found = []
     for text in database.hints(problem):
-        schedule = read_schedule(text)
-        if not check_schedule(problem.form, schedule, problem.target):
-            found.append(Scored(None, assess(problem.form, schedule, problem.target)))
+        try:
+            schedule = read_schedule(text)
+            if not check_schedule(problem.form, schedule, problem.target):
+                found.append(Scored(None, assess(problem.form, schedule, problem.target)))
+        except (CutsError, AssertionError):
+            continue  # it is no schedule of this version
     return found

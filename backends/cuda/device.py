@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, Pointer, Timing
 from ..library import DIALECT, Routine
 from .compile import compile_kernels
-from .query import current_device, driver
+from .query import current_device, driver, primary_context
 
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
 
@@ -56,7 +57,8 @@ class CudaDevice(Device):
         self.name = self._device.name()
         major, minor = self._device.compute_capability()
         self._check_architecture(target.arch, major, minor)
-        self._stream = self._driver.Stream()
+        with self.current():
+            self._stream = self._driver.Stream()
         self.stream_handle = int(self._stream.handle)
         self._flush: Any = None
 
@@ -159,6 +161,14 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """Wait for our stream."""
         self._checked(self._stream.synchronize)
+
+    def settle(self) -> None:
+        """Wait for all streams of the context, those of other libraries included."""
+        self._checked(self._driver.Context.synchronize)
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make the primary context current in this thread, where it is not."""
+        return primary_context()
 
     def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
         """Time with events around each run; `cold` writes twice the L2 cache's size before each."""

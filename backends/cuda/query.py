@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
+from threading import get_ident
 from typing import Any
 
 from attrs import evolve
@@ -27,7 +30,7 @@ def driver() -> Any:
         module.init()
         if module.Device.count() == 0:
             raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
-        import_module("pycuda.autoprimaryctx")  # importing it makes the context current
+        _opened()
     except ImportError as error:
         raise BackendError(
             f"running on CUDA needs PyCUDA and a driver: {error}", hint="pip install 'cuts[cuda]'"
@@ -39,9 +42,32 @@ def driver() -> Any:
     return module
 
 
+@cache
+def _opened() -> tuple[Any, int]:
+    """Return PyCUDA's primary context and the thread in which importing it made it current, for good."""
+    return import_module("pycuda.autoprimaryctx").context, get_ident()
+
+
+def primary_context() -> AbstractContextManager[None]:
+    """Return what makes the primary context current in this thread; a context of PyCUDA's is current in one by one."""
+    context, home = _opened()
+    return nullcontext() if get_ident() == home else _pushed(context)
+
+
+@contextmanager
+def _pushed(context: Any) -> Iterator[None]:
+    context.push()
+    try:
+        yield
+    finally:
+        context.pop()
+
+
 def current_device() -> Any:
-    """Return the PyCUDA device of the current context."""
-    return driver().Context.get_device()
+    """Return the PyCUDA device of the primary context."""
+    cuda = driver()
+    with primary_context():
+        return cuda.Context.get_device()
 
 
 @cache

@@ -7,11 +7,15 @@ end.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,25 +24,46 @@ from attrs import frozen
 from ...ir import BackendError, KernelFunction, Target
 from ..cache import cache_root, private_folder
 from ..device import Array, Buffer, Device, Launch, Pointer, Timing
+from ..host_memory import require_host_memory
 from ..refused import refused
+from .pocl_cache import set_damaged_aside, set_programs_aside
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _POCL = "Portable Computing Language"
+_LOG = logging.getLogger("cuts.opencl")
 
 
 def _import() -> Any:
-    """Import PyOpenCL, with PoCL's cache inside ours."""
-    root = cache_root()
-    if root is not None:
-        # PoCL keeps what it compiled, keyed by source and launch geometry; we only choose a folder that is ours alone.
-        os.environ.setdefault("POCL_CACHE_DIR", str(private_folder(root / "pocl")))
-    else:
-        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
+    """Import PyOpenCL, with PoCL's cache inside ours.
+
+    Raises `BackendError` in a process that was forked off one that used OpenCL: the threads of its driver are not in
+    the copy, so that the first call would wait for them for ever.
+    """
+    if _opened() != os.getpid():
+        raise BackendError(
+            "this process was forked from one that had used OpenCL, whose driver does not work in a copy",
+            hint="start processes with multiprocessing.get_context('spawn')",
+        )
     try:
         import pyopencl
     except ImportError as error:
         raise BackendError("target 'opencl' needs PyOpenCL", hint="pip install 'cuts[opencl]'") from error
     return pyopencl
+
+
+@cache
+def _opened() -> int:
+    """Choose and check PoCL's cache before PoCL reads it, and return the process that does."""
+    root = cache_root()
+    if root is not None:
+        # PoCL keeps what it compiled, keyed by source and launch geometry; we only choose a folder that is ours alone.
+        folder = private_folder(root / "pocl")
+        os.environ.setdefault("POCL_CACHE_DIR", str(folder))
+        for aside in set_damaged_aside(folder):
+            _LOG.warning("a damaged program in PoCL's cache was set aside as %s and is built anew", aside)
+    else:
+        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
+    return os.getpid()
 
 
 @frozen
@@ -104,6 +129,7 @@ class OpenCLDevice(Device):
 
     def __init__(self, target: Target, choice: Choice | None = None) -> None:
         self._cl = _import()
+        self._process = os.getpid()
         self.choice = choice or choose_device()
         self.target = target
         self.name = self.choice.text
@@ -121,6 +147,8 @@ class OpenCLDevice(Device):
                 f"the plan needs one allocation of {nbytes:,} bytes, {self.name} allows {limit:,}",
                 hint="use smaller shapes",
             )
+        if self.choice.device.type & self._cl.device_type.CPU:
+            require_host_memory(nbytes, "the plan")
         try:
             memory = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(nbytes, 1))
             self._cl.enqueue_fill_buffer(self._queue, memory, np.uint8(0), 0, max(nbytes, 1))
@@ -165,12 +193,24 @@ class OpenCLDevice(Device):
     def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
         source = kernels[0].source + "\n".join(k.source[len(_prologue(k.source)) :] for k in kernels[1:])
         try:
-            return [self._program(source)] * len(kernels)
+            return [self._whole(source, [kernel.name for kernel in kernels])] * len(kernels)
         except self._cl.RuntimeError as error:
             if len(kernels) > 1:  # alone, each either builds or says what is wrong with it
                 return [self._compile([kernel])[0] for kernel in kernels]
             log = str(error).split("(options:")[0].strip()
             raise refused(kernels[0], self.name, source, log) from error
+
+    def _whole(self, source: str, names: Sequence[str]) -> Any:
+        """Return a built program with all its kernels; one whose kept form lacks some is built anew."""
+        program = self._program(source)
+        lost = set(names) - {name for name in program.kernel_names.split(";") if name}
+        kept = os.environ.get("POCL_CACHE_DIR")
+        if not lost or not kept:
+            return program
+        for name in lost:
+            for aside in set_programs_aside(Path(kept), name):
+                _LOG.warning("a damaged program in PoCL's cache was set aside as %s and is built anew", aside)
+        return self._program(source)
 
     def _program(self, source: str) -> Any:
         program = self._cl.Program(self._context, source)
@@ -216,6 +256,12 @@ class OpenCLDevice(Device):
         return _Bound(
             lambda: self._cl.enqueue_nd_range_kernel(self._queue, function, size, kernel.block), tuple(pointers)
         )
+
+    def current(self) -> AbstractContextManager[None]:
+        """Refuse a process that was forked off the one that opened the device."""
+        if os.getpid() != self._process:
+            _import()
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Wait for the queue."""

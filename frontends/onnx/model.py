@@ -4,7 +4,7 @@ shapes.
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import onnx
 from attrs import frozen
-from onnx import inliner, numpy_helper
+from onnx import numpy_helper
 
-from ...ir import Array, DType, GraphError, TensorType, dtype_of_numpy, quote, raise_all, type_problem
+from ...ir import Array, CutsWarning, DType, GraphError, TensorType, dtype_of_numpy, quote, raise_all, type_problem
 from ..files import map_inside
+from .local_functions import inline_functions
 from .masks import writes_as_choices
 from .order import in_order
 
 MIN_OPSET = 1
 MAX_BYTES = 1 << 31
-_LOG = logging.getLogger("cuts")
 
 
 @frozen
@@ -55,8 +55,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
         model = _decode(data, name)
     if not all(isinstance(text, str) for text in _texts(model.graph)):
         raise GraphError(f"{name}: not an ONNX model (or a damaged one): a name is not UTF-8")
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = inline_functions(model, name)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     return Model(name, writes_as_choices(in_order(model.graph)), _opset(model, name), folder, opsets)
 
@@ -256,13 +255,16 @@ def _static_shape(value: onnx.ValueInfoProto, symbols: Mapping[str, int], where:
         elif dim.dim_param in symbols:
             shape.append(symbols[dim.dim_param])
         elif axis == 0:
-            _LOG.warning("%s: dynamic first axis taken as 1", where)
             shape.append(1)
         else:
             declared = ", ".join(map(_dim_text, _dims(value)))
             raise GraphError(
                 f"{where}: shape [{declared}] is dynamic", hint=f"fix it, as in --shape {value.name}={_example(value)}"
             )
+    if (first := next(iter(_dims(value)), None)) is not None and not (_is_static(first) or first.dim_param in symbols):
+        text = f"{where}: its first axis {quote(first.dim_param or '?')} is dynamic and is taken as 1"
+        hint = f"fix it, as in --shape {value.name}={_example(value)} (shapes= of cuts.build)"
+        warnings.warn(f"{text}; {hint}", CutsWarning, stacklevel=2)
     return tuple(shape)
 
 

@@ -3,8 +3,8 @@
 Programs are decomposed to PyTorch's core operations. What each of them means is in `operators`.
 """
 
-from .archive import load_archive
 from .dynamo import dynamo_backend
 from .load import Captured
+from .read import read_torch
 
-__all__ = ["Captured", "dynamo_backend", "load_archive"]
+__all__ = ["Captured", "dynamo_backend", "read_torch"]

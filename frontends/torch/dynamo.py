@@ -123,7 +123,7 @@ def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> 
         arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
         found = run(arrays)
         tensors = {name: _tensor(found[name], device) for name in captured.graph.outputs}
-        return [None if name is None else tensors[name] for name in captured.results]
+        return [tensors[name] if isinstance(name, str) else name for name in captured.results]
 
     return call
 

@@ -73,8 +73,8 @@ def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
 
 @frozen
 class Captured:
-    """A captured graph: ours, the name behind each of its results (None where it is none), and the derived gradients
-    that it uses.
+    """A captured graph: ours, what is behind each of its results (a name, or the number or None that it is), and the
+    derived gradients that it uses.
 
     `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
     `seeds`: random numbers, new ones for each run.
@@ -82,7 +82,7 @@ class Captured:
 
     graph: Graph
     inputs: tuple[str | None, ...]
-    results: tuple[str | None, ...]
+    results: tuple[str | int | float | None, ...]
     seeds: tuple[str, ...]
     registry: Registry
     texts: Mapping[str, str]
@@ -95,15 +95,14 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
     reader = Reader(default_inference())
     places = [node for node in graph.nodes if node.op == "placeholder"]
     for node in places:
-        if node.users or "val" in node.meta:
+        if isinstance(node.meta.get("val"), (int, float)):
+            reader.values[node] = node.meta["val"]  # an extent that Dynamo passes by itself; graphs are for one each
+        elif node.users or "val" in node.meta:
             reader.define_input(node)
     walk(graph, reader)
-    names: list[str | None] = []
-    for node in results(graph):
-        known = isinstance(node, torch.fx.Node)
-        names.append(_output(reader, node, node.name) if known else None)
-    outputs = tuple(dict.fromkeys(name for name in names if name is not None))
-    whole = read_graph(reader, "torch", (*(n.name for n in places if n in reader.values), *reader.seeds), outputs)
+    names = [_result(reader, node) for node in results(graph)]
+    outputs = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+    whole = read_graph(reader, "torch", (*(n.name for n in places if n.name in reader.types), *reader.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
     given = tuple(node.name if node.name in read else None for node in places)
     seeds = tuple(name for name in reader.seeds if name in read)
@@ -112,6 +111,14 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
     registry = reader.gradients.registry
     found = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
     return Captured(found, given, tuple(names), seeds, registry, reader.gradients.texts)
+
+
+def _result(reader: Reader, node: object) -> str | int | float | None:
+    """Return the name of a result, or the number that it is in this graph."""
+    if not isinstance(node, torch.fx.Node):
+        return node if isinstance(node, (int, float)) else None
+    value = reader.value(node)
+    return value if isinstance(value, (int, float)) else _output(reader, node, node.name)
 
 
 def decompositions() -> dict[Any, Any]:

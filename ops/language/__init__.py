@@ -1,6 +1,7 @@
 """From the text of a declaration to the program of an operation at given shapes: syntax, checks, binding, inference."""
 
 from . import syntax
+from .binding import CLASSES
 from .builtins import BUILTINS
 from .canonical import canonicalise, live_statements, unused_name
 from .check_expressions import RESERVED, children
@@ -12,6 +13,7 @@ from .registry import Registry
 
 __all__ = [
     "BUILTINS",
+    "CLASSES",
     "RESERVED",
     "AxisClass",
     "Instance",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,6 +134,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     driver = fake_driver(memory)
     for module in (cuda, cuda_device):
         monkeypatch.setattr(module, "driver", lambda: driver)
+    monkeypatch.setattr(cuda_device, "_opened", lambda: (None, get_ident()))
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     return memory
@@ -171,6 +173,32 @@ def test_device_arrays_are_copied_on_the_device(memory: Memory) -> None:
     np.testing.assert_allclose(
         memory.at(described["data"][0], 2 * x.size).reshape(ROWS, -1), expected(x)["y"], rtol=1e-6
     )
+
+
+def test_outputs_on_the_device_are_their_holders(memory: Memory) -> None:
+    session = Session(example_plan("cuda"))
+    first = session.run({"x": random_x(1)}, on_device=True)
+    address = first["y"].pointer.buffer.handle
+    second = session.run({"x": random_x(2)}, on_device=True)
+    for found, seed in ((first, 1), (second, 2)):
+        start = found["y"].__cuda_array_interface__["data"][0]
+        want = expected(random_x(seed))["y"]
+        np.testing.assert_allclose(memory.at(start, want.size).reshape(want.shape), want, rtol=1e-6)
+    del first, found
+    memory.log.clear()
+    third = session.run({"x": random_x(3)}, on_device=True)
+    assert third["y"].pointer.buffer.handle == address
+    assert "wait for all" in memory.log
+
+
+def test_another_thread_enters_the_context(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(example_plan("cuda"))
+    log: list[str] = []
+    context = SimpleNamespace(push=lambda: log.append("push"), pop=lambda: log.append("pop"))
+    monkeypatch.setattr(cuda_device, "_opened", lambda: (context, get_ident() + 1))
+    session.run({"x": random_x()})
+    assert log[0] == "push"
+    assert log.count("push") == log.count("pop")
 
 
 @pytest.mark.parametrize(

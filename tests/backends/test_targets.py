@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.targets import descriptions, known_targets
+from cuts.backends.targets import descriptions, known_targets, target_aliases
 from cuts.ir.errors import UsageError
 
 
 def test_every_known_name_finds_a_target() -> None:
-    for name in known_targets():
+    for name in (*known_targets(), *target_aliases()):
         if name != "cuda:device":  # insists on a GPU
             assert find_target(name).dialect == name.partition(":")[0]
 
@@ -32,7 +32,7 @@ def test_relatives_keep_the_name_that_was_asked_for() -> None:
     "name", ["", "metal", "cuda:sm_999", "cuda:sm_", "cuda:sm_1", "opencl:h200", "cuda:'; rm -rf", "sm_90"]
 )
 def test_unknown_targets_list_what_exists(name: str) -> None:
-    with pytest.raises(UsageError, match=r"targets are: opencl, cuda,.*cuda:sm_90") as caught:
+    with pytest.raises(UsageError, match=r"targets are: opencl, .*cuda:sm_90.* cuda, .*cuda:h200") as caught:
         find_target(name)
     assert caught.value.exit_code == 2
 

@@ -43,7 +43,7 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "unknown group": (["explain", "good", "99"], 2, "expected a number below 3"),
     "unknown op": (["ops", "matmull"], 3, "did you mean 'matmul'"),
     "recording of nothing": (
-        ["tune", "graph.json", "--replay", "graph.json", "-o", "p"],
+        ["tune", "graph.json", "--replay", "graph.json", "-o", "p", "--quiet"],
         2,
         "it is no tuning database",
     ),
@@ -124,8 +124,8 @@ def test_a_result_without_elements_is_worth_a_warning(cuts: Cuts, tmp_path: Path
     result = cuts(*COMPILE)
     assert result.code == 0
     assert result.err.splitlines()[0] == (
-        "graph.json:33:10: warning: node 'c' (conv): its result 'y' is f32[1, 1, 0, 0], which has no elements; "
-        "'x' is f32[1, 1, 2, 2], 'w' is f32[1, 1, 3, 3]"
+        "cuts: warning: graph.json:33:10: node 'c' (conv): its result 'y' has no elements: f32[1, 1, 0, 0]; "
+        "its operands are too small for it: 'x': f32[1, 1, 2, 2], 'w': f32[1, 1, 3, 3]"
     )
 
 

@@ -50,10 +50,10 @@ def test_passes_are_printed_and_dumped(cuts: Cuts, tmp_path: Path) -> None:
 
 
 def test_stopping_prints_the_program_and_writes_no_plan(cuts: Cuts, tmp_path: Path) -> None:
-    result = cuts("compile", "graph.json", "--stop-after", "partition", "-o", "p")
+    result = cuts("compile", "graph.json", "--stop-after", "partition")
     assert (result.code, result.err) == (0, "")
     assert "group" in result.out
-    assert not (tmp_path / "p").exists()
+    assert not (tmp_path / "graph.plan").exists()
 
 
 @pytest.mark.parametrize("flag", ["--stop-after", "--print-after"])

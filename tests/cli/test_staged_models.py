@@ -204,3 +204,31 @@ def test_functions_of_the_caller_are_asked_for_when_a_plan_is_opened(tmp_path: P
     with pytest.warns(UserWarning, match="2 operations"):
         assert again.run(x)["y"].shape == (1, 2, 4)
     assert json.loads((tmp_path / "p" / "plan.json").read_text())["functions"] == ["NonMaxSuppression"]
+
+
+@pytest.mark.parametrize("command", ["compile", "verify"])
+def test_a_model_with_an_operation_of_the_user_is_verified_by_the_reference(
+    cuts: Cuts, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "my.cuts").write_text('op soft_sign : unary "x over 1 + |x|" { y = x / (1 + abs(x)) }\n')
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("SoftSign", ["x"], ["y"], domain="my.own")], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    more = ["--verify"] if command == "compile" else []
+    result = cuts(command, "m.onnx", "--target", "reference", "--spec", "my.cuts", "--json", *more)
+    assert result.code == 0, result.err
+    checks = [result.json["verify"]] if command == "compile" else result.json["checks"]
+    assert [check["oracle"] for check in checks] == ["the float64 reference"]
+
+
+def test_a_batch_that_is_taken_as_one_is_said(cuts: Cuts, tmp_path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    said = cuts("compile", "m.onnx", "--target", "reference").err
+    assert said.startswith(
+        "cuts: warning: m.onnx: input 'x': its first axis 'batch' is dynamic and is taken as 1; fix it"
+    )
+    assert said.count("warning") == 1
+    assert cuts("compile", "m.onnx", "--target", "reference", "--shape", "x=2x4").err == ""

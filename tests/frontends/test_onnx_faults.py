@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from cuts.frontends.onnx.load import load_onnx, load_onnx_for  # onnx is optional
-from cuts.ir.errors import CutsError, ErrorList, UsageError
+from cuts.ir.errors import CutsError, CutsWarning, ErrorList, UsageError
 from cuts.tests.frontends.test_onnx import I64, F, floats, ints, model, node
 from onnx import TensorProto, helper
 
@@ -76,10 +77,40 @@ def test_dynamic_shapes_must_be_fixed(shape: Sequence[int | str], shapes: Any, e
     assert faults(model([node("Relu", "x")], {"x": shape}, 13), shapes) == [expected]
 
 
-def test_a_dynamic_batch_is_one_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
-    graph = load_onnx(model([node("Relu", "x")], {"x": ("n", 3)}, 13))
+def test_a_dynamic_batch_is_one_with_a_warning() -> None:
+    message = "input 'x': its first axis 'n' is dynamic and is taken as 1; fix it, as in --shape x=1x3"
+    with pytest.warns(CutsWarning, match=message):
+        graph = load_onnx(model([node("Relu", "x")], {"x": ("n", 3)}, 13))
     assert graph.types["x"].shape == (1, 3)
-    assert "input 'x': dynamic first axis taken as 1" in caplog.text
+
+
+def functions(calls: dict[str, list[str]]) -> Any:
+    """Return a model that calls its function `a`; each function calls others, one behind the other."""
+    proto = model([helper.make_node("a", ["x"], ["y"], domain="own")], {"x": (3,)}, 17)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    for name, called in calls.items():
+        nodes = [
+            helper.make_node(op, [f"v{n}"], [f"v{n + 1}"], domain="own" if op in calls else "")
+            for n, op in enumerate(called)
+        ]
+        proto.functions.append(helper.make_function("own", name, ["v0"], [f"v{len(called)}"], nodes, opsets))
+    return proto
+
+
+def test_a_function_that_calls_itself_is_named() -> None:
+    (fault,) = faults(functions({"a": ["Relu", "b"], "b": ["a"]}))
+    assert "a function of the model calls itself: " in fault
+    assert "'a'" in fault
+    assert "'b'" in fault
+    assert "calls itself: 'a' -> 'a'" in faults(functions({"a": ["a"]}))[0]
+
+
+def test_functions_that_grow_without_end_are_refused() -> None:
+    names = [*"abcdefghijklmnopqrstuvwxyz"]
+    calls = {name: [after] * 4 for name, after in pairwise(names)} | {"z": ["Relu"]}
+    assert "its functions stand for 1,125,899,906,842,624 nodes" in faults(functions(calls))[0]
+    assert len(load_onnx(functions({"a": ["b", "b"], "b": ["Relu", "Exp"]})).nodes) == 4
 
 
 @pytest.mark.parametrize(

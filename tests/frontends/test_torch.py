@@ -162,6 +162,7 @@ def test_torch_compile_runs_our_kernels() -> None:
 def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted() -> None:
     from cuts.frontends.torch.dynamo import dynamo_backend
 
+    torch._dynamo.reset()
     operations: list[str] = []
 
     def compile_graph(captured: Any, device: str) -> Any:

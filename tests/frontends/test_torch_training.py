@@ -14,6 +14,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.frontends.torch.dynamo import UncompiledWarning, dynamo_backend
+from cuts.frontends.torch.load import graph_of_nodes
 from cuts.ir.compiled import CompileOptions
 from cuts.tests.needs import needs_opencl
 
@@ -204,6 +205,35 @@ def test_batches_of_other_sizes_get_graphs_of_their_own() -> None:
             gradients.append([p.grad.clone() for p in eager.parameters()])
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
     assert len(backend.ran) == 8
+
+
+def test_extents_among_the_inputs_are_numbers() -> None:
+    """Newer versions of PyTorch pass the extents that Dynamo took for symbols by themselves, beside the tensors."""
+    torch._dynamo.reset()
+    backend = Recorder("reference")
+
+    def model(x: Any, n: int) -> Any:
+        return (x * n).sum(0), n, n + 1
+
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    with torch.no_grad():
+        for size, n in ((4, 3), (2, 3), (2, 5)):
+            x = torch.randn(size, 4)
+            found, *numbers = compiled(x, n)
+            assert torch.allclose(found, (x * n).sum(0), atol=1e-5)
+            assert numbers == [n, n + 1]
+    assert len(set(backend.ran)) == 3
+
+
+def test_a_number_that_a_graph_is_given_stays_one() -> None:
+    graph = torch.fx.Graph()
+    x, n = graph.placeholder("x"), graph.placeholder("n")
+    x.meta["val"], n.meta["val"] = torch.empty(2, 3), 2
+    y = graph.call_function(torch.ops.aten.mul.Tensor, (x, n))
+    y.meta["val"] = torch.empty(2, 3)
+    graph.output((y, n, None, 7))
+    captured = graph_of_nodes(graph)
+    assert (captured.inputs, captured.results[1:]) == (("x", None), (2, None, 7))
 
 
 def test_dropout_draws_anew_and_follows_the_seed_of_pytorch() -> None:

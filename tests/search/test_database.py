@@ -127,3 +127,17 @@ def test_two_processes_share_one_database(tmp_path: Path) -> None:
     writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
     assert [w.wait(60) for w in writers] == [0, 0]
     assert len(Database(tmp_path / "t").trials(PROBLEM)) == 200
+
+
+@pytest.mark.parametrize("value", [b"\x00blob", None], ids=["blob", "null"])
+def test_values_of_another_kind_are_no_results(value: object) -> None:
+    database = Database(None)
+    database.finish(PROBLEM, Winner("s", 1e-3, 0.0))
+    database.finish(problem_of(machine={"device": "another"}), Winner("t", 1e-3, 0.0))
+    database.record(PROBLEM, [Trial("s", "ok", 1e-3)])
+    database._connection.execute("update problems set best = ?, description = ?", (value, value or ""))
+    database._connection.execute("update trials set source = ?, seconds = 'soon'", (value or 1,))
+    assert database.winner(PROBLEM) is None
+    assert database.trials(PROBLEM) == database.recorded(PROBLEM.work) == []
+    assert database.hints(PROBLEM) == []
+    assert [sorted(record["hashed"]) for record in database.explain(PROBLEM.key)] == [["damaged"]]

@@ -252,6 +252,19 @@ def test_a_service_that_cannot_start_answers_with_the_reason() -> None:
     child.close()
 
 
+def test_an_interrupt_from_the_keyboard_does_not_reach_a_child_even_while_it_imports(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    child = Child("cuts.tests.search.services:Slow")
+    child.start()
+    assert child._process is not None
+    group = os.getpgid(child._process.pid)
+    assert group != os.getpgid(0)
+    assert child.ready(60)
+    child.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_lost_child_is_started_again() -> None:
     child = Child("cuts.tests.search.services:Slow")
     with pytest.raises(Lost, match="exit code 3"):

@@ -1,0 +1,104 @@
+"""What PoCL keeps of earlier builds, looked at before PoCL reads it: a damaged file there would end the process.
+
+PoCL loads a kernel's library without a check, and takes a program's bitcode for a program without kernels where it
+cannot read it. So a process looks once at how every file begins and ends, and puts the folder of a program with a
+damaged one aside; PoCL builds that program anew.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from io import FileIO
+from pathlib import Path
+
+#: Seconds in which another process may still be writing a file.
+_SETTLED = 5.0
+#: Where the 64-bit header of an ELF file says at which byte its table of sections begins, how long a row of it is, and
+#: how many there are (System V ABI, "ELF Header").
+_ELF, _ELF_BYTES, _TABLE = b"\x7fELF", 64, struct.Struct("<40xQ10xHH")
+#: Behind its first word bitcode is a list of blocks: a word of what it is, a word of its length in words, its content
+#: (LLVM Bitcode File Format, "ENTER_SUBBLOCK Encoding").
+_BITCODE, _WORD = b"BC\xc0\xde", 4
+
+
+def set_damaged_aside(folder: Path) -> list[Path]:
+    """Rename the folders of programs with a damaged file, so that PoCL does not find them, and return their new names.
+
+    The ones that were set aside before are left as they are: `cuts cache clear` removes them.
+    """
+    settled = time.time() - _SETTLED
+    return _aside(
+        folder, (p for p in _programs(folder) if any(_damaged(path, size) for path, size in _files(p, settled)))
+    )
+
+
+def set_programs_aside(folder: Path, kernel: str) -> list[Path]:
+    """Rename the folders of programs that have a kernel of this name, whatever their files look like."""
+    return _aside(folder, (program for program in _programs(folder) if (program / kernel).is_dir()))
+
+
+def _aside(folder: Path, programs: Iterable[Path]) -> list[Path]:
+    moved = []
+    for program in programs:
+        aside = folder / f"damaged-{time.time_ns()}-{program.name}"
+        try:
+            program.rename(aside)
+        except OSError:  # another process did it
+            continue
+        moved.append(aside)
+    return moved
+
+
+def _programs(folder: Path) -> Iterator[Path]:
+    """Yield the folders of programs: their names are cut after two letters."""
+    for group in _entries(folder):
+        if len(group.name) == 2:
+            yield from (Path(program.path) for program in _entries(Path(group.path)))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # gone since
+        return []
+
+
+def _files(program: Path, before: float) -> Iterator[tuple[str, int]]:
+    """Yield the files whose form is known and that were written before a time, with their sizes in bytes."""
+    for place, _, names in os.walk(program):
+        for name in names:
+            if name.endswith((".so", ".bc")):
+                path = os.path.join(place, name)
+                try:
+                    status = os.stat(path)
+                except OSError:
+                    continue
+                if status.st_mtime <= before:
+                    yield path, status.st_size
+
+
+def _damaged(path: str, size: int) -> bool:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(_ELF_BYTES)
+            if path.endswith(".bc"):
+                return not head.startswith(_BITCODE) or _end_of_blocks(file, size) != size
+    except OSError:
+        return False
+    if not head.startswith(_ELF) or len(head) < _ELF_BYTES:
+        return True
+    start, width, rows = _TABLE.unpack_from(head)
+    return bool(start + width * rows > size)
+
+
+def _end_of_blocks(file: FileIO, size: int) -> int:
+    """Return the byte behind the last of the outermost blocks, were the file long enough."""
+    place = _WORD
+    while place < size:
+        file.seek(place + _WORD)
+        place += 2 * _WORD + _WORD * int.from_bytes(file.read(_WORD), "little")
+    return place

@@ -1,0 +1,31 @@
+"""A warning where a window is larger than what it moves over: legal, and almost never what was meant."""
+
+from __future__ import annotations
+
+import warnings
+
+from ..ir import CutsWarning, Graph, quote
+from ..ops.language import children, syntax
+from .loading import Spec
+
+
+def warn_of_empty_results(graph: Graph, spec: Spec) -> None:
+    """Warn of every node that adds something up, of operands with elements, and yet has a result without any.
+
+    Data movement may well select nothing; a reduction to no elements is a window that does not fit.
+    """
+    for node in graph.nodes:
+        empty = [name for name in node.outputs if not graph.types[name].size]
+        if not empty or not all(graph.types[name].size for name in node.operands):
+            continue
+        if any(_reduces(assignment.value) for assignment in spec.registry[node.op].assignments):
+            result = f"its result {quote(empty[0])} has no elements: {graph.types[empty[0]]}"
+            given = ", ".join(f"{quote(name)}: {graph.types[name]}" for name in node.operands)
+            place = f"{node.span.position}: " if node.span else ""
+            text = f"{place}node {quote(node.name)} ({node.op}): {result}; its operands are too small for it: {given}"
+            warnings.warn(text, CutsWarning, stacklevel=3)
+
+
+def _reduces(expression: syntax.Expression) -> bool:
+    """Whether there is a reduction in an expression."""
+    return isinstance(expression, syntax.Reduction) or any(map(_reduces, children(expression)))

@@ -1,0 +1,102 @@
+"""Damaged files in PoCL's cache are set aside, and processes that were forked off OpenCL say so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cuts.backends import cache_info
+from cuts.tests.needs import needs_opencl
+
+RUN = """
+import numpy as np
+from cuts.runtime.executor import Session
+from cuts.tests.runtime.handmade import example_plan, expected, random_x
+x = random_x()
+np.testing.assert_allclose(Session(example_plan()).run({"x": x})["y"], expected(x)["y"], rtol=1e-5, atol=1e-6)
+"""
+FORK = (
+    RUN
+    + """
+import os, sys
+from cuts.ir import BackendError
+plan = example_plan()
+session = Session(plan)
+pid = os.fork()
+if pid == 0:
+    found = []
+    for call in (lambda: session.run({"x": x}), lambda: Session(plan)):
+        try:
+            call()
+        except BackendError as error:
+            found.append("spawn" in str(error))
+    os._exit(0 if found == [True, True] else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+)
+
+
+def python(code: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program with a cache of its own."""
+    path = os.pathsep.join(p for p in sys.path if p)
+    environment = os.environ | {"CUTS_CACHE_DIR": str(cache), "PYTHONPATH": path}
+    environment.pop("POCL_CACHE_DIR", None)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut short": lambda content: content[: len(content) // 8 * 4],
+    "empty": lambda content: b"",
+    "overwritten": lambda content: bytes(range(256)) * (len(content) // 256),
+}
+
+
+@needs_opencl
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_set_aside_and_built_anew(tmp_path: Path, damage: str) -> None:
+    tmp_path.chmod(0o700)
+    assert python(RUN, tmp_path).returncode == 0
+    files = [path for path in (tmp_path / "pocl").rglob("*") if path.suffix in (".so", ".bc")]
+    if not files:
+        pytest.skip("this OpenCL keeps nothing that is known here")
+    for path in files:
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+        os.utime(path, (time.time() - 60,) * 2)
+    for _ in range(2):
+        result = python(RUN, tmp_path)
+        assert (result.returncode, result.stderr) == (0, "")
+    assert list((tmp_path / "pocl").glob("damaged-*"))
+
+
+@needs_opencl
+def test_a_forked_process_says_that_it_cannot_use_opencl(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    result = python(FORK, tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_files_that_vanish_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    (tmp_path / "cubin").mkdir()
+    (tmp_path / "cubin" / "stays").write_bytes(b"1234")
+    walk = os.walk
+
+    def vanishing(top: str | Path) -> object:
+        for place, folders, names in walk(top):
+            yield place, folders, [*names, "gone"] if Path(place).name == "cubin" else names
+
+    monkeypatch.setattr("cuts.backends.cache.os.walk", vanishing)
+    assert cache_info()["bytes"] == 4

@@ -1,0 +1,173 @@
+"""The front door: the version, how much is said, errors as JSON, options that cannot apply, one operation by itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import cuts as package
+import pytest
+from cuts.cli import progress as compile_progress
+from cuts.runtime.plan_file import save_plan
+from cuts.tests.cli.conftest import MODEL, Cuts
+from cuts.tests.runtime.handmade import example_plan
+
+REFERENCE = ["--target", "reference"]
+
+
+def test_the_version_is_printed(cuts: Cuts) -> None:
+    with pytest.raises(SystemExit) as end:
+        cuts("--version")
+    assert end.value.code in (0, None)
+
+
+def test_the_version_is_that_of_the_package(cuts: Cuts, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cuts("--version")
+    assert capsys.readouterr().out == f"cuts {package.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["compile"], ["run"]])
+def test_help_ends_with_the_exit_codes(cuts: Cuts, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        cuts(*command, "--help")
+    shown = capsys.readouterr().out
+    for code in ("0 ", "2 ", "3 ", "4 ", "5 ", "6 ", "130"):
+        assert f"\n  {code}" in shown
+
+
+def test_quiet_says_nothing_but_results(cuts: Cuts) -> None:
+    loud, quiet = (
+        cuts("compile", "graph.json", *REFERENCE, "--verify", "-o", "p", *more) for more in ([], ["--quiet"])
+    )
+    assert "random inputs" in loud.err
+    assert (quiet.code, quiet.err) == (0, "")
+    assert "plan p written" in quiet.out
+    assert cuts("run", "none", "-q").err.startswith("cuts: error: ")
+
+
+def test_errors_are_json_too(cuts: Cuts) -> None:
+    missing = cuts("compile", "none.json", "--json")
+    assert missing.code == missing.json["exit_code"] == 3
+    assert missing.json["errors"][0]["kind"] == "GraphError"
+    assert "none.json" in missing.json["errors"][0]["message"]
+    assert "none.json" in missing.err
+    usage = cuts("compile", "graph.json", "--mode", "fast", "--json")
+    assert (usage.code, usage.json["errors"][0]["kind"]) == (2, "UsageError")
+    assert "hint" in usage.json["errors"][0]
+
+
+def test_an_error_in_a_declaration_says_where_as_json(cuts: Cuts, tmp_path: Path) -> None:
+    (tmp_path / "my.cuts").write_text('op bad : unary "x" { y = nothing }\n')
+    (error,) = cuts("compile", "graph.json", *REFERENCE, "--spec", "my.cuts", "--json").json["errors"]
+    assert (error["where"]["file"], error["where"]["line"]) == ("my.cuts", 1)
+
+
+#: Options that cannot apply -> why.
+IDLE = {
+    "target of a plan": (["run", "good", "--target", "cuda"], "--target does nothing here: good is a plan"),
+    "spec of a plan": (["run", "good", "--spec", "my.cuts"], "--spec does nothing here"),
+    "shape of a plan": (["verify", "good", "--shape", "x=2x2"], "--shape does nothing here"),
+    "mode of a plan": (["verify", "good", "--mode", "fusion"], "--mode does nothing here"),
+    "debug of a plan": (["run", "good", "--debug"], "--debug does nothing here"),
+    "warm-up of nothing": (["run", "graph.json", *REFERENCE, "--warmup", "3"], "--warmup does nothing here"),
+    "a plan that is not written": (["compile", "graph.json", "--stop-after", "emit", "-o", "p"], "--output does noth"),
+    "a plan that is not verified": (["compile", "graph.json", "--stop-after", "emit", "--verify"], "--verify does not"),
+    "inputs of nothing": (["compile", "graph.json", *REFERENCE, "--input", "x.npz"], "--input does nothing here"),
+    "times of nothing": (["compile", "graph.json", *REFERENCE, "--time"], "--time does nothing here"),
+    "attributes of a model": (["compile", "graph.json", "--attr", "axis=1"], "--attr does nothing here"),
+    "a model and an operation": (["compile", "graph.json", "--op", "relu"], "expected a MODEL, or an operation"),
+    "the manual of one": (["ops", "relu", "--markdown"], "--markdown prints the manual of all"),
+    "the manual as JSON": (["ops", "--markdown", "--json"], "--json does nothing here"),
+    "loud and quiet": (["ops", "-v", "-q"], "not allowed with"),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_an_option_that_cannot_apply_is_a_usage_error(name: str, cuts: Cuts, tmp_path: Path) -> None:
+    arguments, message = IDLE[name]
+    save_plan(example_plan(), tmp_path / "good")
+    result = cuts(*arguments)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_a_stopped_compilation_is_json_too(cuts: Cuts) -> None:
+    stopped = cuts("compile", "graph.json", "--stop-after", "partition", "--json")
+    assert stopped.code == 0
+    assert stopped.json["stopped_after"] == "partition"
+    assert "group {" in stopped.json["programs"][0]
+
+
+def test_an_operation_is_described_as_json(cuts: Cuts) -> None:
+    value = cuts("ops", "layer_norm", "--json").json
+    assert [operand["name"] for operand in value["operands"]][:1] == ["x"]
+    assert value["operands"][0]["dims"]
+    assert {a["name"] for a in value["attributes"]} >= {"axis"} or value["attributes"]
+    assert value["operations_per_element"]
+    assert set(value["gradient"]) == {"stated", "derived", "none"}
+
+
+def test_every_operation_is_described_as_json(cuts: Cuts) -> None:
+    for op in cuts("ops", "--json").json["ops"]:
+        assert cuts("ops", op["name"], "--json").json["name"] == op["name"]
+
+
+def test_one_operation_is_compiled_without_a_graph(cuts: Cuts, tmp_path: Path) -> None:
+    made = cuts("compile", "--op", "matmul", "--shape", "a=4x8", "--shape", "b=8x3", *REFERENCE, "--verify")
+    assert (made.code, "plan matmul.plan written" in made.out) == (0, True)
+    softmax = ["--op", "softmax", "--shape", "x=4x8", "--attr", "axis=0", *REFERENCE, "-o", "s", "--json"]
+    assert cuts("compile", *softmax).json["name"] == "softmax"
+    joined = ["--op", "concat", "--shape", "x=2x3", "--shape", "x=2x5", "--attr", "axis=1", *REFERENCE, "-o", "c"]
+    found = cuts("compile", *joined)
+    assert found.code == 0, found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--op", "matmul", "--shape", "a=4x8"], 2, "needs a shape of 'b'; operands are given as in --shape a=2x3"),
+        (["--op", "relu", "--shape", "z=4"], 2, "has no operand 'z'"),
+        (["--op", "relu", "--shape", "x=4", "--shape", "x=5"], 2, "takes one operand 'x'"),
+        (["--op", "matmul", "--shape", "a=4x8", "--shape", "b=7x3"], 3, "matmul"),
+        (["--op", "reluu", "--shape", "x=4"], 3, "did you mean 'relu'"),
+        (["--op", "softmax", "--shape", "x=4x8", "--attr", "axis"], 2, "expected NAME=VALUE"),
+    ],
+)
+def test_operations_that_do_not_fit_are_refused(cuts: Cuts, arguments: list[str], code: int, message: str) -> None:
+    result = cuts("compile", *arguments, *REFERENCE)
+    assert (result.code, message in result.err) == (code, True), result.err
+
+
+def test_device_tells_aliases_from_targets(cuts: Cuts) -> None:
+    value = cuts("device", "--json").json
+    assert value["aliases"]["cuda:h200"] == "cuda:sm_90"
+    assert value["aliases"]["opencl:cpu"] == "opencl"
+    assert not set(value["aliases"]) & set(value["targets"])
+    assert "cuda:h200 = cuda:sm_90" in cuts("device").out
+
+
+def test_an_output_without_elements_is_shown(cuts: Cuts, tmp_path: Path) -> None:
+    model = json.loads(json.dumps(MODEL))
+    model["inputs"][0]["shape"] = [0, 4]
+    (tmp_path / "graph.json").write_text(json.dumps(model))
+    result = cuts("run", "graph.json", *REFERENCE)
+    assert result.code == 0, result.err
+    assert "float32[0, 3]" in result.out
+
+
+def test_progress_is_said_after_a_while_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("cuts.cli.console.note", said.append)
+    progress = compile_progress.CompileProgress()
+    with progress.shown():
+        pass
+    assert not said
+    monkeypatch.setattr(compile_progress, "PATIENCE", 0.01)
+    progress.after("partition")
+    with progress.shown():
+        time.sleep(0.2)
+    assert said == ["compiling: 0 s, 'partition' is done"]
