@@ -41,9 +41,12 @@ class Function:
 
 def _erf(x: Any) -> Any:
     """Error function in the precision of `x`, from the standard library's exact one."""
-    import math
-
     return np.vectorize(math.erf, otypes=[np.asarray(x).dtype if np.asarray(x).dtype.kind == "f" else np.float64])(x)
+
+
+def _erfc(x: Any) -> Any:
+    """One minus the error function, without the loss of digits of that difference."""
+    return np.vectorize(math.erfc, otypes=[np.asarray(x).dtype if np.asarray(x).dtype.kind == "f" else np.float64])(x)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -88,6 +91,7 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     "acosh": (np.arccosh, "acosh({0})", 20),
     "atanh": (np.arctanh, "atanh({0})", 20),
     "erf": (_erf, "erf({0})", 20),
+    "erfc": (_erfc, "erfc({0})", 30),
     "floor": (np.floor, "floor({0})", 1),
     "ceil": (np.ceil, "ceil({0})", 1),
     "trunc": (np.trunc, "trunc({0})", 1),
@@ -111,6 +115,9 @@ _TABLE = [
     Function("pow", 2, _power, "pow({0}, {1})", issue=40, c_int="cuts_pow_{t}({0}, {1})"),
     Function("min", 2, np.minimum, "cuts_min_{t}({0}, {1})", commutative=True),
     Function("max", 2, np.maximum, "cuts_max_{t}({0}, {1})", commutative=True),
+    Function("atan2", 2, np.arctan2, "atan2({0}, {1})", issue=30),
+    Function("hypot", 2, np.hypot, "hypot({0}, {1})", issue=12),
+    Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
     Function("neg", 1, np.negative, "(-{0})", wraps=True),
     Function("abs", 1, np.abs, "fabs({0})", c_int="cuts_abs_{t}({0})"),
     Function(

@@ -24,6 +24,7 @@ from .fusion import (
     build_programs,
     centre_means,
     find_views,
+    fold_units,
     partition,
 )
 
@@ -58,7 +59,8 @@ def cut_fragment(fragment: Fragment) -> Priced:
     """Return the kernels of the partition that is best by the model, before any of them is split."""
     modelled = Remembered(Modelled(fragment.target))
     try:
-        views = find_views(centre_means(build_programs(fragment.graph, fragment.registry)))
+        programs = centre_means(fold_units(build_programs(fragment.graph, fragment.registry)))
+        views = find_views(programs)
         workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:

@@ -44,6 +44,7 @@ from .fusion import (
     build_programs,
     centre_means,
     find_views,
+    fold_units,
     pack_constants,
     partition,
     split_groups,
@@ -191,7 +192,8 @@ def choose_algorithms(work: Compilation) -> Graph:
 
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    work.programs = centre_means(build_programs(work.graph, work.registry))
+    work.programs = centre_means(fold_units(build_programs(work.graph, work.registry)))
+    work.graph = work.programs.graph
     return work.programs
 
 

@@ -77,8 +77,8 @@ class Dialect:
 
 
 _NAMES = (
-    "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc "
-    "rint pow fmod fabs"
+    "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc atan2 hypot copysign floor ceil trunc rint pow fmod fabs"
 )
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -130,7 +131,10 @@ class Reader:
 
     def constant(self, array: npt.ArrayLike, hint: str = "", dtype: DType | None = None) -> Value:
         """Return a new constant."""
-        data = np.asarray(array, None if dtype is None else dtype.numpy)
+        data = np.asarray(array)
+        if dtype is not None:
+            with np.errstate(over="ignore"):
+                data = data.astype(dtype.numpy)  # a number beyond the range of integers wraps, as in PyTorch
         found = dtype_of_numpy(data.dtype)
         assert found is not None, data.dtype
         name = self._fresh(hint or f"{self.origin}.const")
@@ -195,13 +199,19 @@ class Reader:
 
     def common(self, *values: Any) -> list[Value]:
         """Return tensors and numbers in the element type that PyTorch promotes them to."""
+        kind = self.promoted(*values)
+        return [self.operand(v, kind) for v in values]
+
+    def promoted(self, *values: Any) -> DType:
+        """Return the element type that PyTorch promotes tensors and numbers to."""
         kinds = {kind: torch_kind for torch_kind, kind in DTYPES.items()}
         samples = [
             torch.empty((1,) * len(self.shape(v)), dtype=kinds[self.type(v).dtype]) if isinstance(v, Value) else v
             for v in values
         ]
-        result = torch.result_type(*samples) if len(samples) == 2 else torch.result_type(samples[0], samples[0])
-        return [self.operand(v, dtype_of(result)) for v in values]
+        first, *others = samples
+        result = reduce(torch.promote_types, [torch.result_type(first, other) for other in others or [first]])
+        return dtype_of(result)
 
     def output(self, value: str, name: str) -> str:
         """Return a value that may be an output: inputs, constants and values that already are one get a copy."""

@@ -49,10 +49,13 @@ from .derivatives import differentiate, literal, multiply
 from .factors import name_factors
 from .invariance import irrelevant
 from .invert import Inverse, invert
+from .pieces import Piece, pieces_of
 from .sums import Sums, Term
 
 #: More residue classes than this are computed by one statement that tests the residue.
 _MOST_PHASES = 16
+#: A read of more straight pieces is inverted whole.
+_MOST_PIECES = 27
 
 
 @frozen
@@ -181,6 +184,9 @@ class _Adjoint(Sums):
         """Return the gradient of one read as terms over the elements of its tensor."""
         axes = self.axes_of(read.tensor)
         domain = (*statement.axes, *statement.reduce)
+        straight = [pieces_of(index) for index in read.indices]
+        if any(straight) and prod(len(p) or 1 for p in straight) <= _MOST_PIECES:
+            return self._piecewise(read, gradient, domain, straight)
         inverse = invert(read.indices, tuple(map(as_index, axes)), domain)
         whole = self._term(read, gradient, axes, tuple(map(as_index, axes)), inverse)
         counts = [inverse.phases.get(n, 1) for n in range(len(axes))]
@@ -198,6 +204,42 @@ class _Adjoint(Sums):
             term = self._term(read, gradient, turns, element, invert(read.indices, element, domain))
             terms.append(term or Term(turns, element, literal(0, self.tensors[read.tensor].dtype)))
         return terms
+
+    def _piecewise(
+        self, read: Read, gradient: Expr, domain: tuple[Var, ...], straight: Sequence[Sequence[Piece]]
+    ) -> list[Term]:
+        """Return the gradient of a read that is straight in pieces, one term for each of them."""
+        axes = self.axes_of(read.tensor)
+        found: list[Term] = []
+        for chosen in itertools.product(*(p or (None,) for p in straight)):
+            places = [_place(axis, index, piece) for axis, index, piece in zip(axes, read.indices, chosen, strict=True)]
+            inverse = invert([p.access for p in places], [p.value for p in places], domain)
+            inverse = evolve(inverse, free=(*inverse.free, *(v for p in places for v in p.free)))
+            own, element = tuple(p.axis for p in places), tuple(p.element for p in places)
+            term = self._term(read, gradient, own, element, inverse)
+            if term is not None:
+                found.append(term if element == tuple(map(as_index, axes)) else self._spread(read.tensor, places, term))
+        return found
+
+    def _spread(self, tensor: str, places: Sequence[_Place], term: Term) -> Term:
+        """Return a term over a box of elements as one over all of them, 0 outside the box.
+
+        A sum is computed for the box alone, into a tensor of its size.
+        """
+        axes = self.axes_of(tensor)
+        inside = tuple(Guard(as_index(a), p.start, p.start + p.axis.extent) for a, p in zip(axes, places, strict=True))
+        inside = tuple(g for g in inside if not g.always)
+        moved = {p.axis: as_index(a) - p.start for a, p in zip(axes, places, strict=True)}
+        if not term.free:
+            body = substitute_expr(term.body, moved)
+            test = InRange(inside)
+            whole = Call("select", (test, bounded(body, self.tensors), literal(0, self.dtype(body))))
+            return Term(axes, tuple(map(as_index, axes)), whole)
+        part = self.temporary(
+            f"d_{tensor}_part", TensorType(self.dtype(term.body), tuple(p.axis.extent for p in places))
+        )
+        self._emit(part, term.axes, tuple(as_index(p.axis) for p in places), term.body, term.free)
+        return Term(axes, tuple(map(as_index, axes)), Read(part, tuple(moved[p.axis] for p in places), inside))
 
     def _term(
         self, read: Read, gradient: Expr, axes: tuple[Var, ...], element: tuple[Index, ...], inverse: Inverse
@@ -271,6 +313,32 @@ class _Adjoint(Sums):
             {n: r for n, r in given.items() if n in inputs},
             found,
         )
+
+
+@frozen
+class _Place:
+    """What to solve along one axis of a read: `access = value` for the elements `element`, which start at `start`."""
+
+    access: Index
+    value: Index
+    axis: Var
+    element: Index
+    start: int = 0
+    free: tuple[Var, ...] = ()
+
+
+def _place(axis: Var, index: Index, piece: Piece | None) -> _Place:
+    if piece is None:
+        return _Place(index, as_index(axis), axis, as_index(axis))
+    own = axis if piece.length == axis.extent else Var(f"{axis.name}_b", piece.length)
+    step = as_index(own) if own.extent > 1 else as_index(0)
+    if piece.slope:
+        turn = step if piece.slope > 0 else step * -1 + (piece.count - 1)
+        return _Place(piece.argument, turn + piece.first, own, step + piece.lowest, piece.lowest)
+    run = Var(f"{axis.name}_e", piece.count)
+    value = (as_index(run) if run.extent > 1 else as_index(0)) + piece.first
+    free = (run,) if run.extent > 1 else ()
+    return _Place(piece.argument, value, own, as_index(piece.lowest), piece.lowest, free)
 
 
 def _possible(guard: Guard) -> bool:

@@ -141,6 +141,21 @@ def _remainder(fn: str) -> Rule:
     return rule
 
 
+def _angle(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    y, x = args
+    square = _call("add", _square(x), _square(y))
+    return multiply(seed, _divide(x, square)), negate(multiply(seed, _divide(y, square)))
+
+
+def _length(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
+    return multiply(seed, _divide(args[0], y)), multiply(seed, _divide(args[1], y))
+
+
+def _signed(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    turn = _call("mul", _call("sign", args[0]), _call("copysign", literal(1, dtype), args[1]))
+    return multiply(seed, turn), None
+
+
 def _nothing(arity: int) -> Rule:
     return lambda *_: (None,) * arity
 
@@ -185,6 +200,10 @@ RULES: Mapping[str, Rule] = {
     "acosh": _unary(lambda x, y, t: _call("rsqrt", _plus(-1, _square(x), t))),
     "atanh": _quotient(lambda x, y, t: _minus(1, _square(x), t)),
     "erf": _unary(lambda x, y, t: multiply(literal(2 / math.sqrt(math.pi), t), _call("exp", negate(_square(x))))),
+    "erfc": _unary(lambda x, y, t: multiply(literal(-2 / math.sqrt(math.pi), t), _call("exp", negate(_square(x))))),
+    "atan2": _angle,
+    "hypot": _length,
+    "copysign": _signed,
     **dict.fromkeys(("sign", "floor", "ceil", "trunc", "round"), _nothing(1)),
 }
 

@@ -1,6 +1,7 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .centre import centre_means
+from .fold_units import fold_units
 from .groups import Group, Workshop, form_key
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
@@ -27,6 +28,7 @@ __all__ = [
     "build_programs",
     "centre_means",
     "find_views",
+    "fold_units",
     "form_key",
     "interpret",
     "issue_slots",

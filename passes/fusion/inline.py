@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from attrs import evolve, frozen
 
@@ -165,12 +166,46 @@ class Inliner:
         """Return the value of the piece whose guards hold; the pieces together cover every element."""
         possible = [(s, body) for s, body in pieces if not any(_never(g) for g in s.guards)] or pieces[:1]
         certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)
-        value: Expr | None = None
-        for solution, body in reversed(possible[: certain + 1]):
-            here = _guard_reads(substitute_expr(body, solution.values), solution.guards, 0.0, self.tensors, self.held)
-            value = here if value is None else Call("select", (InRange(solution.guards), here, value))
-        assert value is not None
-        return value
+        cases = [
+            (s.guards, _guard_reads(substitute_expr(body, s.values), s.guards, 0.0, self.tensors, self.held))
+            for s, body in possible[: certain + 1]
+        ]
+        return _halved(cases) if _is_row(cases) else _chained(cases)
+
+
+_Case = tuple[tuple[Guard, ...], Expr]
+
+
+def _chained(cases: Sequence[_Case]) -> Expr:
+    """Return the value of the first case whose guards hold, else of the last."""
+    value = cases[-1][1]
+    for guards, here in reversed(cases[:-1]):
+        value = Call("select", (InRange(guards), here, value))
+    return value
+
+
+def _is_row(cases: Sequence[_Case]) -> bool:
+    """Whether cases are neighbouring ranges of one index, as the parts of a concatenation are."""
+    single = [_settled(guards[0]) for guards, _ in cases if len(guards) == 1]
+    if len(single) < len(cases):
+        return False
+    return all(a.index == b.index and a.high == b.low for a, b in pairwise(single))
+
+
+def _settled(guard: Guard) -> Guard:
+    """Return a guard whose index has no constant."""
+    shift = guard.index.const
+    return Guard(guard.index - shift, guard.low - shift, guard.high - shift)
+
+
+def _halved(cases: Sequence[_Case]) -> Expr:
+    """Return the value of the case whose range an index lies in, found by halving: a chain would be as deep as long."""
+    if len(cases) == 1:
+        return cases[0][1]
+    middle = len(cases) // 2
+    first, last = _settled(cases[0][0][0]), _settled(cases[middle - 1][0][0])
+    here = InRange((Guard(first.index, first.low, last.high),))
+    return Call("select", (here, _halved(cases[:middle]), _halved(cases[middle:])))
 
 
 def _never(guard: Guard) -> bool:
@@ -181,13 +216,15 @@ def _never(guard: Guard) -> bool:
 def tree_size(expr: Expr) -> int:
     """Return the number of nodes of the tree, counting shared parts as often as they occur."""
     sizes: dict[int, int] = {}
-
-    def size(node: Expr) -> int:
-        if id(node) not in sizes:
-            sizes[id(node)] = 1 + sum(size(child) for child in node.children)
-        return sizes[id(node)]
-
-    return size(expr)
+    pending = [expr]
+    while pending:
+        node = pending[-1]
+        unknown = [child for child in node.children if id(child) not in sizes]
+        pending.extend(unknown)
+        if not unknown:
+            sizes[id(node)] = 1 + sum(sizes[id(child)] for child in node.children)
+            pending.pop()
+    return sizes[id(expr)]
 
 
 def split_argument_reduction(

@@ -21,6 +21,7 @@ from ...ir import (
     COMBINERS,
     Call,
     Cast,
+    DType,
     Expr,
     FusedGroup,
     Index,
@@ -89,7 +90,7 @@ class _Normaliser:
             values = places.of[number]
             if statement.combine:
                 self._check_reduction(statement, values, places)
-                reductions.append(self._reduction(statement, values, inliner, places, registers))
+                self._reduce(statement, values, inliner, places, reductions, registers)
             else:
                 inliner.define(statement)
             if statement.target in self.live:
@@ -137,25 +138,39 @@ class _Normaliser:
                 f"the instances that compute {statement.target} do not match those of the group one to one"
             )
 
-    def _reduction(
+    def _reduce(
         self,
         statement: Statement,
         values: Mapping[Var, Index],
         inliner: Inliner,
         places: Places,
+        reductions: list[Reduction],
         registers: dict[str, Expr],
-    ) -> Reduction:
+    ) -> None:
+        """Add a statement's reduction, unless there is one like it: argmax beside max of the same rows shares it."""
         rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
-        name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
         dtype = self.tensors[statement.target].dtype
-        self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in places.axes))
+        found = Reduction("", rows, str(statement.combine), body)
+        name = next((r.name for r in reductions if self._alike(r, found, dtype.accumulator)), "")
+        if not name:
+            name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
+            self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in places.axes))
+            reductions.append(evolve(found, name=name))
         value: Expr = Read(name, tuple(as_index(p) for p in places.axes))
         value = Cast(dtype, value) if dtype.accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
-        return Reduction(name, rows, str(statement.combine), body)
+
+    def _alike(self, known: Reduction, other: Reduction, accumulator: DType) -> bool:
+        """Whether a reduction computes what another does, in the same type."""
+        if known.combine != other.combine or self.tensors[known.name].dtype is not accumulator:
+            return False
+        if [v.extent for v in known.reduce] != [v.extent for v in other.reduce]:
+            return False
+        rows = {v: as_index(w) for v, w in zip(other.reduce, known.reduce, strict=True)}
+        return substitute_expr(other.body, rows) == known.body
 
     def _output(
         self,

@@ -32,8 +32,8 @@ from .torch_operations import (
 #: Operations that PyTorch has, or that are a line of it.
 ORACLES: dict[str, Oracle] = {
     **{name: same_name(torch, name) for name in (
-        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p",
-        "reciprocal", "rsqrt", "sin", "sinh", "sqrt",
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "expm1", "log",
+        "log1p", "reciprocal", "rsqrt", "sin", "sinh", "sqrt",
         "tan", "tanh", "sigmoid", "abs", "neg")},
     **{name: same_name(F, name) for name in (
         "relu", "celu", "elu", "selu", "softplus", "softsign", "mish", "leaky_relu")},
@@ -55,6 +55,9 @@ ORACLES: dict[str, Oracle] = {
     "div": lambda a, x, y: x / y,
     "mod": lambda a, x, y: torch.fmod(x, y) if a.get("fmod") else torch.remainder(x, y),
     "pow": lambda a, x, y: x**y,
+    "atan2": lambda a, x, y: torch.atan2(x, y),
+    "hypot": lambda a, x, y: torch.hypot(x, y),
+    "copysign": lambda a, x, y: torch.copysign(x, y.detach()),
     "prelu": lambda a, x, slope: torch.where(x >= 0, x, slope * x),
     "where": lambda a, c, x, y: torch.where(c, x, y),
     "max": lambda a, x, y, z: torch.maximum(torch.maximum(x, y), z),

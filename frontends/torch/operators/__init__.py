@@ -2,6 +2,7 @@
 
 from ..reader import Convert
 from . import (
+    arithmetic,
     complex_pairs,
     cumulative,
     elementwise,
@@ -22,6 +23,7 @@ from .masks import Chosen
 
 TABLE: dict[str, Convert] = {
     **elementwise.TABLE,
+    **arithmetic.TABLE,
     **movement.TABLE,
     **indexing.TABLE,
     **layers.TABLE,
@@ -36,7 +38,7 @@ TABLE: dict[str, Convert] = {
     **fourier.TABLE,
     **gradients.TABLE,
 }
-ELEMENTWISE = set(elementwise.TABLE.values())
+ELEMENTWISE = {*elementwise.TABLE.values(), *arithmetic.TABLE.values()}
 OF_COMPLEX = {**complex_pairs.OF_COMPLEX, **fourier.OF_COMPLEX}
 
 __all__ = ["ELEMENTWISE", "OF_COMPLEX", "TABLE", "Chosen", "Complex", "complex_pairs", "masks"]

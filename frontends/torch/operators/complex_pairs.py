@@ -17,7 +17,7 @@ from attrs import frozen
 
 from ....ir import DType
 from ..reader import Convert, Reader, Value
-from .elementwise import TABLE as ELEMENTWISE
+from .arithmetic import TABLE as ARITHMETIC
 from .masks import any_chosen, refuse_choice
 from .movement import TABLE as MOVEMENT
 from .movement import unsqueeze
@@ -166,11 +166,12 @@ TABLE: dict[str, Convert] = {
 #: Conversions of complex tensors.
 OF_COMPLEX: dict[str, Convert] = {
     "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
-    "aten.reciprocal": _reciprocal, "aten.abs": _absolute, "aten.pow": _power, "aten.view_as_real": as_real,
+    "aten.reciprocal": _reciprocal,
+    "aten.abs": _absolute, "aten.pow": _power, "aten.view_as_real": as_real,
     "aten.exp": lambda reader, x: _exponential(reader, x),
     "aten.where": lambda reader, condition, a, b: _where(reader, condition, a, b),
     "aten.constant_pad_nd": lambda *given: _pad(*given),
-    "aten.angle": lambda reader, x: ELEMENTWISE["aten.atan2"](reader, x.imaginary, x.real),
+    "aten.angle": lambda reader, x: ARITHMETIC["aten.atan2"](reader, x.imaginary, x.real),
     "aten.scalar_tensor": lambda reader, value, **more: _full(reader, (), value, **more),
     "aten.full": lambda *given, **more: _full(*given, **more),
     "aten.real": lambda reader, x: x.real, "aten.imag": lambda reader, x: x.imaginary,

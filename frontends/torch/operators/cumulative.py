@@ -9,7 +9,7 @@ import torch
 
 from ....ir import DType
 from ..reader import Convert, Reader, Value, dtype_of
-from .movement import flip, unsqueeze
+from .movement import flip, lifted, unsqueeze
 
 
 def _cumulative(op: str) -> Convert:
@@ -43,6 +43,8 @@ def _running_greatest(reader: Reader, x: Value, axis: int) -> tuple[Value, Value
 def _extreme(least: bool) -> Convert:
     def convert(reader: Reader, x: Value, axis: int) -> tuple[Value, Value]:
         own = reader.type(x).dtype
+        if not reader.type(x).size:
+            return x, reader.constant(np.zeros(reader.shape(x), np.int64))
         number = reader.cast(x, DType.U8) if own is DType.BOOL else x
         opposite = "neg" if own.is_float else "bitwise_not"  # that of integers reverses their order without overflow
         if not least:
@@ -58,7 +60,7 @@ def _extreme(least: bool) -> Convert:
 def _log_sum_exp(reader: Reader, x: Value, axis: int) -> Value:
     """Exponentials relative to the greatest element so far, or to the nearest finite number where that is infinite."""
     shape = reader.shape(x)
-    if not shape:
+    if not reader.type(x).size:
         return x
     axis %= len(shape)
     kind, size = reader.type(x).dtype, shape[axis]
@@ -75,6 +77,7 @@ def _log_sum_exp(reader: Reader, x: Value, axis: int) -> Value:
 
 
 TABLE: dict[str, Convert] = {
-    "aten.cumsum": _cumulative("cumsum"), "aten.cumprod": _cumulative("cumprod"), "aten.cummax": _extreme(least=False),
-    "aten.cummin": _extreme(least=True), "aten.logcumsumexp": _log_sum_exp,
+    "aten.cumsum": lifted(_cumulative("cumsum")), "aten.cumprod": lifted(_cumulative("cumprod")),
+    "aten.cummax": lifted(_extreme(least=False)), "aten.cummin": lifted(_extreme(least=True)),
+    "aten.logcumsumexp": lifted(_log_sum_exp),
 }  # fmt: skip

@@ -39,7 +39,7 @@ def unsqueeze(reader: Reader, x: Value, axis: int) -> Any:
 
 def _squeeze(reader: Reader, x: Value, axes: Sequence[int] | int | None = None) -> Any:
     shape = reader.shape(x)
-    wanted = range(len(shape)) if axes is None else [axes] if isinstance(axes, int) else axes
+    wanted = range(len(shape)) if axes is None or not shape else [axes] if isinstance(axes, int) else axes
     dropped = {a % len(shape) for a in wanted if shape[a] == 1}
     return _view(reader, x, [n for a, n in enumerate(shape) if a not in dropped])
 
@@ -104,13 +104,28 @@ def _pad(reader: Reader, x: Value, pads: Sequence[int], value: float = 0) -> Any
     before, after = [0] * rank, [0] * rank
     for n in range(len(pads) // 2):
         before[rank - 1 - n], after[rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
-    return reader.emit("pad", x, pads=(*before, *after), value=float(value))
+    truth = reader.type(x).dtype is DType.BOOL
+    return reader.emit("pad", x, pads=(*before, *after), value=float(bool(value) if truth else value))
 
 
 def flip(reader: Reader, x: Value, axes: Sequence[int]) -> Any:
     """Convert a reversal of axes."""
     count = len(axes)
     return reader.emit("slice", x, starts=(-1,) * count, ends=(-_END,) * count, axes=tuple(axes), steps=(-1,) * count)
+
+
+def lifted(convert: Convert) -> Convert:
+    """Return a conversion along an axis that takes a tensor without axes too: as one of one element."""
+
+    def apply(reader: Reader, x: Value, *arguments: Any, **keywords: Any) -> Any:
+        if reader.shape(x):
+            return convert(reader, x, *arguments, **keywords)
+        found = convert(reader, reader.emit("reshape", x, shape=(1,)), *arguments, **keywords)
+        if isinstance(found, tuple):
+            return tuple(reader.emit("reshape", v, shape=()) for v in found)
+        return reader.emit("reshape", found, shape=())
+
+    return apply
 
 
 def _full(reader: Reader, shape: Sequence[int], value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
@@ -168,10 +183,11 @@ TABLE: dict[str, Convert] = {
     "aten.expand": expand, "aten.slice": slices, "aten.select": _select, "aten.cat": _cat, "aten.stack": _stack,
     "aten.split_with_sizes": _split, "aten.split": _split_size,
     "aten.unbind": lambda reader, x, axis=0: tuple(_select(reader, x, axis, n) for n in range(reader.shape(x)[axis])),
-    "aten.constant_pad_nd": _pad, "aten.flip": flip, "aten.repeat": lambda reader, x, n: _repeat(reader, x, n),
+    "aten.constant_pad_nd": _pad, "aten.flip": lifted(flip), "aten.repeat": lambda reader, x, n: _repeat(reader, x, n),
     "aten.full": _full, "aten.full_like": _full_like, "aten.arange": _arange, "aten.scalar_tensor": _scalar,
-    "aten.zeros_like": lambda reader, x, **_: _full_like(reader, x, 0),
-    "aten.ones_like": lambda reader, x, **_: _full_like(reader, x, 1),
+    "prims.scalar_tensor": _scalar,
+    "aten.zeros_like": lambda reader, x, **_: _full_like(reader, x, 0), "aten.ones_like": lambda reader, x,
+    **_: _full_like(reader, x, 1),
     "aten.copy": _copy_onto,
     # what is written over, whatever it is
     "aten.empty": lambda reader, shape, **more: _full(reader, shape, 0.0, more.get("dtype")),

@@ -10,7 +10,7 @@ import torch
 
 from ....ir import DType
 from ..reader import Convert, Reader, Value, dtype_of
-from .movement import unsqueeze
+from .movement import lifted, unsqueeze
 
 
 def _reduce(op: str) -> Convert:
@@ -19,12 +19,18 @@ def _reduce(op: str) -> Convert:
     ) -> Any:
         if dtype is not None:
             x = reader.cast(x, dtype_of(dtype))
-        elif op == "reduce_sum" and not reader.type(x).dtype.is_float:
+        elif op in ("reduce_sum", "reduce_prod") and not reader.type(x).dtype.is_float:
             x = reader.cast(x, DType.I64)
         chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(reader.shape(x))))
-        return reader.emit(op, x, axes=chosen, keepdims=bool(keep))
+        own = reader.type(x).dtype
+        return reader.cast(reader.emit(op, _number(reader, x), axes=chosen, keepdims=bool(keep)), own)
 
     return convert
+
+
+def _number(reader: Reader, x: Value) -> Value:
+    """Return truth values as numbers, which are ordered; other tensors as they are."""
+    return reader.cast(x, DType.U8) if reader.type(x).dtype is DType.BOOL else x
 
 
 def _variance(
@@ -46,7 +52,7 @@ def _variance(
 def _extreme(values: str, places: str) -> Convert:
     def convert(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
         own = reader.type(x).dtype
-        number = reader.cast(x, DType.U8) if own is DType.BOOL else x
+        number = _number(reader, x)
         if axis is None:
             return reader.cast(reader.emit(values, number, keepdims=False), own)
         position = reader.emit(places, number, axis=axis, keepdims=bool(keep))
@@ -94,16 +100,23 @@ def _kth(reader: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -
 
 
 def _median(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
-    """The lower one of the two elements in the middle."""
+    """The lower one of the two elements in the middle, or the first NaN."""
+    if axis is None and not reader.type(x).size:
+        if not reader.type(x).dtype.is_float:
+            reader.fail("there is no median of no integers")
+        return reader.constant(np.nan, dtype=reader.type(x).dtype)
     if axis is None:
-        flat = reader.emit("reshape", x, shape=(-1,))
-        return _kth(reader, flat, (reader.type(x).size + 1) // 2, 0)[0]
-    return _kth(reader, x, (reader.shape(x)[axis] + 1) // 2, axis, keep)
+        return _median(reader, reader.emit("reshape", x, shape=(-1,)), 0)[0]
+    found = _kth(reader, x, (reader.shape(x)[axis] + 1) // 2, axis, keep)
+    if not reader.type(x).dtype.is_float:
+        return found
+    none = reader.cast(reader.emit("is_nan", x), DType.U8)
+    any_none = reader.cast(reader.emit("reduce_max", none, axes=(axis,), keepdims=keep), DType.BOOL)
+    first = reader.constant(np.nan, dtype=reader.type(x).dtype), reader.emit("argmax", none, axis=axis, keepdims=keep)
+    return tuple(reader.emit("where", any_none, *pair) for pair in zip(first, found, strict=True))
 
 
 def _sort(reader: Reader, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
-    if not reader.shape(x):
-        return x, reader.constant(0, dtype=DType.I64)
     return _top_k(reader, x, reader.shape(x)[axis], axis, descending)
 
 
@@ -113,7 +126,7 @@ def _sort_stable(reader: Reader, x: Value, *, stable: bool = True, dim: int = -1
 
 def _position(op: str) -> Convert:
     def convert(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
-        x = reader.cast(x, DType.U8) if reader.type(x).dtype is DType.BOOL else x
+        x = _number(reader, x)
         if axis is None:
             x, axis, keep = reader.emit("reshape", x, shape=(-1,)), 0, False
         return reader.emit(op, x, axis=axis, keepdims=bool(keep))
@@ -132,7 +145,8 @@ def _truth(op: str) -> Convert:
     def convert(reader: Reader, x: Value, axes: Any = None, keep: bool = False) -> Any:
         number = reader.cast(reader.cast(x, DType.BOOL), DType.U8)
         chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(reader.shape(x))))
-        return reader.cast(reader.emit(op, number, axes=chosen, keepdims=bool(keep)), DType.BOOL)
+        found = reader.emit(op, number, axes=chosen, keepdims=bool(keep))
+        return found if reader.type(x).dtype is DType.U8 else reader.cast(found, DType.BOOL)  # bytes were truth once
 
     return convert
 
@@ -198,18 +212,23 @@ def _multilabel_margin(reader: Reader, x: Value, target: Value, reduction: int) 
 
 
 def _top_k(reader: Reader, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
-    return reader.emit("top_k", x, outputs=2, k=k, axis=axis, largest=bool(largest))
+    y, places = reader.emit("top_k", _number(reader, x), outputs=2, k=k, axis=axis, largest=bool(largest))
+    return reader.cast(y, reader.type(x).dtype), places
 
 
 TABLE: dict[str, Convert] = {
-    "aten.sum": _reduce("reduce_sum"), "aten.mean": _reduce("reduce_mean"), "aten.amax": _reduce("reduce_max"),
-    "aten.amin": _reduce("reduce_min"), "aten.prod": _reduce("reduce_prod"), "aten.var": _variance,
-    "aten.var_mean": _variance_and_mean, "aten.max": _extreme("reduce_max", "argmax"),
-    "aten.min": _extreme("reduce_min", "argmin"), "aten.argmax": _position("argmax"),
-    "aten.argmin": _position("argmin"), "aten.any": _truth("reduce_max"), "aten.all": _truth("reduce_min"),
-    "aten._softmax": _softmax("softmax"), "aten._log_softmax": _softmax("log_softmax"), "aten.topk": _top_k,
-    "aten.linalg_vector_norm": _norm, "aten.histc": _histogram, "aten.bincount": _counts,
+    "aten.sum": lifted(_reduce("reduce_sum")), "aten.mean": lifted(_reduce("reduce_mean")),
+    "aten.amax": lifted(_reduce("reduce_max")),
+    "aten.amin": lifted(_reduce("reduce_min")), "aten.prod": lifted(_reduce("reduce_prod")),
+    "aten.var": lifted(_variance),
+    "aten.var_mean": lifted(_variance_and_mean), "aten.max": lifted(_extreme("reduce_max", "argmax")),
+    "aten.min": lifted(_extreme("reduce_min", "argmin")), "aten.argmax": lifted(_position("argmax")),
+    "aten.argmin": lifted(_position("argmin")), "aten.any": lifted(_truth("reduce_max")),
+    "aten.all": lifted(_truth("reduce_min")),
+    "aten._softmax": lifted(_softmax("softmax")), "aten._log_softmax": lifted(_softmax("log_softmax")),
+    "aten.topk": lifted(_top_k),
+    "aten.linalg_vector_norm": lifted(_norm), "aten.histc": _histogram, "aten.bincount": _counts,
     "aten.multilabel_margin_loss_forward": _multilabel_margin,
-    "aten._cdist_forward": _distances, "aten.kthvalue": _kth, "aten.median": _median,
-    "aten.sort.default": _sort, "aten.sort.stable": _sort_stable,
+    "aten._cdist_forward": _distances, "aten.kthvalue": lifted(_kth), "aten.median": lifted(_median),
+    "aten.sort.default": lifted(_sort), "aten.sort.stable": lifted(_sort_stable),
 }  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....ir import COMBINERS, DType
 from ..reader import Convert, Reader, Value
-from .elementwise import divide
+from .arithmetic import divide
 from .movement import expand
 
 _REDUCTIONS = {

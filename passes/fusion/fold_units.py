@@ -1,0 +1,61 @@
+"""Computes units that depend on no input, with the float64 reference, rounding once to the declared type.
+
+    %node.w: f32[5] = exp(...) of indices alone          ->     const %node.w: f32[5] = [...]
+    %y: f32[64] = sum of %x * %node.w                           %y: f32[64] = sum of %x * %node.w
+
+`fold-constants` does this for whole nodes; here it is done for what a declaration computes inside, from its indices,
+its tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
+left too, as they may be views.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+
+import numpy as np
+from attrs import evolve
+
+from ...ir import Array, Program
+from ...ops import evaluate
+from .programs import Programs, Unit, copied
+
+#: Most elements that a folded unit may leave in memory, and most steps that it may take.
+_ELEMENTS, _STEPS = 1 << 22, 1 << 24
+
+
+def fold_units(programs: Programs) -> Programs:
+    """Return the programs with what depends on no input as constants of their graph."""
+    graph = programs.graph
+    writers = Counter(tensor for unit in programs.units for tensor in unit.writes)
+    constants = dict(graph.constants)
+    kept: list[Unit] = []
+    for unit in programs.units:
+        alone = all(writers[tensor] == 1 and tensor not in graph.outputs for tensor in unit.writes)
+        if alone and _is_fixed(unit, constants) and _is_small(unit, programs):
+            constants.update(_values(unit, programs, constants))
+        else:
+            kept.append(unit)
+    if len(kept) == len(programs.units):
+        return programs
+    types = {**graph.types, **{tensor: programs.types[tensor] for tensor in constants}}
+    return evolve(programs, graph=evolve(graph, constants=constants, types=types), units=tuple(kept))
+
+
+def _is_fixed(unit: Unit, constants: Collection[str]) -> bool:
+    return all(t in constants for t in unit.reads) and not all(map(copied, unit.statements))
+
+
+def _is_small(unit: Unit, programs: Programs) -> bool:
+    steps = sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in unit.statements)
+    return steps <= _STEPS and sum(programs.types[t].size for t in unit.writes) <= _ELEMENTS
+
+
+def _values(unit: Unit, programs: Programs, constants: dict[str, Array]) -> dict[str, Array]:
+    tensors = {tensor: programs.types[tensor] for tensor in unit.tensors}
+    tables = {tensor: programs.tables[tensor] for tensor in unit.tensors if tensor in programs.tables}
+    program = Program(tensors, unit.reads, unit.writes, unit.statements, tables)
+    found = evaluate(program, {tensor: constants[tensor] for tensor in unit.reads})
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {tensor: values.astype(tensors[tensor].dtype.numpy) for tensor, values in found.items()}

@@ -1,0 +1,104 @@
+"""PyTorch's operations give what PyTorch does, in its element types, for all of them and at their extremes.
+
+Every call that PyTorch takes is captured, imported and evaluated by the reference. A fixed sample runs by default, all
+of them with `CUTS_HYPOTHESIS_PROFILE=nightly`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.frontends.torch.load import decompositions, graph_of_nodes
+from cuts.ops.reference import evaluate_graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .torch_calls import TYPES, Case, cases
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+WHOLE = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
+_SAMPLE = 60  # calls of each element type
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+
+#: Roundings of the arithmetic that PyTorch uses; of doubles its vectorised functions keep fewer digits than NumPy's.
+_ULPS = {"float16": 16, "float32": 16, "float64": 4096}
+
+
+def tensors(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+def expected(case: Case) -> list[Any] | None:
+    """Return what PyTorch makes of a case; None where it refuses it, or makes what we have no type for."""
+    try:
+        found = tensors(case.function(*case.operands))
+    except (RuntimeError, NotImplementedError, IndexError, TypeError):
+        return None
+    return found if all(v.dtype in TYPES for v in found) else None
+
+
+def in_doubles(case: Case, like: list[Any]) -> list[Any]:
+    """Return what PyTorch makes of a case computed in doubles: where it rounds much itself, this is the truth."""
+    wide = [x if x.dtype is torch.bool else x.double() for x in case.operands]
+    try:
+        found = tensors(case.function(*wide))
+    except RuntimeError:
+        return like
+    return [v.to(a.dtype) if a.dtype.is_floating_point else a for v, a in zip(found, like, strict=True)]
+
+
+def computed(case: Case) -> list[Any] | None:
+    """Return what the imported graph makes of a case; None where PyTorch cannot trace what it can run."""
+    function = torch.func.functionalize(lambda *operands: tuple(tensors(case.function(*operands))))
+    try:
+        traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*case.operands)
+    except RuntimeError:
+        return None
+    captured = graph_of_nodes(traced.graph)
+    given = {name: x.numpy() for name, x in zip(captured.inputs, case.operands, strict=True) if name is not None}
+    found = evaluate_graph(captured.graph, captured.registry, given)
+    types = captured.graph.types
+    return [None if name is None else found[name].astype(types[name].dtype.numpy) for name in captured.results]
+
+
+def agrees(found: Any, *truths: Any) -> bool:
+    """Whether every element is near one of the truths, equal for integers and where no number is near another."""
+    if found.dtype.kind != "f":
+        return bool((found == truths[0]).all())
+    with np.errstate(all="ignore"):
+        near = np.zeros(found.shape, np.bool_)
+        for truth in truths:
+            bound = np.finfo(found.dtype).eps * _ULPS[found.dtype.name] * np.abs(truth) + np.finfo(found.dtype).tiny
+            near |= (found == truth) | (np.isnan(found) & np.isnan(truth)) | (np.abs(found - truth) <= bound)
+    return bool(near.all())
+
+
+def fault(case: Case) -> str | None:
+    """Return what is wrong with the import of a call; None where nothing is, or PyTorch has no answer."""
+    wanted = expected(case)
+    results = None if wanted is None else computed(case)
+    if wanted is None or results is None:
+        return None
+    for found, truth, wide in zip(results, wanted, in_doubles(case, wanted), strict=True):
+        if found is None:
+            continue
+        if (found.dtype, found.shape) != (truth.numpy().dtype, tuple(truth.shape)):
+            return f"{case.name}: {truth.dtype}{tuple(truth.shape)}, found {found.dtype}{found.shape}"
+        if not agrees(found, truth.numpy(), wide.numpy()):
+            return f"{case.name}: expected {truth.tolist()}, found {found.tolist()}"
+    return None
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_an_imported_call_gives_what_pytorch_gives(kind: Any) -> None:
+    drawn = list(cases(kind))
+    if not WHOLE:
+        drawn = random.Random(0).sample(drawn, _SAMPLE)
+    assert [text for text in map(fault, drawn) if text] == []
