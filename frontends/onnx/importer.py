@@ -214,8 +214,10 @@ class Importer:
 
     def _structure(self, node: onnx.NodeProto) -> Structure | None:
         """Return what reads a node that is about other nodes, or about lists of values."""
+        if node.op_type in self.structures.by_name:
+            return self.structures.by_name[node.op_type]
         of_list = any(self.aliases.get(name, name) in self.sequences for name in node.input)
-        return self.structures.of_lists if of_list else self.structures.by_name.get(node.op_type)
+        return self.structures.of_lists if of_list else None
 
     def _foldable(self, node: onnx.NodeProto) -> bool:
         names = [self.aliases.get(name, name) for name in node.input if name]

@@ -69,7 +69,7 @@ def _check_order(evaluator: Evaluator, target: TensorRef, added: Sequence[Statem
     if target.name in read:
         raise reads_itself(target.name, item.value.span)
     for tensor in read:
-        if tensor in evaluator.unwritten:
+        if tensor in evaluator.unwritten and evaluator.tensors[tensor].size:
             raise reads_unwritten(tensor, item.value.span)
     if target.name in evaluator.looked_at:
         raise SpecError(
