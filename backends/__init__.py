@@ -2,10 +2,11 @@
 
 from .cache import cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
-from .devices import find_target, open_device
+from .devices import find_target, open_device, open_transfers
 from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
 from .targets import known_targets, target_aliases
+from .transfers import Transfers
 
 __all__ = [
     "Array",
@@ -14,6 +15,7 @@ __all__ = [
     "Launch",
     "Pointer",
     "Timing",
+    "Transfers",
     "accumulations",
     "cache_info",
     "cache_key",
@@ -23,6 +25,7 @@ __all__ = [
     "find_target",
     "known_targets",
     "open_device",
+    "open_transfers",
     "private_folder",
     "require_host_memory",
     "run_reference",

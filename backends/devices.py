@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..ir import BackendError, Target
 from .device import Device
 from .targets import described_target
+from .transfers import Transfers
 
 
 def find_target(name: str) -> Target:
@@ -39,3 +40,14 @@ def open_device(target: Target) -> Device:
     from .opencl import OpenCLDevice
 
     return OpenCLDevice(target)
+
+
+def open_transfers(device: Device) -> Transfers:
+    """Return what copies to and from a device beside its kernels."""
+    if device.target.dialect == "cuda":
+        from .cuda import CudaTransfers
+
+        return CudaTransfers()
+    from .opencl import OpenCLTransfers
+
+    return OpenCLTransfers(device)

@@ -28,6 +28,8 @@ COMMANDS: dict[str, str] = {
     "device": "show the devices and compilers of this machine, and the known targets",
     "cache": "show, empty or explain what is kept of earlier compilations and searches",
     "ops": "list the operations, or show one",
+    "predict": "predict how long layers or a model take on a GPU that need not be here",
+    "plan": "plan models larger than GPU memory on a cluster, and run them",
 }
 
 

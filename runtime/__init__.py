@@ -2,8 +2,9 @@
 
 from .arrays import check_names, checked_inputs, random_inputs
 from .executor import Session
+from .memory import Lifetime, aligned, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
-from .plan import Model, Plan, make_plan
+from .plan import Model, Plan, extent_bytes, make_plan
 from .plan_document import plain
 from .plan_file import load_plan, save_plan
 from .report import html_page, html_section
@@ -12,14 +13,17 @@ from .verify import Comparison, compare, first_wrong_step, require_right
 
 __all__ = [
     "Comparison",
+    "Lifetime",
     "Model",
     "Plan",
     "PlannedPart",
     "Session",
     "StagedRecord",
+    "aligned",
     "check_names",
     "checked_inputs",
     "compare",
+    "extent_bytes",
     "first_wrong_step",
     "has_onnxruntime",
     "html_page",
@@ -28,6 +32,7 @@ __all__ = [
     "load_plan",
     "load_staged",
     "make_plan",
+    "place_buffers",
     "plain",
     "random_inputs",
     "require_right",

@@ -32,7 +32,21 @@ LAYERS = {
     "frontends": {"ir", "ops"},
     "compile": {"ir", "ops", "passes", "backends", "search", "runtime", "frontends"},
     "training": {"ir", "ops", "passes", "backends", "runtime", "frontends", "compile"},
-    "cli": {"ir", "ops", "passes", "backends", "search", "runtime", "frontends", "compile", "training"},
+    "latency": {"ir"},
+    "cluster": {"ir", "ops", "passes", "backends", "runtime", "compile"},
+    "cli": {
+        "ir",
+        "ops",
+        "passes",
+        "backends",
+        "search",
+        "runtime",
+        "frontends",
+        "compile",
+        "training",
+        "latency",
+        "cluster",
+    },
 }
 #: Package inside a package -> its sisters that it may import.
 SISTERS = {
@@ -59,7 +73,8 @@ WRAPPERS = {
     "pyopencl": ("backends/opencl/*.py",),
     "pycuda": ("backends/cuda/*.py",),
     "cuda": ("backends/cuda/*.py",),
-    "torch": ("frontends/torch/*.py",),
+    "torch": ("frontends/torch/*.py", "cluster/torch*.py"),
+    "simpy": ("cluster/simpy_loop.py",),
     "nvmath": ("backends/library/cublas.py",),
     "cudnn": ("backends/library/cudnn.py",),
 }

@@ -4,13 +4,16 @@ from .calibrate import load_ceilings, measure_ceilings, save_ceilings
 from .ceiling_kernels import empty_kernel
 from .compile import Cubin, compile_kernel, compile_kernels, find_toolchain, toolchains
 from .device import CudaDevice
-from .query import query_target
+from .query import driver, query_target
+from .transfers import CudaTransfers
 
 __all__ = [
     "Cubin",
     "CudaDevice",
+    "CudaTransfers",
     "compile_kernel",
     "compile_kernels",
+    "driver",
     "empty_kernel",
     "find_toolchain",
     "load_ceilings",

@@ -1,0 +1,65 @@
+"""Copies to and from a CUDA device, on a stream of its own for each thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from ...ir import BackendError
+from ..device import Array, Pointer
+from .query import driver
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream, so kernels go on meanwhile
+
+
+class CudaTransfers:
+    """Streams that kernels do not wait for, and pinned host memory."""
+
+    def __init__(self) -> None:
+        self._driver = driver()
+        self._context = import_module("pycuda.autoprimaryctx").context
+        self._local = threading.local()
+
+    def prepare(self) -> None:
+        """Threads need no preparation: each copy makes the context current, as PyCUDA aborts where a thread ends with
+        one.
+        """
+
+    @contextmanager
+    def _current(self) -> Iterator[Any]:
+        """Make the context current, and yield this thread's stream."""
+        self._context.push()
+        try:
+            yield self._stream()
+        finally:
+            self._driver.Context.pop()
+
+    def pinned(self, nbytes: int) -> Array:
+        """Return pinned host memory. Raises `BackendError` where the driver gives none."""
+        try:
+            found: Array = self._driver.pagelocked_empty(max(nbytes, 1), "uint8")[:nbytes]
+        except self._driver.Error as error:
+            raise BackendError(f"cannot pin {nbytes:,} bytes of host memory: {error}") from error
+        return found
+
+    def _stream(self) -> Any:
+        if not hasattr(self._local, "stream"):
+            self._local.stream = self._driver.Stream(_NON_BLOCKING)
+        return self._local.stream
+
+    def upload(self, destination: Pointer, source: Array) -> None:
+        """Copy to the device and wait for it."""
+        if source.nbytes:
+            with self._current() as stream:
+                self._driver.memcpy_htod_async(int(destination.buffer.handle) + destination.offset, source, stream)
+                stream.synchronize()
+
+    def download(self, destination: Array, source: Pointer) -> None:
+        """Copy from the device and wait for it."""
+        if destination.nbytes:
+            with self._current() as stream:
+                self._driver.memcpy_dtoh_async(destination, int(source.buffer.handle) + source.offset, stream)
+                stream.synchronize()

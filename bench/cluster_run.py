@@ -1,0 +1,282 @@
+"""Plans that run: inference and training of a model larger than the memory that they may use, against the same model
+whole in memory.
+
+    python bench/cluster_run.py --target cuda                              # one GPU
+    torchrun --nproc-per-node 2 bench/cluster_run.py --target cuda         # two: groups, stages
+    python bench/cluster_run.py --small                                    # on a CPU, in seconds
+
+Each case is predicted from what is measured just before it, run, and compared with a run that keeps all in memory:
+results must have the same bits where one process computes, and be close where gradients are summed in another order.
+The share is the time of the slower of storage and compute, from what was measured, over the time that the run took. A
+table comes last, JSON goes to $OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed
+from attrs import asdict, evolve, frozen
+from cuts.cluster.batches import random_batches
+from cuts.cluster.describe import Machine, Transformer
+from cuts.cluster.feasible import fit
+from cuts.cluster.kernels import Kernels, compile_kernels
+from cuts.cluster.measure import predict
+from cuts.cluster.plan_file import ClusterPlan
+from cuts.cluster.runner import Runner
+from cuts.cluster.ways import Way, columns
+
+#: Device memory that the capped runs may use, as a part of the model's weights (inference) or weights and state
+#: (training).
+LARGE = 1e12
+
+
+@frozen
+class Case:
+    """A run: its name, the model, the way, and the way that keeps all in memory."""
+
+    name: str
+    model: Transformer
+    way: Way
+    whole: Way
+    training: bool
+    steps: int
+
+
+def cases(small: bool, processes: int) -> list[Case]:
+    """Return the runs for a number of processes."""
+    hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
+    layers, trained, micro = (6, 4, 1) if small else (20, 12 if processes == 1 else 6, 2)
+
+    def model(name: str, count: int, batch: int) -> Transformer:
+        return Transformer(name, count, hidden, heads, sequence, batch * micro, precision="single")
+
+    if processes == 1:
+        whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
+        back = evolve(whole, activations="recompute")
+        return [
+            Case("inference PR", model("inference", layers, 4), Way(1, 1, 1, "PR", micro), whole, False, 3),
+            Case(
+                "inference PR offload",
+                model("inference", layers, 4),
+                Way(1, 1, 1, "PR", micro, "nothing", "offload"),
+                whole,
+                False,
+                2,
+            ),
+            Case("inference AR", model("inference", layers, 4), Way(1, 1, 1, "AR", micro), whole, False, 1),
+            Case(
+                "training PR",
+                model("training", trained, 4),
+                Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload"),
+                back,
+                True,
+                2,
+            ),
+        ]
+    p = Way(1, 1, processes, "AR", micro, "nothing", "keep")
+    group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
+    both = [evolve(p, resident="weights"), evolve(group, policy="AR", resident="weights", activations="recompute")]
+    return [
+        Case(
+            "inference stages PR",
+            model("inference", layers, 8),
+            evolve(p, policy="PR"),
+            evolve(both[0], policy="PR"),
+            False,
+            2,
+        ),
+        Case("training groups PR", model("training", trained, 4 * processes), group, both[1], True, 2),
+        Case("training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2),
+    ]
+
+
+def engine_of(way: Way) -> Any:
+    """Return what connects the processes."""
+    if way.gpus == 1:
+        return None
+    from cuts.cluster.torch_engine import TorchEngine
+
+    return lambda device: TorchEngine(device, way.p)
+
+
+def cap_of(case: Case, machine: Machine) -> float:
+    """Return the memory that a capped run may use: what the planner says that the way needs, and a little for
+    constants.
+    """
+    found = fit(columns([case.way]), case.model, machine, training=case.training)
+    return float(found.memory[0]) * 1.05 + 8e6
+
+
+def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
+    """Return a plan's kernels; runs of one shape share them."""
+    key = (
+        plan.training,
+        plan.way.micro,
+        plan.model.batch * plan.training,
+        plan.way.activations.startswith("recompute") and plan.training,
+    )
+    if key not in known:
+        known[key] = compile_kernels(plan, target)
+    return known[key]
+
+
+def run_case(case: Case, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
+    """Predict, run, and compare with the run that keeps all in memory."""
+    begin = time.perf_counter()
+    batches = cached(case)
+    row: dict[str, Any] = {"case": case.name, "training": case.training, "way": asdict(case.way)}
+    outcomes = []
+    for capped in (True, False):
+        way = case.way if capped else case.whole
+        cap = cap_of(case, machine) if capped else LARGE
+        plan = ClusterPlan(case.model, machine, way, case.training)
+        # Inference changes nothing, so all of it reads the same files.
+        folder = root / (
+            case.name.replace(" ", "-") + ("" if capped else "-whole") if case.training else case.model.name
+        )
+        runner = Runner(
+            plan,
+            folder,
+            target,
+            memory=cap,
+            engine=engine_of(way),
+            kernels=compiled(plan, target, known),
+            batches=batches,
+        )
+        if capped:
+            measured, terms = predict(runner)
+            row |= {
+                "predicted": terms["total"],
+                "terms": terms,
+                "read": measured.storage_read,
+                "write": measured.storage_write,
+            }
+            row |= {
+                "forward": measured.measured[0].forward,
+                "backward": measured.measured[0].backward,
+                "link": measured.gpu_link,
+            }
+        if case.training:
+            runner.train(case.steps)
+            outcomes.append(weights_of(runner))
+        else:
+            results = [runner.infer(number) for number in range(case.steps)]
+            outcomes.append(results[0])
+        if capped:
+            report = runner.report
+            row |= {"seconds": report.seconds, "losses": report.losses, "memory": report.memory, "cap": cap}
+            row |= {
+                "weights": 4 * case.model.parameters // case.way.p,
+                "read_bytes": report.read_bytes,
+                "written_bytes": report.written_bytes,
+            }
+            row["kernels"] = report.compute / len(report.seconds)
+        else:
+            row["whole_seconds"] = runner.report.seconds
+        runner.engine.least(0)
+        runner.close()
+        if case.training and runner.engine.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        runner.engine.least(0)
+        del runner  # and its device memory
+        gc.collect()
+    row["difference"] = max((float(np.abs(a - b).max()) for a, b in pairs(*outcomes)), default=0.0)
+    taken = min(row["seconds"][1:] or row["seconds"])
+    terms = row["terms"]
+    row |= {"taken": taken, "off": taken / row["predicted"] - 1, "all": time.perf_counter() - begin}
+    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / taken
+    return row
+
+
+def cached(case: Case) -> Any:
+    """Return random batches that are made once: making them is no part of a run."""
+    make = random_batches(case.model, case.way.micro, 0)
+    known: dict[Any, Any] = {}
+
+    def batch(step: int, group: int, micro: int) -> Any:
+        key = (group, micro)  # every step sees the same data
+        if key not in known:
+            known[key] = make(0, group, micro)
+        return known[key]
+
+    for group in range(case.way.dp):
+        for micro in range(case.model.batch // (case.way.dp * case.way.micro)):
+            batch(0, group, micro)
+    return batch
+
+
+def weights_of(runner: Runner) -> dict[int, Any]:
+    """Return what training made of this stage's weights."""
+    made = runner.store.weights
+    generation = runner.done % 2
+    paths = {layer: runner.store.path("weights", layer, generation) for layer in runner.names}
+    return {layer: np.fromfile(path, np.float32, offset=made.start) for layer, path in paths.items()}
+
+
+def pairs(mine: dict[int, Any], other: dict[int, Any]) -> list[tuple[Any, Any]]:
+    """Return what both runs have, side by side; stages of two ways may have other layers."""
+    return [(mine[key], other[key]) for key in mine if key in other]
+
+
+def line(r: dict[str, Any]) -> str:
+    """Return a case's line of the table."""
+    sizes = f"{r['case']:22}{r['weights'] / 1e9:7.3f}{r['cap'] / 1e9:8.3f}{r['memory'] / 1e9:7.3f}"
+    times = f"{r['predicted']:11.3f}{r['taken']:9.3f}{r['off']:+8.1%}{r['share']:7.2f}{min(r['whole_seconds']):8.3f}"
+    rates = f"{r['difference']:10.2g}{r['read'] / 1e9:11.2f}{r['write'] / 1e9:7.2f}"
+    return f"{sizes}{times}{rates}{r['forward'] * 1e3:8.2f}{r['backward'] * 1e3:8.2f}{r['all']:7.1f}"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the short table."""
+    head = f"{'case':22}{'GB':>7}{'cap GB':>8}{'used':>7}{'predicted':>11}{'taken':>9}"
+    head += f"{'off':>8}{'share':>7}{'whole':>8}{'max diff':>10}"
+    lines = [head + f"{'read GB/s':>11}{'write':>7}{'fwd ms':>8}{'bwd ms':>8}{'all s':>7}"]
+    lines += [line(row) for row in rows]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the cases for the processes that there are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="opencl")
+    parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
+    parser.add_argument("--folder", help="where files go (default a temporary folder)")
+    parser.add_argument("--only", help="run the cases whose name has this in it")
+    parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
+    arguments = parser.parse_args()
+    processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if arguments.target == "cuda" and processes > 1:
+        os.environ["CUDA_DEVICE"] = os.environ.get("LOCAL_RANK", "0")  # the device of PyCUDA's context
+    machine = Machine("here", 1, processes, 1e13, 1.0, LARGE, 1e9, 1e9, 1e11, 1e11)
+    root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
+    rows, begin = [], time.perf_counter()
+    known: dict[Any, Kernels] = {}
+    for case in cases(arguments.small, processes):
+        if (arguments.only and arguments.only not in case.name) or time.perf_counter() - begin > arguments.seconds:
+            continue
+        if rank == 0:
+            print(f"{time.perf_counter() - begin:6.1f} s: {case.name}", flush=True)
+        rows.append(run_case(case, arguments.target, root, machine, known))
+        if rank == 0:
+            print(json.dumps(rows[-1]), flush=True)
+            if out := os.environ.get("OUT"):
+                Path(out, f"cluster_run_{processes}.json").write_text(json.dumps(rows, indent=1))
+    if rank == 0:
+        print(table(rows), flush=True)
+    shutil.rmtree(root, ignore_errors=True) if rank == 0 else None
+    if processes > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""How to run a model that is larger than GPU memory on a cluster: which way, how long it takes, what binds it, and
+running it.
+"""
+
+from .connect import connect
+from .feasible import size
+from .files import known_machines, known_models, load_machine, load_transformer, machine_text
+from .heat_map import heat_map
+from .measure import predict
+from .plan_file import ClusterPlan, load_cluster_plan, save_cluster_plan
+from .planner import FORMS, Ranked, Ranking, rank
+from .probe import probe_machine
+from .runner import Report, Runner
+from .simulate import simulate
+from .what_if import Answer, what_if
+
+__all__ = [
+    "FORMS",
+    "Answer",
+    "ClusterPlan",
+    "Ranked",
+    "Ranking",
+    "Report",
+    "Runner",
+    "connect",
+    "heat_map",
+    "known_machines",
+    "known_models",
+    "load_cluster_plan",
+    "load_machine",
+    "load_transformer",
+    "machine_text",
+    "predict",
+    "probe_machine",
+    "rank",
+    "save_cluster_plan",
+    "simulate",
+    "size",
+    "what_if",
+]

@@ -1,0 +1,29 @@
+"""Joining the processes of a run: which engine a plan needs, and whether the others are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..backends import Device
+from ..ir import UsageError
+from .engine import Alone, Engine
+from .ways import Way
+
+
+def connect(way: Way) -> Callable[[Device], Engine]:
+    """Return what makes this process's engine once its device is open; raise `UsageError` where others are missing."""
+    if way.gpus == 1:
+        return lambda device: Alone()
+    if "RANK" not in os.environ:
+        hint = f"torchrun --nproc-per-node {way.gpus} -m cuts plan run PLAN.json"
+        raise UsageError(f"the plan takes {way.gpus} processes, one runs", hint=hint)
+    rank = os.environ.get("LOCAL_RANK", os.environ["RANK"])
+    os.environ.setdefault("CUDA_DEVICE", rank)  # the device that PyCUDA opens
+
+    def made(device: Device) -> Engine:
+        from .torch_engine import TorchEngine
+
+        return TorchEngine(device, way.p)
+
+    return made

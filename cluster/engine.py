@@ -1,0 +1,60 @@
+"""How the processes of a run exchange data: one process a GPU. `torch_engine` does it through PyTorch; a single process
+needs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..backends import Pointer
+
+#: Waits until something that was sent is gone.
+Wait = Callable[[], None]
+
+
+class Engine(Protocol):
+    """A process's place among the others; ranks count stages first, then groups: `rank = group * p + stage`."""
+
+    rank: int
+    size: int
+
+    def sum(self, place: Pointer, elements: int) -> None:
+        """Add up fp32 elements over the groups of this stage, in place."""
+
+    def total(self, value: float) -> float:
+        """Add a number up over all processes."""
+
+    def least(self, value: int) -> int:
+        """Return the least of a number over all processes; it also waits for all of them."""
+
+    def send(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> Wait:
+        """Begin to send fp32 elements to another stage of this group."""
+
+    def receive(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> None:
+        """Receive fp32 elements from another stage of this group."""
+
+
+class Alone:
+    """One process, with nobody to exchange with."""
+
+    rank, size = 0, 1
+
+    def sum(self, place: Pointer, elements: int) -> None:
+        """One group's sum is what it has."""
+
+    def total(self, value: float) -> float:
+        """Return the number."""
+        return value
+
+    def least(self, value: int) -> int:
+        """Return the number."""
+        return value
+
+    def send(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> Wait:
+        """Never called: there is one stage."""
+        raise AssertionError("a single process has no other stage")
+
+    def receive(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> None:
+        """Never called: there is one stage."""
+        raise AssertionError("a single process has no other stage")

@@ -1,0 +1,125 @@
+"""One file for a kind of a layer's tensors, in the safetensors format, laid out so that one read from the disk brings
+all of it.
+
+The header is padded with spaces to a page, so that data begins where direct reads and vector loads may begin; the
+tensors follow each other without gaps. Other programs read such a file as any other.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+from ..ir import PlanError
+
+PAGE = 4096
+
+
+def paged(nbytes: int) -> int:
+    """Return a number of bytes rounded up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+@frozen
+class Layout:
+    """What a layer's file holds: shapes of fp32 tensors by name, in order, and where each begins behind the header, in
+    bytes.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    offsets: Mapping[str, int]
+    nbytes: int
+
+    @property
+    def header(self) -> bytes:
+        """The file's first page or pages."""
+        entries = {
+            name: {
+                "dtype": "F32",
+                "shape": list(shape),
+                "data_offsets": [self.offsets[name], self.offsets[name] + 4 * math.prod(shape)],
+            }
+            for name, shape in self.shapes.items()
+        }
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-(len(text) + 8) % PAGE)
+        return len(text).to_bytes(8, "little") + text
+
+    @property
+    def start(self) -> int:
+        """Where the data begins in the file."""
+        return len(self.header)
+
+    @property
+    def file_bytes(self) -> int:
+        """The whole file's size."""
+        return self.start + self.nbytes
+
+
+def layout(shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+    """Lay tensors out one after another."""
+    offsets, cursor = {}, 0
+    for name, shape in shapes.items():
+        offsets[name] = cursor
+        cursor += 4 * math.prod(shape)
+    return Layout(dict(shapes), offsets, cursor)
+
+
+def create(path: Path, made: Layout) -> None:
+    """Make a file of the right size with its header, its place on the disk reserved; raise `PlanError` where the disk
+    is full.
+    """
+    draft = path.with_name(f".{path.name}.part")
+    reserve(draft, made.file_bytes, made.header)
+    os.replace(draft, path)
+
+
+def reserve(path: Path, nbytes: int, header: bytes = b"") -> None:
+    """Make a file of so many bytes, all of them reserved on the disk; raise `PlanError` where it is full, and leave
+    nothing behind.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(file, header, 0)
+            os.posix_fallocate(file, 0, nbytes)
+            os.ftruncate(file, nbytes)
+        finally:
+            os.close(file)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise storage_error(error, path, nbytes) from error
+
+
+def check(path: Path, made: Layout) -> None:
+    """Raise `PlanError` where a file is missing, cut short, or holds something else than the layout says."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(len(made.header))
+    except OSError as error:
+        raise storage_error(error, path, made.file_bytes) from error
+    if size != made.file_bytes:
+        raise PlanError(
+            f"{path}: expected {made.file_bytes} bytes, found {size}", hint="the file was cut short: restore it"
+        )
+    if head != made.header:
+        raise PlanError(
+            f"{path}: its tensors are not those of the plan's model", hint="use the folder that was made for this model"
+        )
+
+
+def storage_error(error: OSError, path: Path, nbytes: int) -> PlanError:
+    """Return what to tell of a failed access to storage."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        hint = "what earlier steps wrote is whole: free space and run the plan again, "
+        hint += "it goes on from the last finished step"
+        return PlanError(f"{path}: the disk is full: no room for {nbytes} bytes", hint=hint)
+    return PlanError(f"{path}: {error.strerror or error}")

@@ -1,0 +1,163 @@
+"""Measuring what a run will use, before it runs: the blocks' kernels, the folder's storage, the links. The closed form
+does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from attrs import evolve
+
+from ..backends import Pointer
+from .corrected import corrected_terms
+from .describe import Machine, Measured
+from .runner import Runner
+from .ways import columns
+
+#: Bytes that a measurement of storage moves at least, where layers are small.
+LEAST = 64 << 20
+
+
+def measure_machine(runner: Runner) -> Machine:
+    """Return the plan's machine with what was measured on this one; all processes measure at once, as they will run at
+    once.
+    """
+    machine, model, way = runner.plan.machine, runner.model, runner.way
+    forward, backward = time_block(runner)
+    read, write = time_storage(runner)
+    values = [-runner.engine.least(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
+    read, write = (float(runner.engine.least(round(rate))) for rate in (read, write))
+    measured = Measured(model.name, way.micro, values[0], values[1], values[1])
+    link = time_link(runner)
+    between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
+    return evolve(
+        machine,
+        storage_read=read,
+        storage_write=write,
+        host_link=None,
+        gpu_link=between,
+        node_link=leaving,
+        measured=(measured,),
+    )
+
+
+def predict(runner: Runner) -> tuple[Machine, dict[str, float]]:
+    """Return what was measured, and the parts of the time of one mini-batch that follow from it."""
+    machine = measure_machine(runner)
+    nodes = max(1, -(-runner.way.gpus // machine.gpus))
+    terms = corrected_terms(
+        columns([runner.way]), runner.model, evolve(machine, nodes=nodes), training=runner.plan.training
+    )
+    return machine, terms.row(0)
+
+
+def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
+    """Return the median time of a few runs after one to warm up."""
+    run()
+    found = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - begin)
+    return float(np.median(found))
+
+
+def time_block(runner: Runner) -> tuple[float, float]:
+    """Return the seconds of one block's forward and backward pass for a micro-batch, on memory that holds random
+    numbers.
+    """
+    x, y, dy = (runner.acts.take() for _ in range(3))
+    generator = np.random.default_rng(0)
+    values = generator.standard_normal(runner.boundary // 4, np.float32)
+    for buffer in (x, dy):
+        runner.device.upload(Pointer(buffer), values)
+    layer = runner.names[0]
+    loaded = layer not in runner.weights
+    if loaded:
+        runner.weights[layer] = runner.weight_slots.take()
+        runner.move_weights(layer).wait()
+    places = {**runner.places(layer), "x": Pointer(x), "y": Pointer(y)}
+    inner = runner.saved_slots.take() if runner.kernels.saved else None
+    if inner is not None:
+        places |= {name: Pointer(inner, offset) for name, offset in runner.saved_offsets.items()}
+    forward = _seconds(lambda: runner.launch(runner.forward, places))
+    backward = 0.0
+    if runner.plan.training:
+        dx, total = runner.acts.take(), runner.sum_slots.take()
+        places |= {"dy": Pointer(dy), "dx": Pointer(dx)}
+        for name, offset in runner.store.weights.offsets.items():
+            places |= {f"{name}.sum": Pointer(runner.zeros, offset), f"{name}.next": Pointer(total, offset)}
+        backward = _seconds(lambda: runner.launch(runner.backward, places))
+        runner.acts.give(dx)
+        runner.sum_slots.give(total)
+    for buffer in (x, y, dy):
+        runner.acts.give(buffer)
+    if inner is not None:
+        runner.saved_slots.give(inner)
+    if loaded:
+        runner.weight_slots.give(runner.weights.pop(layer))
+    runner.report.compute = 0.0
+    return forward, backward
+
+
+def time_storage(runner: Runner) -> tuple[float, float]:
+    """Return the bytes a second from the folder's files to the device and, in training, from the device to them.
+
+    Layers follow each other as in a run. Writing goes to the gradients' files, which every step writes anew.
+    """
+    nbytes = runner.store.weights.nbytes
+    layers = (runner.names * (-(-LEAST // (nbytes * len(runner.names)))))[: max(2, -(-LEAST // nbytes))]
+    slot = Pointer(runner.weight_slots.take())
+    runner.move_weights(runner.names[0], slot).wait()
+    runner.engine.least(0)
+    begin = time.perf_counter()
+    for layer in layers:
+        runner.move_weights(layer, slot).wait()
+    read = nbytes * len(layers) / (time.perf_counter() - begin)
+    write = read
+    if runner.plan.training:
+        made = runner.store.weights
+        runner.engine.least(0)
+        begin = time.perf_counter()
+        for layer in layers:
+            runner.mover.store(runner.store.path("gradients", layer), made.start, made.nbytes, slot, "probe")
+            runner.mover.gone("probe")
+        runner.disk.sync()
+        write = nbytes * len(layers) / (time.perf_counter() - begin)
+    runner.weight_slots.give(slot.buffer)
+    return read, write
+
+
+def time_link(runner: Runner) -> float | None:
+    """Return the bytes a second between GPUs: of a sum of gradients between groups, else from stage to stage; None for
+    one process.
+    """
+    way, engine = runner.way, runner.engine
+    if way.gpus == 1:
+        return None
+    if way.p > 1:
+        seconds = _seconds(lambda: _pass_on(runner), 3)
+        rate = runner.boundary * (way.p - 1) / max(seconds, 1e-9)
+    else:
+        total = runner.sum_slots.take() if runner.plan.training else None
+        if total is None:
+            return None
+        nbytes = runner.store.weights.nbytes
+        seconds = _seconds(lambda: engine.sum(Pointer(total), nbytes // 4), 3)
+        runner.sum_slots.give(total)
+        rate = 2 * (way.dp - 1) / way.dp * nbytes / max(seconds, 1e-9)
+    return float(engine.least(round(rate)))
+
+
+def _pass_on(runner: Runner) -> None:
+    """Send one activation from the first stage through all to the last, and wait for everybody."""
+    buffer = runner.acts.take()
+    elements, stage = runner.boundary // 4, runner.stage
+    if stage > 0:
+        runner.engine.receive(Pointer(buffer), elements, stage - 1, backward=False)
+    if stage < runner.way.p - 1:
+        runner.engine.send(Pointer(buffer), elements, stage + 1, backward=False)()
+    runner.engine.least(0)
+    runner.acts.give(buffer)

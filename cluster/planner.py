@@ -1,0 +1,209 @@
+"""Ranking: score every way to use a cluster by one form of the model, keep what fits, say why the rest does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import evolve, field, frozen
+
+from ..ir import UsageError
+from .corrected import corrected_terms
+from .describe import Machine, Transformer
+from .feasible import Fit, fit, reasons
+from .sizes import time_source
+from .terms import Terms
+from .thesis import AS_PRINTED, TABLE_5_6, thesis_terms
+from .ways import ACTIVATIONS, POLICIES, RESIDENT, Column, Way, Ways, all_ways
+
+FORMS = ("corrected", "as-printed", "table-5.6")
+#: Nodes up to which a cluster that would do is looked for.
+MOST_NODES = 4096
+
+
+@frozen
+class Ranked:
+    """A way that fits: its time and the parts of it in seconds, memory and storage of a GPU in bytes, and what
+    binds.
+    """
+
+    way: Way
+    seconds: float
+    terms: Mapping[str, float]
+    binding: str
+    memory: float
+    storage: float
+    times: str
+
+    def split(self) -> dict[str, float]:
+        """Return the parts of the time that a table shows, in seconds of being busy."""
+        names = ("compute", "storage", "wp", "dp", "pipeline", "optimiser", "bubble")
+        return {name: self.terms[name] for name in names}
+
+
+@frozen(eq=False)
+class Ranking:
+    """All ways of a cluster, the best first: `ranked` has those that were asked for, `rejected` counts reasons, with an
+    example each.
+    """
+
+    model: Transformer
+    machine: Machine
+    form: str
+    training: bool
+    ranked: tuple[Ranked, ...]
+    considered: int
+    feasible: int
+    rejected: tuple[tuple[str, int, str], ...]
+    ways: Ways = field(repr=False)
+    seconds: Column = field(repr=False)
+    fits: Column = field(repr=False)
+
+
+def score(ways: Ways, model: Transformer, machine: Machine, form: str, *, training: bool) -> Terms:
+    """Score ways by a form. Raises `UsageError` for an unknown form, or for what it knows nothing of."""
+    if form == "corrected":
+        return corrected_terms(ways, model, machine, training=training)
+    readings = {"as-printed": AS_PRINTED, "table-5.6": TABLE_5_6}
+    if form not in readings:
+        raise UsageError(f"unknown form '{form}'", hint=f"forms are: {', '.join(FORMS)}")
+    return thesis_terms(ways, model, machine, readings[form], training=training)
+
+
+def rank(
+    model: Transformer,
+    machine: Machine,
+    *,
+    form: str = "corrected",
+    training: bool = True,
+    limit: int = 10,
+    only: Mapping[str, int | str] | None = None,
+) -> Ranking:
+    """Rank all ways of a cluster; `only` fixes some choices by name. Raise `UsageError` where none fits, naming a
+    cluster that would do.
+    """
+    found = _rank(model, machine, form, training, limit, dict(only or {}))
+    if not found.feasible:
+        why = "; ".join(f"{example} ({count} ways)" for _, count, example in found.rejected[:3])
+        raise UsageError(
+            f"{model.name} fits {machine.name} in none of {found.considered} ways: {why}",
+            hint=_smallest(found, only or {}),
+        )
+    return found
+
+
+def _rank(
+    model: Transformer, machine: Machine, form: str, training: bool, limit: int, only: dict[str, int | str]
+) -> Ranking:
+    ways = _chosen(all_ways(machine.count, model.batch, training=training), machine, model, only)
+    if form != "corrected":
+        ways = ways.rows(_distinct(ways))  # the thesis knows neither micro-batches nor what stays
+    terms = score(ways, model, machine, form, training=training)
+    fits = fit(ways, model, machine, training=training)
+    feasible = fits.feasible if form == "corrected" else np.full(len(ways), True)
+    # Of equal times the one that moves least, then the one that needs least memory.
+    order = np.lexsort((fits.memory, terms.read + terms.write, np.where(feasible, terms.total, np.inf)))
+    best = [_ranked(int(row), ways, terms, fits, model, machine) for row in order[: min(limit, int(feasible.sum()))]]
+    rejected = () if form != "corrected" else _rejected(ways, fits, model, machine)
+    return Ranking(
+        model,
+        machine,
+        form,
+        training,
+        tuple(best),
+        len(ways),
+        int(feasible.sum()),
+        rejected,
+        ways,
+        terms.total,
+        feasible,
+    )
+
+
+def _ranked(row: int, ways: Ways, terms: Terms, fits: Fit, model: Transformer, machine: Machine) -> Ranked:
+    way = ways.way(row)
+    source = time_source(model, machine, way.micro, way.wp)
+    values = terms.row(row)
+    return Ranked(
+        way, values["total"], values, terms.binding(row), float(fits.memory[row]), float(fits.storage[row]), source
+    )
+
+
+def _chosen(ways: Ways, machine: Machine, model: Transformer, only: Mapping[str, int | str]) -> Ways:
+    keep = np.full(len(ways), True)
+    for name, value in only.items():
+        if name in ("dp", "wp", "p"):
+            _divides(name, int(value), machine, model)
+            keep &= getattr(ways, name) == value
+        elif name == "micro":
+            keep &= ways.micro == value
+        else:
+            column, names = {
+                "policy": (1 - ways.pr.astype(int), POLICIES),
+                "resident": (ways.level, RESIDENT),
+                "activations": (ways.activations, ACTIVATIONS),
+            }[name]
+            keep &= column == names.index(str(value))
+    if not keep.any():
+        asked = ", ".join(f"{name} {value}" for name, value in only.items())
+        raise UsageError(
+            f"{machine.name}: no way to use {machine.count} GPUs has {asked}",
+            hint="dp x wp x p must be the number of GPUs",
+        )
+    return ways.rows(keep)
+
+
+def _divides(name: str, value: int, machine: Machine, model: Transformer) -> None:
+    if value < 1 or machine.count % value:
+        raise UsageError(f"{name} {value}: expected a number that divides the {machine.count} GPUs of {machine.name}")
+    if name == "p" and model.layers % value:
+        raise UsageError(f"p {value}: {model.layers} layers of {model.name} do not divide into {value} stages")
+    if name == "wp" and model.groups % value:
+        raise UsageError(f"wp {value}: {model.groups} heads of {model.name} do not divide among {value} GPUs")
+
+
+def _distinct(ways: Ways) -> Column:
+    table = np.stack([ways.dp, ways.wp, ways.p, ways.pr.astype(int)])
+    _, rows = np.unique(table, axis=1, return_index=True)
+    return rows
+
+
+def _rejected(ways: Ways, fits: Fit, model: Transformer, machine: Machine) -> tuple[tuple[str, int, str], ...]:
+    """Count reasons, the most frequent first; each with the reason of the way that misses by least as example."""
+    counts: Counter[str] = Counter()
+    kinds = {
+        "its numbers do not divide": ~fits.divides,
+        "too little GPU memory": fits.divides & ~fits.fits_memory,
+        "too little storage": fits.divides & ~fits.fits_storage,
+    }
+    found = []
+    for kind, mask in kinds.items():
+        counts[kind] = int(mask.sum())
+        if counts[kind]:
+            nearest = int(np.argmin(np.where(mask, fits.storage if "storage" in kind else fits.memory, np.inf)))
+            example = "; ".join(reasons(ways, fits, nearest, model, machine))
+            found.append((kind, counts[kind], f"{ways.way(nearest).text}: {example}"))
+    return tuple(sorted(found, key=lambda each: -each[1]))
+
+
+def _smallest(found: Ranking, only: Mapping[str, int | str]) -> str:
+    """Name the smallest cluster of the same nodes on which some way fits."""
+    nodes = 1
+    rest = {name: value for name, value in only.items() if name not in ("dp", "wp", "p")}
+    while nodes <= MOST_NODES:
+        machine = evolve(found.machine, nodes=nodes)
+        if nodes != found.machine.nodes and fits_somehow(found.model, machine, found.training, rest):
+            gpus = f"{machine.count} GPUs" if machine.count > 1 else "1 GPU"
+            return f"the smallest cluster of such nodes that would do has {nodes} nodes ({gpus})"
+        nodes *= 2
+    return f"no cluster of up to {MOST_NODES} such nodes would do: use GPUs with more memory, or more storage"
+
+
+def fits_somehow(model: Transformer, machine: Machine, training: bool, only: Mapping[str, int | str]) -> bool:
+    """Whether any way fits."""
+    try:
+        ways = _chosen(all_ways(machine.count, model.batch, training=training), machine, model, only)
+    except UsageError:
+        return False
+    return bool(fit(ways, model, machine, training=training).feasible.any())

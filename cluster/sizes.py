@@ -1,0 +1,148 @@
+"""What one layer weighs and takes on one GPU, for many ways at once: the numbers that closed forms and schedules are
+both made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from .describe import Machine, Transformer
+from .ways import Column, Ways
+
+
+@frozen
+class Layer:
+    """A kind of layer, for one sequence and before it is spread over GPUs; elements, not bytes.
+
+    `inner` are the values inside that the backward pass needs: those that every GPU of a layer holds, and those that
+    they share. `reduces` counts the sums over a layer's GPUs in the forward and in the backward pass.
+    """
+
+    parameters: int
+    flops: float
+    inputs: int = 0
+    outputs: int = 0
+    whole: int = 0
+    shared: int = 0
+    reduces: tuple[int, int] = (0, 0)
+
+
+def layer_kinds(model: Transformer) -> Mapping[str, Layer]:
+    """Return the kinds of layers of a model: blocks, and an embedding and a head where it has a vocabulary."""
+    boundary, words = model.hidden * model.sequence, model.vocabulary * model.hidden
+    inner = (3 if model.gated else 1) * model.width + model.width + model.hidden + 2 * model.keys + model.hidden
+    kinds = {
+        "block": Layer(
+            model.block_parameters, model.block_flops, boundary, boundary, 3 * boundary, inner * model.sequence, (2, 2)
+        )
+    }  # fmt: skip
+    if model.vocabulary:
+        places = (
+            0 if model.gated else model.sequence * model.hidden
+        )  # learnt positions; gated models turn pairs instead
+        kinds["embedding"] = Layer(words + places, 0.0, outputs=boundary, reduces=(1, 0))
+        kinds["head"] = Layer(words, 2.0 * words * model.sequence, inputs=boundary, reduces=(0, 1))
+    return kinds
+
+
+@frozen(eq=False)
+class Sizes:
+    """One kind of layer on one GPU of each way: bytes, and seconds for one micro-batch."""
+
+    weights: Column
+    gradients: Column
+    state: Column
+    inputs: Column
+    outputs: Column
+    inner: Column
+    forward: Column
+    backward: Column
+    reduce_forward: Column
+    reduce_backward: Column
+    reduce_forward_bytes: Column
+    reduce_backward_bytes: Column
+    gather: Column
+    gather_bytes: Column
+
+
+@frozen(eq=False)
+class Links:
+    """Bytes a second between the GPUs of a layer, between groups with different data, and from a stage to the next."""
+
+    wp: Column
+    dp: Column
+    p: Column
+
+
+def links(ways: Ways, machine: Machine) -> Links:
+    """Return the bandwidths of a placement that keeps the GPUs of a layer nearest, then the data-parallel groups, then
+    stages.
+
+    A ring within a node runs at the speed of its links. Rings that leave the node share the node's link: as many as
+    begin in it.
+    """
+    inside, node = machine.gpu_link, machine.node_link
+    near = ways.wp * ways.dp
+    wp = np.where(ways.wp <= machine.gpus, inside, min(inside, node))
+    dp = np.where(near <= machine.gpus, inside, np.minimum(inside, node / np.minimum(ways.wp, machine.gpus)))
+    p = np.where(near * ways.p <= machine.gpus, inside, np.minimum(inside, node / np.minimum(near, machine.gpus)))
+    return Links(wp, dp, p)
+
+
+def ring(members: Column) -> Column:
+    """Return how many times its size a GPU sends of what a ring sums up."""
+    found: Column = 2 * (members - 1) / members
+    return found
+
+
+def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, block: bool) -> Sizes:
+    """Return a kind of layer's sizes; times come from what was measured of blocks, else from the peak and the
+    efficiency.
+    """
+    value, wp = model.value_bytes, ways.wp
+    link = links(ways, machine)
+    weights = value * layer.parameters / wp
+    forward = layer.flops * ways.micro / (wp * machine.peak * machine.efficiency)
+    backward = forward * np.where(ways.recompute, 3.0, 2.0)
+    if block:
+        forward, backward = _measured(ways, model, machine, forward, backward)
+    boundary = value * ways.micro * model.hidden * model.sequence * ring(wp)
+    first = layer.reduces[0] * boundary
+    second = (layer.reduces[1] + ways.recompute * layer.reduces[0]) * boundary
+    gathered = ring(ways.dp) * weights
+    return Sizes(
+        weights=weights,
+        gradients=weights,
+        state=model.state_bytes * layer.parameters / wp,
+        inputs=value * ways.micro * layer.inputs,
+        outputs=value * ways.micro * layer.outputs,
+        inner=value * ways.micro * (layer.whole + layer.shared / wp),
+        forward=forward,
+        backward=backward,
+        reduce_forward=first / link.wp,
+        reduce_backward=second / link.wp,
+        reduce_forward_bytes=first,
+        reduce_backward_bytes=second,
+        gather=gathered / link.dp,
+        gather_bytes=gathered,
+    )
+
+
+def _measured(
+    ways: Ways, model: Transformer, machine: Machine, forward: Column, backward: Column
+) -> tuple[Column, Column]:
+    forward, backward = forward * np.ones(len(ways)), backward * np.ones(len(ways))
+    for each in (m for m in machine.measured if m.model == model.name):
+        rows = (ways.micro == each.micro) & (ways.wp == each.wp)
+        forward[rows] = each.forward
+        backward[rows] = np.where(ways.recompute[rows], each.recomputing, each.backward)
+    return forward, backward
+
+
+def time_source(model: Transformer, machine: Machine, micro: int, wp: int) -> str:
+    """Say where a layer's time comes from."""
+    known = any((m.model, m.micro, m.wp) == (model.name, micro, wp) for m in machine.measured)
+    return "measured" if known else f"peak FLOP/s x efficiency {machine.efficiency:g}"

@@ -1,0 +1,159 @@
+"""Exchange between processes through `torch.distributed`: NCCL between GPUs, Gloo between processes on the CPU.
+
+Every direction between two stages has a process group of its own. On a GPU tensors are views of the runner's memory;
+elsewhere data passes through the host.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..backends import Device, Pointer
+from ..ir import BackendError
+from .engine import Wait
+
+#: Bytes of a copy that is timed.
+_BYTES = 256 << 20
+
+
+class _View:
+    """Device memory in the form that PyTorch takes without a copy."""
+
+    def __init__(self, place: Pointer, elements: int) -> None:
+        address = int(place.buffer.handle) + place.offset
+        self.__cuda_array_interface__ = {
+            "shape": (elements,),
+            "typestr": "<f4",
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+class TorchEngine:
+    """The process group that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `torchrun` sets
+    them).
+    """
+
+    def __init__(self, device: Device, stages: int, *, seconds: float = 300) -> None:
+        self.device, self.stages = device, stages
+        self._cuda = device.target.dialect == "cuda"
+        backend = "nccl" if self._cuda else "gloo"
+        try:
+            if self._cuda:
+                torch.cuda.set_device(
+                    int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) % torch.cuda.device_count()
+                )
+            if not dist.is_initialized():
+                dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+            self._stage, self._group = self.rank % stages, self.rank // stages
+            # Every process makes every group, in the same order.
+            peers = [dist.new_group([s + g * stages for g in range(self.size // stages)]) for s in range(stages)]
+            self._peers = peers[self._stage]
+            self._ways = self._directions()
+        except (RuntimeError, ValueError) as error:
+            raise BackendError(
+                f"torch.distributed does not start: {error}", hint="run the plan through torchrun"
+            ) from error
+
+    def _directions(self) -> dict[tuple[bool, int, int], Any]:
+        """Make a process group for each way that data takes between two neighbouring stages; return those of this
+        group.
+
+        What waits in one direction then never holds up the other, which two stages that send to each other would
+        wait for.
+        """
+        found: dict[tuple[bool, int, int], Any] = {}
+        for group in range(self.size // self.stages):
+            for stage in range(self.stages if self.stages > 1 else 0):
+                following = (stage + 1) % self.stages
+                ends = sorted((group * self.stages + stage, group * self.stages + following))
+                for way in ((False, stage, following), (True, following, stage)):
+                    made = dist.new_group(ends)
+                    if group == self._group:
+                        found[way] = made
+        return found
+
+    def _tensor(self, place: Pointer, elements: int) -> Any:
+        if self._cuda:
+            return torch.as_tensor(_View(place, elements), device="cuda")
+        host = np.empty(elements, np.float32)
+        self.device.download(host, place)
+        return torch.from_numpy(host)
+
+    def _back(self, tensor: Any, place: Pointer) -> None:
+        if self._cuda:
+            torch.cuda.current_stream().synchronize()
+        else:
+            self.device.upload(place, tensor.numpy())
+
+    def sum(self, place: Pointer, elements: int) -> None:
+        """Add up over the groups of this stage."""
+        if self.size == self.stages:
+            return
+        tensor = self._tensor(place, elements)
+        dist.all_reduce(tensor, group=self._peers)
+        self._back(tensor, place)
+
+    def _scalar(self, value: float, operation: Any) -> float:
+        tensor = torch.tensor([value], dtype=torch.float64, device="cuda" if self._cuda else "cpu")
+        dist.all_reduce(tensor, op=operation)
+        return float(tensor.item())
+
+    def total(self, value: float) -> float:
+        """Add a number up over all processes."""
+        return self._scalar(value, dist.ReduceOp.SUM)
+
+    def least(self, value: int) -> int:
+        """Return the least over all processes."""
+        return int(self._scalar(float(value), dist.ReduceOp.MIN))
+
+    def send(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> Wait:
+        """Begin to send to another stage of this group."""
+        tensor = self._tensor(place, elements)
+        work: Any = dist.isend(
+            tensor, self._group * self.stages + stage, group=self._ways[backward, self._stage, stage]
+        )
+
+        def wait(kept: Any = tensor) -> None:
+            work.wait()
+            if self._cuda:
+                torch.cuda.current_stream().synchronize()
+            del kept
+
+        return wait
+
+    def receive(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> None:
+        """Receive from another stage of this group."""
+        tensor = self._tensor(place, elements)
+        dist.recv(tensor, self._group * self.stages + stage, group=self._ways[backward, stage, self._stage])
+        self._back(tensor, place)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()
+
+
+def copy_between() -> tuple[int, float | None]:
+    """Return the number of GPUs, and the bytes a second of a copy from the first to the second."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        return max(1, count), None
+    source = torch.empty(_BYTES, dtype=torch.uint8, device="cuda:0")
+    goal = torch.empty(_BYTES, dtype=torch.uint8, device="cuda:1")
+    goal.copy_(source)
+    torch.cuda.synchronize(1)
+    begin = time.perf_counter()
+    for _ in range(5):
+        goal.copy_(source)
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    return count, 5 * _BYTES / (time.perf_counter() - begin)

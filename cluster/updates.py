@@ -1,0 +1,118 @@
+"""The optimiser's part of a step: piece by piece from one generation of files to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ..backends import Buffer, Device, Pointer
+from .bound import BoundPlan
+from .buffers import Arena, Slots
+from .describe import Transformer
+from .kernels import CHUNK, Kernels
+from .mover import Move, Mover
+from .store import STATE, Store
+
+
+class Trained(Protocol):
+    """What the optimiser needs of the runner: a stage's weights and summed gradients, and the means to move and
+    launch.
+    """
+
+    device: Device
+    arena: Arena
+    model: Transformer
+    names: list[int]
+    level: int
+    generation: int | None
+    weights: dict[int, Buffer]
+    sums: dict[int, Buffer]
+    sum_slots: Slots
+    scalars: dict[str, Buffer]
+    store: Store
+    mover: Mover
+
+    def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:
+        """Run a plan and wait for it."""
+
+
+class Updates:
+    """Adam on the parameters of a stage: while a piece is updated, the next comes in and the last one leaves."""
+
+    def __init__(self, runner: Trained, kernels: Kernels, scratch: Buffer | None) -> None:
+        assert kernels.adam is not None
+        self.runner = runner
+        self.adam = BoundPlan(kernels.adam, runner.device, runner.arena, scratch)
+        self.rest = BoundPlan(kernels.rest, runner.device, runner.arena, scratch) if kernels.rest else None
+        self.slots = Slots(runner.arena, 4 * min(CHUNK, runner.model.block_parameters), "optimiser")
+
+    def step(self, number: int, rate: float) -> None:
+        """Update every parameter of this stage: read one generation, write the other."""
+        self.runner.device.upload(Pointer(self.runner.scalars["rate"]), np.asarray([rate], np.float32))
+        self.runner.device.upload(Pointer(self.runner.scalars["step"]), np.asarray([number + 1], np.float32))
+        chunks = [
+            (layer, start)
+            for layer in self.runner.names
+            for start in range(0, self.runner.model.block_parameters, CHUNK)
+        ]
+        coming = self._fetch_chunk(*chunks[0], number)
+        leaving: list[tuple[list[Move], list[Buffer]]] = []
+        for position, (layer, start) in enumerate(chunks):
+            moves, held = coming
+            for move in moves:
+                move.wait()
+            if position + 1 < len(chunks):
+                coming = self._fetch_chunk(*chunks[position + 1], number)
+            made = {f"{kind}.next": self.slots.take() for kind in ("w", *STATE)}
+            count = min(CHUNK, self.runner.model.block_parameters - start)
+            bound = self.adam if self.rest is None or count == CHUNK else self.rest
+            places = {name: Pointer(buffer) for name, buffer in (*held.items(), *made.items())}
+            if self.runner.level >= 1:
+                places["g"] = Pointer(self.runner.sums[layer], 4 * start)
+            if self.runner.level >= 2:
+                places["w"] = Pointer(self.runner.weights[layer], 4 * start)
+            places |= {name: Pointer(self.runner.scalars[name]) for name in ("rate", "step")}
+            self.runner.launch(bound, places)
+            if self.runner.level >= 2:
+                self.runner.device.copy(places["w"], places["w.next"], 4 * count)
+                self.runner.device.synchronize()
+            self._retire((), list(held.values()))
+            leaving.append((self.store_chunk(layer, start, count, number, made), list(made.values())))
+            while len(leaving) > 1:
+                self._retire(*leaving.pop(0))
+        for each in leaving:
+            self._retire(*each)
+        if self.runner.level >= 2:
+            self.runner.generation = (number + 1) % 2
+        for buffer in self.runner.sums.values():
+            self.runner.sum_slots.give(buffer)
+        self.runner.sums.clear()
+
+    def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], dict[str, Buffer]]:
+        count = min(CHUNK, self.runner.model.block_parameters - start)
+        kinds = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if self.runner.level == 0 else {})
+        kinds |= {"w": "weights"} if self.runner.level < 2 else {}
+        held, moves, begin = {}, [], self.runner.store.weights.start + 4 * start
+        for name, kind in kinds.items():
+            held[name] = self.slots.take()
+            path = self.runner.store.path(kind, layer, number % 2)
+            moves.append(self.runner.mover.fetch(path, begin, 4 * count, Pointer(held[name])))
+        return moves, held
+
+    def store_chunk(self, layer: int, start: int, count: int, number: int, made: dict[str, Buffer]) -> list[Move]:
+        """Begin to write what became of a piece to the next generation of files."""
+        begin, moves = self.runner.store.weights.start + 4 * start, []
+        for name, kind in (("w.next", "weights"), ("mean.next", "mean"), ("square.next", "square")):
+            path = self.runner.store.path(kind, layer, (number + 1) % 2)
+            key = (kind, layer, start)
+            moves.append(self.runner.mover.store(path, begin, 4 * count, Pointer(made[name]), key))
+            self.runner.mover.leaving.pop(key)
+        return moves
+
+    def _retire(self, moves: Sequence[Move], buffers: Sequence[Buffer]) -> None:
+        for move in moves:
+            move.wait()
+        for buffer in buffers:
+            self.slots.give(buffer)

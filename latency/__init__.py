@@ -1,0 +1,32 @@
+"""How long will a layer take on a GPU, and which kernel will run? Models fitted to profiles; no GPU is needed to ask.
+
+cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h200").us
+"""
+
+from .ask import find_own_kernels, find_predictor, predict
+from .buckets import Bucket, Plateau, buckets, plateaus
+from .models import ModelPrediction, predict_model
+from .plotting import Line, check_suffix, plot
+from .predictor import PRECISIONS, STATES, Prediction, Predictor
+from .sweeps import Curve, sweep
+
+__all__ = [
+    "PRECISIONS",
+    "STATES",
+    "Bucket",
+    "Curve",
+    "Line",
+    "ModelPrediction",
+    "Plateau",
+    "Prediction",
+    "Predictor",
+    "buckets",
+    "check_suffix",
+    "find_own_kernels",
+    "find_predictor",
+    "plateaus",
+    "plot",
+    "predict",
+    "predict_model",
+    "sweep",
+]

@@ -1,0 +1,70 @@
+"""Questions in the words of users: an operation's name, a shape, a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..ir import UsageError
+from .convolution import FIELDS, Convolutions, convolution
+from .dataset import known_profiles
+from .operations import Operation
+from .own_kernels import OwnKernels, own_kernels
+from .predictor import Prediction, Predictor, predictor
+from .simple_model import OPERATIONS, POOLS
+
+#: Sizes that an operation has where it is no convolution.
+_LENGTHS = {"linear": 3} | {op: 7 if op in POOLS else 4 for op in OPERATIONS}
+
+
+def find_own_kernels(target: str) -> OwnKernels:
+    """Return the model of the kernels that `cuts` would tune for a target, in strict fp32. Raises `UsageError` as
+    below.
+    """
+    return own_kernels(_profiled(target))
+
+
+def find_predictor(target: str, precision: str, state: str) -> Predictor:
+    """Return the models of a target: `h200` or `cuda:h200`. Raises `UsageError` for a machine without a profile."""
+    return predictor(_profiled(target), precision, state)
+
+
+def _profiled(target: str) -> str:
+    name = target.lower().removeprefix("cuda:")
+    if name not in known_profiles():
+        raise UsageError(
+            f"no layers were profiled on target '{target}'",
+            hint=f"profiled are {', '.join(known_profiles())}; bench/profile_layers.py profiles another GPU",
+        )
+    return name
+
+
+def predict(
+    op: str, shape: Mapping[str, int] | Sequence[int], target: str, *, precision: str = "fp32", state: str = "cold"
+) -> Prediction:
+    """Return how long one operation takes on a machine: microseconds, the interval that holds nine of ten, kernels,
+    warnings.
+
+    `op` is "conv2d" (`shape` names its sizes, as `convolution.convolution` says), "linear" ((rows, inputs, outputs)),
+    or one of `simple_model.OPERATIONS` ((n, c, h, w), with window, stride and padding for pools). `state` is "cold", or
+    "warm" where the input was just written. Raises `UsageError` for anything that was not profiled by that name and for
+    impossible sizes.
+    """
+    asked = find_predictor(target, precision, state)
+    if op == "conv2d":
+        row = convolution(shape) if isinstance(shape, Mapping) else _full_row(shape)
+        return asked.convolutions(Convolutions([row]))[0]
+    if op not in _LENGTHS:
+        raise UsageError(f"unknown operation '{op}'", hint=f"known are conv2d, {', '.join(_LENGTHS)}")
+    sizes = tuple(shape.values()) if isinstance(shape, Mapping) else tuple(shape)
+    if len(sizes) != _LENGTHS[op] or any(not isinstance(each, int) or each < 0 for each in sizes) or 0 in sizes[:3]:
+        raise UsageError(f"'{op}' has {_LENGTHS[op]} sizes above 0, found {sizes}")
+    return asked.operations([Operation(op, sizes)])[0]
+
+
+def _full_row(shape: Sequence[int]) -> tuple[int, ...]:
+    if len(shape) != len(FIELDS):
+        raise UsageError(
+            f"a convolution has the {len(FIELDS)} sizes {', '.join(FIELDS)}, found {len(shape)}",
+            hint="name them instead",
+        )
+    return convolution(dict(zip(FIELDS, shape, strict=True)))

@@ -1,0 +1,195 @@
+"""The profiles that lie beside this file: what ran on a machine for thousands of layers, and how long it took.
+
+`NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training; `held`,
+`sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that ran,
+their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks. `NAME.json` tells the
+machine. `bench/layer_data.py` writes them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import lzma
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import fields, frozen
+
+from ..ir import UsageError
+from .convolution import Convolutions, Floats, Ints
+
+Strings: TypeAlias = npt.NDArray[np.str_]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Objects: TypeAlias = npt.NDArray[np.object_]
+#: Sets that models are trained on.
+TRAINING = ("edges", "general")
+
+
+@frozen(eq=False)
+class Samples:
+    """Measured convolutions: where they are from, the kernels that ran one after another (`choices`), microseconds.
+
+    `blocks`, `cold_parts` and `warm_parts` have an array for each convolution with a value for each of its kernels.
+    """
+
+    layers: Convolutions
+    kinds: Strings
+    cases: Strings
+    choices: Strings
+    blocks: Objects
+    cold_parts: Objects
+    warm_parts: Objects
+    cold: Floats
+    warm: Floats
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def where(self, mask: Mask | Ints) -> Samples:
+        """Return some of them."""
+        return Samples(*(getattr(self, each.name)[mask] for each in fields(Samples)))
+
+    def of(self, *kinds: str) -> Samples:
+        """Return those of some sets."""
+        return self.where(np.isin(self.kinds, kinds))
+
+    @property
+    def groups(self) -> Strings:
+        """What must stay together when samples are split: a case with a number of input channels; in `general` each by
+        itself.
+        """
+        return np.array([f"{case}/{row[1]}" for case, row in zip(self.cases, self.layers.table, strict=True)])
+
+    def us(self, state: str) -> Floats:
+        """Return the microseconds with an empty cache (`cold`), or right after the input was written (`warm`)."""
+        return self.cold if state == "cold" else self.warm
+
+    def parts(self, state: str) -> Objects:
+        """Return the microseconds of each kernel."""
+        return self.cold_parts if state == "cold" else self.warm_parts
+
+
+@frozen(eq=False)
+class Simple:
+    """Measured operations of one kind that are no convolutions: shapes as the task has them, and microseconds."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    cold: Floats
+    warm: Floats
+
+
+@frozen(eq=False)
+class Profile:
+    """All that was measured on one machine."""
+
+    name: str
+    facts: Mapping[str, Any]
+    rows: tuple[Mapping[str, str], ...]
+    kernels: Mapping[int, str]
+
+    def convolutions(self, precision: str, depthwise: bool = False) -> Samples:
+        """Return the convolutions of one precision, with or without those of one filter a channel."""
+        rows = [row for row in self.rows if row["op"] == "conv2d" and row["precision"] == precision]
+        return _samples([row for row in rows if (row["case"] == "depthwise") == depthwise])
+
+    def products(self, precision: str) -> Samples:
+        """Return the products of matrices with weights, as convolutions of images of one pixel."""
+        rows = [row for row in self.rows if row["op"] == "linear" and row["precision"] == precision]
+        return _samples([{**row, "shape": _one_pixel(row["shape"])} for row in rows])
+
+    def simple(self, op: str, precision: str = "fp32") -> Simple:
+        """Return the measurements of another operation."""
+        rows = [row for row in self.rows if row["op"] == op and row["precision"] == precision]
+        shapes = tuple(_ints(row["shape"]) for row in rows)
+        return Simple(shapes, _floats(rows, "cold"), _floats(rows, "warm"))
+
+    def kernel_names(self, choice: str) -> tuple[str, ...]:
+        """Return the full names of the kernels of a choice."""
+        return tuple(self.kernels[int(part.partition(".")[0])] for part in choice.split("+"))
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _one_pixel(shape: str) -> str:
+    rows, inputs, outputs = shape.split("x")
+    return f"{rows}x{inputs}x1x1x{outputs}x1x1x1x1x0x0x1x1"
+
+
+def _floats(rows: Sequence[Mapping[str, str]], name: str) -> Floats:
+    return np.array([float(row[name]) for row in rows])
+
+
+def _samples(rows: Sequence[Mapping[str, str]]) -> Samples:
+    return Samples(
+        Convolutions([_ints(row["shape"]) for row in rows]),
+        np.array([row["kind"] for row in rows], np.str_),
+        np.array([row["case"] for row in rows], np.str_),
+        np.array([named(row["kernels"]) for row in rows], np.str_),
+        _ragged(rows, "blocks"),
+        _ragged(rows, "cold_each"),
+        _ragged(rows, "warm_each"),
+        _floats(rows, "cold"),
+        _floats(rows, "warm"),
+    )
+
+
+def named(kernels: str) -> str:
+    """Return a choice with numbers that tell apart kernels which run twice: `7+9+7` as `7.0+9.0+7.1`, since each has
+    its own work to do.
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for kernel in kernels.split("+"):
+        found.append(f"{kernel}.{seen[kernel]}")
+        seen[kernel] += 1
+    return "+".join(found)
+
+
+def _ragged(rows: Sequence[Mapping[str, str]], name: str) -> Objects:
+    found = np.empty(len(rows), object)
+    found[:] = [np.array([float(part) for part in row[name].split("+")]) for row in rows]
+    return found
+
+
+def known_profiles() -> tuple[str, ...]:
+    """Return the names of the machines that were profiled."""
+    files = resources.files(__package__).joinpath("data").iterdir()
+    return tuple(sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json")))
+
+
+def known_tables() -> tuple[str, ...]:
+    """Return the names of the compressed tables of the data folder."""
+    files = resources.files(__package__).joinpath("data").iterdir()
+    return tuple(sorted(file.name.removesuffix(".csv.xz") for file in files if file.name.endswith(".csv.xz")))
+
+
+def read_table(name: str) -> list[dict[str, str]]:
+    """Return the rows of a compressed table of the data folder."""
+    packed = resources.files(__package__).joinpath("data", f"{name}.csv.xz").read_bytes()
+    return list(csv.DictReader(io.StringIO(lzma.decompress(packed).decode())))
+
+
+@cache
+def load_profile(name: str) -> Profile:
+    """Return what was measured on a machine. Raises `UsageError` for one that was not profiled."""
+    if name not in known_profiles():
+        raise UsageError(
+            f"no layers were profiled on '{name}'", hint=f"profiled are {', '.join(known_profiles()) or 'none'}"
+        )
+    facts = json.loads(resources.files(__package__).joinpath("data", f"{name}.json").read_text(encoding="utf-8"))
+    kernels = {int(row["number"]): row["name"] for row in read_table(f"{name}-kernels")}
+    return Profile(name, facts, tuple(read_table(f"{name}-layers")), kernels)
+
+
+def trained_on(samples: Samples) -> Samples:
+    """Return the part that models may be fitted to."""
+    return samples.of(*TRAINING)

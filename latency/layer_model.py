@@ -1,0 +1,246 @@
+"""The whole model of convolutions on one machine: which kernels will run, and how long they will take, with an
+interval.
+
+Three parts, each can be switched off to see what it gives:
+
+1. a latency model for each choice of kernels (equations 1 to 4, and waves); 2. the selection: a random forest over the
+paper's features (the paper leaves the learner open), or the straight argmin of equations 5 and 6; 3. a correction, not
+of the paper: boosted trees over the same features predict the logarithm of measured over modelled time, for what the
+four
+   terms cannot express (transforms around the kernel, split sums, caches).
+
+The interval is that of samples which were predicted by models that had not seen their case and number of input
+channels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import define, evolve, field, frozen
+
+from .convolution import Convolutions, Floats
+from .dataset import Samples, Strings
+from .features import selection_features
+from .fitting import library, one_thread
+from .kernel_model import Fit, KernelModel, has_tile
+
+#: A choice that was seen less often has no model of its own; its samples are left to those that have.
+LEAST = 3
+#: Times that differ by no more count as the same.
+_ALIKE = 0.1
+#: The part of samples in which a choice must run for the argmin to ask it: models of rare ones say little far from
+#: where they ran.
+_COMMON = 0.01
+#: Samples that a kernel's model for one choice alone needs.
+_ENOUGH = 20
+
+
+@frozen
+class Options:
+    """What is fitted: `select` is "forest" or "argmin"; `correct` adds the correction; `extended` the features that are
+    not the paper's.
+    """
+
+    fit: Fit = field(factory=Fit)
+    select: str = "forest"
+    correct: bool = True
+    extended: bool = True
+    trees: int = 150
+    likely: int = 6
+
+
+@frozen(eq=False)
+class Estimate:
+    """Predictions: microseconds, their interval, the choice of kernels, its probability, blocks of its main kernel."""
+
+    us: Floats
+    low: Floats
+    high: Floats
+    choices: Strings
+    confidence: Floats
+    blocks: Any
+
+
+@define
+class LayerModel:
+    """Fitted to samples of one precision and one state of the cache; `names` are the kernels' own names, `parts` their
+    models.
+
+    A choice may be several kernels, one after another: its time is the sum of theirs.
+    """
+
+    options: Options
+    parts: dict[str, KernelModel] = field(factory=dict)
+    choices: dict[str, int] = field(factory=dict)
+    common: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    _forest: Any = None
+    _trees: Any = None
+
+    def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
+        """Fit all parts and return itself."""
+        self.parts = fit_parts(samples, state, names, self.options.fit)
+        self.usual = _usual(samples)
+        labels, counts = np.unique(samples.choices, return_counts=True)
+        self.choices = {str(label): number for number, label in enumerate(labels[counts >= LEAST])}
+        self.common = tuple(str(label) for label in labels[counts >= max(LEAST, _COMMON * len(samples))])
+        known = samples.where(np.isin(samples.choices, list(self.choices)))
+        if self.options.select == "forest":
+            self._forest = _forest(self.options.trees).fit(self._features(known.layers), known.choices)
+        if self.options.correct:
+            self._fit_correction(known, state)
+        return self
+
+    def _fit_correction(self, known: Samples, state: str) -> None:
+        features, modelled = self._features(known.layers), self._modelled(known.layers, known.choices)
+        with one_thread():
+            columns = self._corrections(features, known.layers, modelled, known.choices)
+            self._trees = _boosted().fit(columns, np.log(known.us(state) / modelled))
+
+    def predict(self, layers: Convolutions) -> tuple[Floats, Strings, Floats]:
+        """Return microseconds, choices, how sure the times are: the probability of all that take as long."""
+        features = self._features(layers)
+        options, shares = self._choose(features, layers)
+        every = np.stack([self._time(features, layers, each) for each in options.T], axis=1)
+        return _agreed(every, options, shares)
+
+    def _time(self, features: Floats, layers: Convolutions, chosen: Strings) -> Floats:
+        """Return the microseconds that choices take, corrected."""
+        us = self._modelled(layers, chosen)
+        if self._trees is None:
+            return us
+        with one_thread():
+            return np.asarray(us * np.exp(self._trees.predict(self._corrections(features, layers, us, chosen))))
+
+    def main(self, choice: str) -> KernelModel:
+        """Return the model of the kernel that does most of a choice's work: the one that takes longest for each term of
+        its sums.
+        """
+        return max(self.models(choice), key=lambda model: model.t_k + model.coefficients[-2])
+
+    def models(self, choice: str) -> list[KernelModel]:
+        """Return the model of each kernel of a choice."""
+        parts = choice.split("+")
+        return [self.parts.get(f"{choice}|{position}", self.parts[part]) for position, part in enumerate(parts)]
+
+    def _features(self, layers: Convolutions) -> Floats:
+        return selection_features(layers, {part: self.parts[part] for part in self.usual}, self.options.extended)
+
+    def _choose(self, features: Floats, layers: Convolutions) -> tuple[Strings, Floats]:
+        """Return the likely choices of each convolution, the likeliest first, and their probabilities."""
+        if self._forest is None:  # equations (5) and (6)
+            names = np.array(self.common)
+            every = np.stack([self._modelled(layers, np.full(len(layers), name)) for name in names])
+            return names[every.argmin(axis=0)][:, None], np.ones((len(layers), 1))
+        shares = self._forest.predict_proba(features)
+        likely = np.argsort(-shares, axis=1)[:, : self.options.likely]
+        return self._forest.classes_[likely], np.take_along_axis(shares, likely, axis=1)
+
+    def _modelled(self, layers: Convolutions, chosen: Strings) -> Floats:
+        us = np.zeros(len(layers))
+        for name in np.unique(chosen):
+            own = chosen == name
+            us[own] = sum(model.predict(layers[own]) for model in self.models(str(name)))
+        return np.maximum(us, 0.5)  # no kernel is faster than its launch
+
+    def _corrections(self, features: Floats, layers: Convolutions, modelled: Floats, chosen: Strings) -> Floats:
+        """Return what the correction is learned from: the features, and of the chosen kernels the model's time, tile,
+        waves and companions.
+        """
+        own = np.zeros((len(layers), 7))
+        for name in np.unique(chosen):
+            rows, main = np.flatnonzero(chosen == name), self.main(str(name))
+            waves = main.tiles.blocks(layers[rows]) / (main.multiprocessors * max(1, main.resident))
+            alone = main.predict(layers[rows]) / modelled[rows]
+            facts = np.array([self.choices[str(name)], main.tiles.blk_m, main.tiles.blk_n, str(name).count("+")], float)
+            own[rows, :3] = np.stack([waves, np.ceil(waves) / waves, alone], axis=1)
+            own[rows, 3:] = facts
+        return np.column_stack([features, modelled, own])
+
+
+def _agreed(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, Strings, Floats]:
+    """Return the time that most probability agrees on, the likeliest choice that takes as long, and that probability.
+
+    Kernels that a library takes for one another often differ little in time: two choices of 30 % each within 10 % of
+    each other make a better guess than a third one of 40 % that takes twice as long.
+    """
+    close = np.abs(every[:, None, :] / every[:, :, None] - 1) <= _ALIKE
+    support = (close * shares[:, None, :]).sum(axis=2)
+    best = (support + 1e-6 * shares).argmax(axis=1)
+    rows = np.arange(len(every))
+    weights = close[rows, best] * shares
+    us = np.exp((np.log(every) * weights).sum(axis=1) / weights.sum(axis=1))
+    return us, options[rows, weights.argmax(axis=1)], support[rows, best]
+
+
+def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
+    """Return the kernels that run in at least that part of samples: those that have columns among the features."""
+    counts = Counter(part for choice in samples.choices for part in set(str(choice).split("+")))
+    return tuple(part for part, count in counts.items() if count >= share * len(samples))
+
+
+def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: Fit) -> dict[str, KernelModel]:
+    """Return the model of every kernel, fitted to all choices in which it runs.
+
+    Kernels that only move memory have another job in each choice (the image, the filter, room for a border), so where
+    there are samples enough these have a model for each choice too, by the choice and its position.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for row, choice in enumerate(samples.choices):
+        for place, part in enumerate(str(choice).split("+")):
+            places.setdefault(part, []).append((row, place))
+            if not has_tile(names.get(int(part.partition(".")[0]), "")):
+                places.setdefault(f"{choice}|{place}", []).append((row, place))
+    found = {}
+    for key, where in places.items():
+        if "|" not in key or len(where) >= _ENOUGH:
+            choice, _, position = key.partition("|")
+            part = choice.split("+")[int(position or 0)]
+            found[key] = _fit_part(samples, state, where, names.get(int(part.partition(".")[0]), ""), fit)
+    return found
+
+
+def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: str, fit: Fit) -> KernelModel:
+    times = samples.parts(state)
+    rows = np.array([row for row, _ in where])
+    blocks = np.array([samples.blocks[row][position] for row, position in where], np.int64)
+    us = np.maximum([times[row][position] for row, position in where], 0.1)
+    return fit.kernel(samples.layers[rows], blocks, us, name)
+
+
+def _forest(trees: int) -> Any:
+    return library("sklearn.ensemble").ExtraTreesClassifier(trees, max_features=1.0, random_state=0, n_jobs=1)
+
+
+def _boosted() -> Any:
+    ensemble = library("sklearn.ensemble")
+    return ensemble.HistGradientBoostingRegressor(
+        max_iter=600, learning_rate=0.05, max_leaf_nodes=24, min_samples_leaf=8, random_state=0
+    )
+
+
+def unseen(samples: Samples, state: str, names: Mapping[int, str], options: Options) -> tuple[Samples, Floats, Floats]:
+    """Return a fifth of the samples, and the times and confidence that a model gives which saw nothing of their cases
+    with their numbers of input channels.
+    """
+    split = library("sklearn.model_selection").GroupShuffleSplit(1, test_size=0.2, random_state=0)
+    train, test = next(split.split(samples.cold, groups=samples.groups))
+    us, _, confidence = LayerModel(options).fit(samples.where(train), state, names).predict(samples.layers[test])
+    return samples.where(test), us, confidence
+
+
+def ablations(options: Options) -> Mapping[str, Options]:
+    """Return the model with parts switched off, by what is left."""
+    paper = Fit(waves=False, relative=False, named=False, forms=("flat",))
+    return {
+        "all": options,
+        "without the correction": evolve(options, correct=False),
+        "without waves": evolve(options, fit=evolve(options.fit, waves=False)),
+        "argmin, no correction (equations 5, 6)": evolve(options, select="argmin", correct=False),
+        "as in the paper: equations 1 to 4, learned selection": Options(paper, "forest", correct=False, extended=False),
+        "as in the paper, argmin": Options(paper, "argmin", correct=False, extended=False),
+    }

@@ -1,0 +1,94 @@
+"""How long kernels of `cuts` take that the tuner has not searched yet: from those it has.
+
+Tuned kernels have no fixed tile, each layer has its own, so the models of `kernel_model.py` do not apply. What tuning
+reaches is a share of the roofline that changes smoothly with the sizes: trees learn the logarithm of time over roofline
+from the convolutions of nine networks at three batches, each with the fastest schedule of a search (strict fp32, cold
+cache).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ..ir import UsageError
+from .convolution import Convolutions, Floats
+from .dataset import Profile, known_tables, load_profile, read_table
+from .features import selection_features
+from .fitting import library
+from .predictor import Prediction
+from .ranges import Ranges
+
+#: Strict fp32 on this GPU: operations per microsecond, bytes per microsecond, and what a launch takes.
+_FLOPS, _BYTES, _LAUNCH = 66.9e6, 4.72e6, 0.5
+#: The part of tuned layers that an interval should hold.
+_COVERED = 0.9
+
+
+@frozen(eq=False)
+class OwnKernels:
+    """Tuned convolutions of one machine, the trees over them, and half the width of an interval."""
+
+    layers: Convolutions
+    us: Floats
+    trees: Any
+    ranges: Ranges
+    width: float
+
+    def convolutions(self, layers: Convolutions) -> tuple[Prediction, ...]:
+        """Predict convolutions; depthwise and grouped ones are outside of what was tuned."""
+        us = _predicted(self.trees, layers)
+        found = []
+        for time, (text, distance) in zip(us, self.ranges.outside(layers), strict=True):
+            width = max(2 * self.width, float(np.log(2))) + distance if text else self.width
+            low, high = float(time * np.exp(-width)), float(time * np.exp(width))
+            found.append(Prediction(float(time), low, high, ("cuts",), 0, _COVERED, (text,) if text else ()))
+        return tuple(found)
+
+
+def roofline(layers: Convolutions) -> Floats:
+    """Return the least microseconds by operations and by bytes moved once, and a launch."""
+    moved = 4.0 * (layers.m_in + layers.m_out)
+    return np.asarray(np.maximum(layers.flops / _FLOPS, moved / _BYTES) + _LAUNCH)
+
+
+def _grown(layers: Convolutions, us: Floats) -> Any:
+    ensemble = library("sklearn.ensemble")
+    trees = ensemble.ExtraTreesRegressor(300, max_features=0.5, min_samples_leaf=2, random_state=0)
+    return trees.fit(selection_features(layers, {}), np.log(us / roofline(layers)))
+
+
+def _predicted(trees: Any, layers: Convolutions) -> Floats:
+    return np.asarray(roofline(layers) * np.exp(trees.predict(selection_features(layers, {}))))
+
+
+def unseen_own(layers: Convolutions, us: Floats, folds: int = 5) -> Floats:
+    """Return predictions for every layer by trees that have not seen it at any batch."""
+    groups = ["x".join(map(str, row[1:])) for row in layers.table]
+    out = np.zeros(len(us))
+    for train, test in library("sklearn.model_selection").GroupKFold(folds).split(us, groups=groups):
+        out[test] = _predicted(_grown(layers[train], us[train]), layers[test])
+    return out
+
+
+def read_own(profile: Profile) -> tuple[Convolutions, Floats]:
+    """Return the tuned convolutions of a machine and their microseconds. Raises `UsageError` where none were tuned."""
+    name = f"{profile.name}-own"
+    if name not in known_tables():
+        raise UsageError(
+            f"no kernels of cuts were tuned on '{profile.name}'", hint="--kernels library predicts the library's"
+        )
+    rows = read_table(name)
+    shapes = [tuple(int(part) for part in row["shape"].split("x")) for row in rows]
+    return Convolutions(shapes), np.array([float(row["us"]) for row in rows])
+
+
+@cache
+def own_kernels(name: str) -> OwnKernels:
+    """Return the model of the kernels that `cuts` would tune for a machine."""
+    layers, us = read_own(load_profile(name))
+    width = float(np.quantile(np.abs(np.log(unseen_own(layers, us) / us)), _COVERED))
+    return OwnKernels(layers, us, _grown(layers, us), Ranges.of(layers), width)

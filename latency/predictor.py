@@ -1,0 +1,196 @@
+"""Asks the models of one machine: operations in, microseconds with an interval, the kernels expected, and warnings out.
+
+Models are fitted to the profile when they are first asked for, which takes seconds, and kept as long as the process
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+
+import numpy as np
+from attrs import frozen
+
+from ..ir import UsageError
+from .calibration import Calibration, half_widths
+from .convolution import FIELDS, Convolutions, Floats
+from .dataset import Profile, Samples, Strings, load_profile
+from .layer_model import LayerModel, Options
+from .operations import Operation
+from .ranges import Ranges
+from .simple_model import SimpleModel, fit_all, fit_simple, moved
+
+PRECISIONS = ("fp32", "tf32")
+STATES = ("cold", "warm")
+
+
+@frozen
+class Prediction:
+    """One operation or layer: microseconds, an interval that holds nine of ten, kernels, what makes it doubtful."""
+
+    us: float
+    low: float
+    high: float
+    kernels: tuple[str, ...] = ()
+    blocks: int = 0
+    confidence: float = 1.0
+    warnings: tuple[str, ...] = ()
+
+
+@frozen(eq=False)
+class Part:
+    """A fitted model of convolutions, what it was fitted to, and how far off it is."""
+
+    model: LayerModel
+    ranges: Ranges
+    calibration: Calibration
+
+
+@frozen(eq=False)
+class Predictor:
+    """The models of one machine, for one way to round products and one state of the cache."""
+
+    profile: Profile
+    precision: str
+    state: str
+
+    def convolutions(self, layers: Convolutions) -> tuple[Prediction, ...]:
+        """Predict convolutions, dense and depthwise ones."""
+        deep = (layers.column("groups") > 1) & (layers.column("groups") == layers.column("C"))
+        found: list[Prediction] = [Prediction(0.0, 0.0, 0.0)] * len(layers)
+        for mask, part in ((~deep, "dense"), (deep, "depthwise")):
+            rows = np.flatnonzero(mask)
+            if len(rows):
+                for row, prediction in zip(rows, self._ask(self._part(part), layers[rows]), strict=True):
+                    found[row] = prediction
+        return tuple(found)
+
+    def operations(self, wanted: Sequence[Operation]) -> tuple[Prediction, ...]:
+        """Predict operations of any kind."""
+        found: dict[int, Prediction] = {}
+        for kind in dict.fromkeys(each.kind for each in wanted):
+            rows = [i for i, each in enumerate(wanted) if each.kind == kind]
+            found |= dict(zip(rows, self._kind(kind, [wanted[i].shape for i in rows]), strict=True))
+        return tuple(found[i] for i in range(len(wanted)))
+
+    def _kind(self, kind: str, shapes: Sequence[tuple[int, ...]]) -> Sequence[Prediction]:
+        if kind == "conv2d":
+            return self.convolutions(Convolutions(shapes))
+        if kind == "linear":
+            return self._ask(self._linear, as_convolutions(shapes))
+        if kind == "move":  # what is not known by name moves memory as a sum of two images does
+            images = [(1, 1, 1, max(1, (read + written) // 3)) for read, written in shapes]
+            note = "no such operation was profiled: taken as one that only moves memory"
+            return [self._widened(each, note) for each in self._simple("add", images)]
+        return self._simple(kind, shapes)
+
+    def _simple(self, kind: str, shapes: Sequence[tuple[int, ...]]) -> list[Prediction]:
+        if kind not in self._models:
+            raise UsageError(
+                f"operation '{kind}' was not profiled on '{self.profile.name}'",
+                hint=f"known are {', '.join(self._models)}",
+            )
+        model = self._models[kind]
+        us = model.predict(shapes)
+        largest = np.add(*moved(kind, shapes))
+        most = np.add(*moved(kind, self.profile.simple(kind).shapes)).max()
+        found = [_symmetric(float(t), np.log1p(model.spread)) for t in us]
+        return [self._widened(each, f"moves more than any '{kind}' that was profiled") if n > most else each
+                for each, n in zip(found, largest, strict=True)]  # fmt: skip
+
+    def _widened(self, each: Prediction, warning: str) -> Prediction:
+        return Prediction(
+            each.us, each.low / 2, each.high * 2, each.kernels, each.blocks, each.confidence, (*each.warnings, warning)
+        )
+
+    def _ask(self, part: Part, layers: Convolutions) -> tuple[Prediction, ...]:
+        us, choices, confidence = part.model.predict(layers)
+        widths = half_widths(part.calibration, confidence)
+        outside = part.ranges.outside(layers)
+        blocks = _blocks(part.model, layers, choices)
+        return tuple(
+            _judged(
+                float(us[i]),
+                float(widths[i]),
+                self.profile.kernel_names(str(choices[i])),
+                int(blocks[i]),
+                float(confidence[i]),
+                outside[i],
+            )
+            for i in range(len(layers))
+        )
+
+    # ---- models, fitted when first asked
+
+    def _part(self, name: str) -> Part:
+        return self._dense if name == "dense" else self._depthwise
+
+    @cached_property
+    def _dense(self) -> Part:
+        samples = self.profile.convolutions(self.precision)
+        return self._fitted(samples.of("edges", "general"), "dense")
+
+    @cached_property
+    def _depthwise(self) -> Part:
+        return self._fitted(self.profile.convolutions("fp32", depthwise=True), "depthwise")
+
+    @cached_property
+    def _linear(self) -> Part:
+        return self._fitted(self.profile.products(self.precision), "linear")
+
+    @cached_property
+    def _models(self) -> dict[str, SimpleModel]:
+        """Return the models of simple operations; what is concatenated was mostly written long ago, so it is never
+        warm.
+        """
+        cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
+        return fit_all(self.profile, self.state) | cold
+
+    def _fitted(self, samples: Samples, name: str) -> Part:
+        model = LayerModel(Options()).fit(samples, self.state, self.profile.kernels)
+        return Part(model, Ranges.of(samples.layers), Calibration.load(self.profile, self.precision, self.state, name))
+
+
+def _symmetric(us: float, width: float) -> Prediction:
+    """Return a prediction whose interval is a factor to either side."""
+    return Prediction(us, us * float(np.exp(-width)), us * float(np.exp(width)))
+
+
+def _judged(
+    us: float, width: float, kernels: tuple[str, ...], blocks: int, confidence: float, outside: tuple[str, float]
+) -> Prediction:
+    """Return a prediction; outside of what was profiled its interval is at least a factor of two, more the further away
+    it is.
+    """
+    text, distance = outside
+    if text:
+        width = max(2 * width, float(np.log(2))) + distance
+    plain = _symmetric(us, width)
+    return Prediction(us, plain.low, plain.high, kernels, blocks, confidence, (text,) if text else ())
+
+
+def _blocks(model: LayerModel, layers: Convolutions, choices: Strings) -> Floats:
+    found = np.zeros(len(layers))
+    for choice in np.unique(choices):
+        own = choices == choice
+        found[own] = model.main(str(choice)).tiles.blocks(layers[own])
+    return found
+
+
+def as_convolutions(shapes: Sequence[tuple[int, ...]]) -> Convolutions:
+    """Return products (rows, inputs, outputs) as convolutions of images of one pixel, which they are."""
+    sizes = dict.fromkeys(FIELDS, 1) | {"pad_h": 0, "pad_w": 0}
+    return Convolutions(
+        [tuple((sizes | {"N": rows, "C": inputs, "K": outputs}).values()) for rows, inputs, outputs in shapes]
+    )
+
+
+@cache
+def predictor(name: str, precision: str, state: str) -> Predictor:
+    """Return the models of a machine. Raises `UsageError` for a precision or a state that there is not."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"unknown precision '{precision}'", hint=f"profiled are {', '.join(PRECISIONS)}")
+    if state not in STATES:
+        raise UsageError(f"unknown state of the cache '{state}'", hint=f"known are {', '.join(STATES)}")
+    return Predictor(load_profile(name), precision, state)

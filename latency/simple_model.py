@@ -1,0 +1,107 @@
+"""How long operations between convolutions take: lines in the elements that they move, with bends where the cache ends.
+
+An operation is an image `(n, c, h, w)`, a pool has `(window, stride, padding)` after that. Coefficients are least
+absolute deviations of relative errors and not negative, one set per operation and state of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from attrs import frozen
+
+from .convolution import Floats
+from .dataset import Profile, Simple
+from .fitting import least_deviations
+
+#: Images of a batch that an operation reads and writes, in units of its own size; reductions and pools write less.
+READS: Mapping[str, int] = {"add": 2, "multiply": 2, "concat": 2}
+WRITES: Mapping[str, int] = {"concat": 2}
+POOLS = ("max_pool", "average_pool")
+OPERATIONS = (
+    "relu",
+    "relu6",
+    "sigmoid",
+    "silu",
+    "hardswish",
+    "hardsigmoid",
+    "gelu",
+    "add",
+    "multiply",
+    "scale",
+    "bias",
+    "batch_norm",
+    "concat",
+    "global_average",
+    *POOLS,
+)
+#: Where lines may bend, in bytes moved: what fits into half of the cache and into all of it.
+_BENDS = (30e6, 60e6)
+
+
+def moved(op: str, shapes: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+    """Return the elements that are read and written."""
+    sizes = np.array([tuple(shape) for shape in shapes], float)
+    whole, planes = sizes[:, :4].prod(axis=1), sizes[:, 0] * sizes[:, 1]
+    if op == "global_average":
+        return whole, planes
+    if op in POOLS:
+        window, stride, pad = sizes[:, 4], sizes[:, 5], sizes[:, 6]
+        high, wide = ((sizes[:, i] + 2 * pad - window) // stride + 1 for i in (2, 3))
+        return whole, planes * high * wide
+    return whole * READS.get(op, 1), whole * WRITES.get(op, 1)
+
+
+def _columns(op: str, shapes: Sequence[Sequence[int]]) -> Floats:
+    sizes = np.array([tuple(shape) for shape in shapes], float)
+    read, written = moved(op, shapes)
+    nbytes = 4 * (read + written)
+    planes, plane = sizes[:, 0] * sizes[:, 1], sizes[:, 2] * sizes[:, 3]
+    columns = [
+        np.ones(len(sizes)),
+        read,
+        written,
+        np.sqrt(nbytes),
+        *(np.maximum(0.0, nbytes - bend) for bend in _BENDS),
+    ]
+    columns += [
+        planes,
+        plane,
+        sizes[:, 0] * plane,
+    ]  # blocks of a channel each: what one of them does, and how many there are
+    if op in POOLS:
+        columns.append(written * sizes[:, 4] ** 2)
+    return np.stack(columns, axis=1)
+
+
+@frozen
+class SimpleModel:
+    """One operation: its coefficients, and the 90 % quantile of its relative errors in cross-validation."""
+
+    op: str
+    coefficients: tuple[float, ...]
+    spread: float
+
+    def predict(self, shapes: Sequence[Sequence[int]]) -> Floats:
+        """Return microseconds."""
+        return np.asarray(_columns(self.op, shapes) @ np.array(self.coefficients))
+
+
+def fit_simple(op: str, samples: Simple, state: str, folds: int = 5) -> SimpleModel:
+    """Fit one operation to what was measured."""
+    us = samples.cold if state == "cold" else samples.warm
+    columns = _columns(op, samples.shapes)
+    fold, errors = np.arange(len(us)) % folds, np.zeros(len(us))
+    for number in range(folds):
+        test = fold == number
+        found = least_deviations(columns[~test], us[~test], 1 / us[~test])
+        errors[test] = np.abs(columns[test] @ found / us[test] - 1)
+    found = least_deviations(columns, us, 1 / us)
+    return SimpleModel(op, tuple(float(value) for value in found), float(np.quantile(errors, 0.9)))
+
+
+def fit_all(profile: Profile, state: str) -> dict[str, SimpleModel]:
+    """Return the models of all operations that a profile has."""
+    found = {op: profile.simple(op) for op in OPERATIONS}
+    return {op: fit_simple(op, samples, state) for op, samples in found.items() if samples.shapes}

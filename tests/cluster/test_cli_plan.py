@@ -1,0 +1,121 @@
+"""`cuts plan` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cuts.cli.main import main
+from cuts.tests.needs import needs_opencl
+
+MODEL = 'name = "tiny"\nlayers = 3\nhidden = 64\nheads = 4\nsequence = 16\nbatch = 4\nprecision = "single"\n'
+CLUSTER = (
+    'name = "here"\nnodes = 1\ngpus = 1\npeak = 1e10\nefficiency = 0.5\nmemory = 40e6\n'
+    "storage_read = 1e9\nstorage_write = 1e9\n"
+    "gpu_link = 1e9\nnode_link = 1e9\n"
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUTS_DEBUG", raising=False)
+    Path("model.toml").write_text(MODEL)
+    Path("cluster.toml").write_text(CLUSTER)
+    return tmp_path
+
+
+def test_plans_are_ranked_as_a_table_and_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "gpt3-175b", "cluster-a", "--limit", "3", "--what-if", "--heat-map", "map.html"]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "DP",
+        "compute",
+        "optimiser",
+        "rejected, too little GPU memory",
+        "least bandwidth",
+        "peak FLOP/s x efficiency",
+    ):
+        assert words in text
+    page = Path("map.html").read_text()
+    assert "(32, 1, 1)" in page
+    assert "http" not in page
+    assert main(["plan", "gpt3-175b", "cluster-a", "--json", "--what-if", "--limit", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["plans"]) == 2
+    assert found["plans"][0]["binding"] in ("compute", "storage", "GPU to GPU", "optimiser")
+    assert found["what_if"]["read"] > 0
+    assert found["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "gpt3-175b"], "expected a model and a cluster"),
+        (["plan", "gpt3-175b", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["plan", "gpt3-175b", "cluster-a", "--form", "guess"], "unknown form 'guess'"),
+        (["plan", "gpt3-175b", "cluster-a", "--wp", "5"], "divides the 32 GPUs"),
+        (["plan", "gpt3-175b", "cluster-a", "--limit", "0"], "--limit"),
+        (["plan", "run"], "expected one plan"),
+        (["plan", "run", "absent.json"], "cannot read absent.json"),
+        (["plan", "probe", "more"], "expected no further names"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    arguments: list[str], words: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) in (2, 3)
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "other"}, "expected format"),
+        ({"way": {"dp": 0, "wp": 1, "p": 1, "policy": "PR", "micro": 1}}, "dp: expected a whole number above 0"),
+        ({"way": {"dp": 1, "wp": 1, "p": 1, "policy": "XX", "micro": 1}}, "policy: expected one of PR, AR"),
+        ({"way": 3}, "way: expected an object"),
+        ({"training": 1}, "training: expected true or false"),
+        ({"more": 1}, "unknown key 'more'"),
+    ],
+)
+def test_a_damaged_plan_is_refused(
+    change: dict[str, object], words: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "model.toml", "cluster.toml", "-o", "plan.json"]) == 0
+    document = json.loads(Path("plan.json").read_text()) | change
+    Path("plan.json").write_text(json.dumps(document))
+    assert main(["plan", "run", "plan.json"]) in (2, 3)
+    assert words in capsys.readouterr().err
+
+
+@needs_opencl
+def test_a_plan_is_written_run_and_continued(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "model.toml", "cluster.toml", "-o", "plan.json", "--resident", "nothing", "--micro", "2"]) == 0
+    assert main(["plan", "run", "plan.json", "--steps", "1", "--json"]) == 0
+    first = json.loads(_last_json(capsys))
+    assert first["first_step"] == 0
+    assert first["memory"] <= first["cap"] == 40e6
+    assert main(["plan", "run", "plan.json", "--steps", "3", "--json"]) == 0
+    second = json.loads(_last_json(capsys))
+    assert second["first_step"] == 1
+    assert len(second["losses"]) == 2
+
+
+def _last_json(capsys: pytest.CaptureFixture[str]) -> str:
+    text = capsys.readouterr().out
+    return text[text.index("{") :]
+
+
+@needs_opencl
+def test_the_probe_writes_a_cluster_that_plans(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuts.cluster.probe.BYTES", 1 << 20)
+    assert main(["plan", "probe", "--folder", ".", "-o", "probed.toml"]) == 0
+    assert main(["plan", "model.toml", "probed.toml", "--json"]) == 0
+    assert not list(files.glob(".cuts-probe*"))

@@ -1,0 +1,264 @@
+"""Plans that run: the same numbers whatever comes from storage, under a cap, and through every kind of accident."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.cluster.describe import Machine, Transformer
+from cuts.cluster.feasible import fit
+from cuts.cluster.kernels import Kernels, compile_kernels
+from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.runner import Runner
+from cuts.cluster.ways import Way, columns
+from cuts.ir.errors import BackendError, CutsError, PlanError, UsageError
+from cuts.tests.needs import opencl_reason
+from safetensors.numpy import load_file
+
+pytestmark = [pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here")]
+
+MODEL = Transformer("tiny", layers=4, hidden=64, heads=4, sequence=16, batch=8, precision="single")
+GATED = evolve(MODEL, name="gated", layers=2, hidden=128, kv_heads=2, inner=192, gated=True, biases=False)
+HERE = Machine("here", 1, 1, 1e10, 1.0, 1e9, 1e9, 1e9, 1e9, 1e9)
+WHOLE = Way(1, 1, 1, "AR", 2, "weights", "keep")
+
+INFERENCE = [
+    Way(1, 1, 1, "AR", 2),
+    Way(1, 1, 1, "PR", 2),
+    Way(1, 1, 1, "PR", 2, "nothing", "offload"),
+    Way(1, 1, 1, "PR", 2, "weights", "keep"),
+]
+TRAINING = [
+    Way(1, 1, 1, "AR", 2, "gradients", "keep"),
+    Way(1, 1, 1, "AR", 2, "nothing", "offload"),
+    Way(1, 1, 1, "PR", 2, "nothing", "keep"),
+    Way(1, 1, 1, "PR", 2, "nothing", "offload"),
+    Way(1, 1, 1, "AR", 2, "nothing", "recompute+offload"),
+    Way(1, 1, 1, "PR", 2, "nothing", "recompute"),
+    Way(1, 1, 1, "PR", 2, "nothing", "recompute+offload"),
+]
+
+
+@cache
+def kernels(model: Transformer, training: bool, recompute: bool) -> Kernels:
+    """Compile once for all tests."""
+    way = evolve(WHOLE, activations="recompute" if recompute else "keep")
+    return compile_kernels(ClusterPlan(model, HERE, way, training), "opencl")
+
+
+def runner(
+    folder: Path, way: Way, *, training: bool, model: Transformer = MODEL, memory: float | None = None
+) -> Runner:
+    """Return a runner with compiled kernels."""
+    compiled = kernels(model, training, training and way.activations.startswith("recompute"))
+    return Runner(ClusterPlan(model, HERE, way, training), folder, memory=memory, kernels=compiled, seed=3)
+
+
+def trained(folder: Path, way: Way, steps: int, model: Transformer = MODEL) -> tuple[list[float], list[bytes]]:
+    """Train, and return the losses and every layer's file."""
+    made = runner(folder, way, training=True, model=model)
+    losses = made.train(steps).losses
+    made.close()
+    return losses, [made.store.path("weights", layer, steps % 2).read_bytes() for layer in range(model.layers)]
+
+
+@pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.text)
+def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -> None:
+    outcomes = []
+    for each in (WHOLE, way):
+        made = runner(tmp_path, each, training=False)
+        outcomes.append([made.infer(number) for number in (0, 1)])
+        made.close()
+    for one, other in zip(*outcomes, strict=True):
+        assert one.keys() == other.keys() == {0, 1, 2, 3}
+        assert all((one[key] == other[key]).all() for key in one)
+
+
+@pytest.mark.parametrize("way", TRAINING, ids=lambda w: w.text)
+def test_training_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -> None:
+    whole = evolve(WHOLE, activations="recompute" if way.activations.startswith("recompute") else "keep")
+    assert trained(tmp_path / "a", way, 3) == trained(tmp_path / "b", whole, 3)
+
+
+@pytest.mark.parametrize("model", [MODEL, GATED], ids=lambda m: m.name)
+def test_training_agrees_with_pytorch(model: Transformer, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    sys.path.insert(0, str(Path(__file__).parent))
+    from torch_model import forward, parameters
+
+    made = runner(tmp_path, Way(1, 1, 1, "PR", 2, "nothing", "recompute+offload"), training=True, model=model)
+    layers = parameters(model, 3)
+    optimiser = torch.optim.Adam([p for layer in layers for p in layer.values()], lr=1e-3)
+    losses = []
+    for step in range(3):
+        batch = [made.batches(step, 0, micro) for micro in range(made.micros)]
+        x, target = (torch.tensor(np.concatenate(part), dtype=torch.float64) for part in zip(*batch, strict=True))
+        loss = ((forward(model, layers, x) - target) ** 2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert made.train(3).losses == pytest.approx(losses, rel=1e-5)
+    made.close()
+    for layer, weights in enumerate(layers):
+        gradients = load_file(made.store.path("gradients", layer))
+        for name, parameter in weights.items():
+            wanted = parameter.grad.numpy()
+            # The rounding of fp32 over a few hundred terms; a key's bias has no gradient but rounding.
+            assert np.abs(gradients[name] - wanted).max() <= 1e-4 * max(np.abs(wanted).max(), 1e-3), (layer, name)
+
+
+@pytest.mark.parametrize("way", [*INFERENCE, WHOLE, *TRAINING], ids=lambda w: w.text)
+def test_memory_stays_below_what_the_planner_says(way: Way, tmp_path: Path) -> None:
+    training = way in TRAINING
+    model = evolve(MODEL, layers=8)
+    says = float(fit(columns([way]), model, HERE, training=training).memory[0])
+    made = runner(tmp_path, way, training=training, model=model, memory=says + 64e3)  # constants of kernels, scalars
+    _ = made.train(1) if training else made.infer(0)
+    made.close()
+    assert made.report.memory <= says + 64e3
+
+
+def test_a_model_much_larger_than_its_memory_runs(tmp_path: Path) -> None:
+    model = evolve(MODEL, layers=24)
+    made = runner(tmp_path, INFERENCE[1], training=False, model=model, memory=1.2e6)
+    made.infer(0)
+    made.close()
+    assert made.report.memory <= 1.2e6 < 4 * model.parameters / 3
+
+
+def test_too_little_memory_is_one_error_that_says_what_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"more than fits in the 0\.2 MB of device memory") as caught:
+        runner(tmp_path, INFERENCE[0], training=False, memory=2e5).infer(0)
+    assert "weights" in str(caught.value)
+
+
+def test_a_layer_file_is_ordinary_safetensors(tmp_path: Path) -> None:
+    made = runner(tmp_path, INFERENCE[0], training=False)
+    made.close()
+    tensors = load_file(made.store.path("weights", 2))
+    assert tensors["up"].shape == (64, 256)
+    assert sum(t.size for t in tensors.values()) == MODEL.block_parameters
+
+
+def test_a_file_cut_short_is_named_before_anything_runs(tmp_path: Path) -> None:
+    made = runner(tmp_path, INFERENCE[0], training=False)
+    made.close()
+    path = made.store.path("weights", 1)
+    os.truncate(path, path.stat().st_size - 4)
+    with pytest.raises(PlanError, match=r"layer-001.safetensors: expected \d+ bytes, found \d+"):
+        runner(tmp_path, INFERENCE[0], training=False)
+
+
+def test_a_file_cut_short_while_running_is_named(tmp_path: Path) -> None:
+    made = runner(tmp_path, INFERENCE[0], training=False)
+    path = made.store.path("weights", 3)
+    os.truncate(path, made.store.weights.start)
+    with pytest.raises(PlanError, match="layer-003"):
+        made.infer(0)
+    made.close()
+
+
+def test_another_model_s_folder_is_refused(tmp_path: Path) -> None:
+    runner(tmp_path, INFERENCE[0], training=False).close()
+    with pytest.raises(PlanError, match="holds another model"):
+        runner(tmp_path, INFERENCE[0], training=False, model=evolve(MODEL, layers=8))
+
+
+def test_a_damaged_header_is_refused(tmp_path: Path) -> None:
+    made = runner(tmp_path, INFERENCE[0], training=False)
+    made.close()
+    with made.store.path("weights", 0).open("r+b") as file:
+        file.seek(20)
+        file.write(b"??")
+    with pytest.raises(PlanError, match="not those of the plan's model"):
+        runner(tmp_path, INFERENCE[0], training=False)
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_shows_before_training_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(PlanError, match="the disk is full"):
+        runner(tmp_path, TRAINING[2], training=True)
+    monkeypatch.undo()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(trained(tmp_path, TRAINING[2], 1)[0]) == 1
+
+
+@pytest.mark.parametrize("writes", [1, 7, 15])
+def test_a_full_disk_in_a_step_loses_nothing(writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    way, whole = TRAINING[6], trained(tmp_path / "whole", TRAINING[6], 3)
+    made = runner(tmp_path / "part", way, training=True)
+    made.train(1)
+    real, count = os.pwritev, [0]
+
+    def limited(*arguments: Any) -> int:
+        count[0] += 1
+        return full() if count[0] > writes else real(*arguments)
+
+    monkeypatch.setattr(os, "pwritev", limited)
+    with pytest.raises(PlanError, match=r"the disk is full.*goes on from the last finished step"):
+        made.train(3)
+    monkeypatch.undo()
+    made.close()
+    losses, files = trained(tmp_path / "part", way, 3)
+    assert (losses, files) == (whole[0][1:], whole[1])
+
+
+def test_a_killed_process_goes_on_from_the_last_finished_step(tmp_path: Path) -> None:
+    way, steps = TRAINING[6], 4
+    save_cluster_plan(ClusterPlan(MODEL, HERE, way, True), tmp_path / "plan.json")
+    program = f"""
+        import os, signal
+        from cuts.cluster import disk
+        from cuts.cluster.plan_file import load_cluster_plan
+        from cuts.cluster.runner import Runner
+        runner = Runner(load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}, seed=3)
+        runner.train(2)
+        store = runner.updates.store_chunk
+        def killed(layer, *rest):
+            if layer == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return store(layer, *rest)
+        runner.updates.store_chunk = killed
+        runner.train({steps})
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, check=False, timeout=300
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    losses, files = trained(tmp_path / "part", way, steps)
+    whole = trained(tmp_path / "whole", way, steps)
+    assert (losses, files) == (whole[0][2:], whole[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"precision": "mixed"}, "precision"),
+        ({"vocabulary": 100}, "vocabulary"),
+        ({"hidden": 96, "heads": 2}, "multiple of 64"),
+        ({"batch": 7}, "batch"),
+    ],
+)
+def test_a_plan_that_can_not_run_says_why(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(CutsError, match=words):
+        Runner(ClusterPlan(evolve(MODEL, **change), HERE, WHOLE, False), tmp_path)
+
+
+def test_a_plan_for_several_processes_does_not_run_in_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="takes 2 processes, 1 run"):
+        Runner(ClusterPlan(MODEL, HERE, evolve(WHOLE, dp=2), False), tmp_path)

@@ -1,0 +1,89 @@
+"""The whole model on a made-up library, whose choice is not the fastest kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
+from cuts.latency.baselines import all_baselines
+from cuts.latency.calibration import Calibration, half_widths
+from cuts.latency.dataset import Samples
+from cuts.latency.layer_model import LayerModel, Options, _agreed, ablations, unseen
+from cuts.latency.metrics import score
+from cuts.tests.latency.simulator import KERNELS, choice, layers, profile
+
+NAMES = dict(enumerate(KERNELS))
+
+
+def samples(count: int = 1500, seed: int = 0) -> Samples:
+    """Return a profile of the made-up library, one kernel a layer."""
+    each = layers(count, seed)
+    names, blocks, us = profile(each)
+    cases = np.array([f"{row[2]}/{row[5]}/{row[7]}" for row in each.table])
+    numbers = np.array([f"{list(KERNELS).index(name)}.0" for name in names])
+    ragged = [np.empty(count, object) for _ in range(3)]
+    for part, values in zip(ragged, (blocks, us, us * 0.9), strict=True):
+        part[:] = [np.array([value]) for value in values]
+    return Samples(each, np.full(count, "edges"), cases, numbers, *ragged, us, us * 0.9)
+
+
+def named(choices: np.ndarray) -> np.ndarray:
+    return np.array([NAMES[int(each.split(".")[0])] for each in choices])
+
+
+def test_kernels_and_times_of_unseen_layers_are_found() -> None:
+    others = layers(500, seed=7)
+    _, _, us = profile(others, noise=0.0)
+    train = samples()
+    model = LayerModel(Options(trees=40)).fit(train, "cold", NAMES)
+    predicted, chosen, _ = model.predict(others)
+    assert np.mean(named(chosen) == choice(others)) > 0.95
+    assert score(predicted, us).within > 0.95
+
+
+def test_every_baseline_is_behind_on_a_curve_with_steps() -> None:
+    others = layers(500, seed=7)
+    _, _, us = profile(others, noise=0.0)
+    train = samples()
+    ours = score(LayerModel(Options(trees=40)).fit(train, "cold", NAMES).predict(others)[0], us).within
+    for baseline in all_baselines():
+        assert score(baseline.fit(train.layers, train.choices, train.cold).predict(others), us).within < ours, (
+            baseline.name
+        )
+
+
+def test_the_argmin_is_no_model_of_a_library_that_does_not_take_the_fastest() -> None:
+    others = layers(500, seed=7)
+    train = samples()
+    naive = LayerModel(ablations(Options())["as in the paper, argmin"]).fit(train, "cold", NAMES)
+    assert np.mean(named(naive.predict(others)[1]) == choice(others)) < 0.8
+
+
+def test_what_intervals_are_made_of_was_not_trained_on() -> None:
+    train = samples(600)
+    test, us, confidence = unseen(train, "cold", NAMES, Options(trees=20))
+    assert 0 < len(test) < len(train)
+    assert score(us, test.cold).within > 0.7
+    widths = half_widths(Calibration.of(us, test.cold, confidence), confidence)
+    assert np.mean(np.abs(np.log(us / test.cold)) <= widths) >= 0.85
+
+
+def test_a_choice_of_two_kernels_takes_as_long_as_both() -> None:
+    train = samples()
+    twice = np.array([f"{each}+9.0" for each in train.choices])
+    for parts, share in ((train.cold_parts, 1.0), (train.warm_parts, 0.9), (train.blocks, 1.0)):
+        parts[:] = [np.append(each, 7.0 * share) for each in parts]
+    both = Samples(train.layers, train.kinds, train.cases, twice, train.blocks, train.cold_parts, train.warm_parts,
+                   train.cold + 7, train.warm + 6.3)  # fmt: skip
+    model = LayerModel(Options(trees=20, correct=False)).fit(both, "cold", NAMES | {9: "Memset (Device)"})
+    assert score(model.predict(both.layers)[0], both.cold).within > 0.95
+
+
+def test_likely_choices_that_take_as_long_are_taken_together() -> None:
+    every = np.array([[200.0, 100.0, 101.0]])
+    options = np.array([["a", "b", "c"]])
+    us, chosen, confidence = _agreed(every, options, np.array([[0.4, 0.35, 0.25]]))
+    assert us[0] == pytest.approx(100.4, abs=0.2)
+    assert chosen[0] == "b"
+    assert confidence[0] == pytest.approx(0.6)

@@ -1,0 +1,196 @@
+"""`cuts predict` and `cuts.latency.predict` on the profile in the package: what users see, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuts.cli import main
+from cuts.cli.predict import short
+from cuts.ir import UsageError
+
+pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
+from cuts import latency
+from cuts.latency.dataset import load_profile, trained_on
+from cuts.latency.metrics import score
+from cuts.latency.own_kernels import read_own, unseen_own
+
+LAYER = {"N": 16, "C": 72, "H": 56, "K": 128, "R": 3}
+
+
+def test_a_layer_has_a_time_an_interval_and_kernels() -> None:
+    found = latency.predict("conv2d", LAYER, "h200")
+    assert found.low < found.us < found.high
+    assert 100 < found.us < 600
+    assert any("gemm" in name for name in found.kernels)
+    assert found.warnings == ()
+
+
+def test_nine_of_ten_held_out_layers_lie_in_their_interval() -> None:
+    held = load_profile("h200").convolutions("fp32").of("held")
+    found = latency.find_predictor("h200", "fp32", "cold").convolutions(held.layers)
+    inside = [each.low <= us <= each.high for each, us in zip(found, held.cold, strict=True)]
+    assert np.mean(inside) >= 0.87
+    assert score(np.array([each.us for each in found]), held.cold).within >= 0.8
+
+
+def test_layers_that_are_scored_were_not_trained_on() -> None:
+    for precision in ("fp32", "tf32"):
+        samples = load_profile("h200").convolutions(precision)
+        train, test = trained_on(samples), samples.of("held", "sweep")
+        sweeps = {(case, row[1]) for case, row in zip(train.cases, train.layers.table, strict=True) if case != "any"}
+        assert not sweeps & {(case, row[1]) for case, row in zip(test.cases, test.layers.table, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"N": 4096}, "N=4,096"), ({"C": 6000}, "C=6,000"), ({"R": 31, "H": 64}, "R=31"), ({"groups": 2}, "groups=2")],
+)
+def test_outside_of_the_profile_is_said_and_widens_the_interval(change: dict[str, int], named: str) -> None:
+    inside, outside = (latency.predict("conv2d", LAYER | each, "h200") for each in ({}, change))
+    assert named in outside.warnings[0]
+    assert outside.high / outside.us >= max(2.0, inside.high / inside.us)
+
+
+def test_the_further_outside_the_wider() -> None:
+    widths = [
+        each.high / each.us for each in (latency.predict("conv2d", LAYER | {"N": n}, "h200") for n in (128, 1024, 4096))
+    ]
+    assert widths == sorted(widths)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "target", "message"),
+    [
+        ("conv2d", LAYER, "gtx1080", "no layers were profiled on target 'gtx1080'; profiled are h200"),
+        ("conv2d", LAYER | {"K": 0}, "h200", "size K=0"),
+        ("conv2d", (1, 2, 3), "h200", "a convolution has the 13 sizes"),
+        ("conv3d", (1, 2, 3), "h200", "unknown operation 'conv3d'"),
+        ("relu", (1, 2, 3), "h200", "'relu' has 4 sizes above 0"),
+        ("linear", (1, 0, 3), "h200", "'linear' has 3 sizes above 0"),
+    ],
+)
+def test_bad_questions_are_refused(op: str, shape: object, target: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        latency.predict(op, shape, target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", ["relu", "add", "batch_norm", "global_average"])
+def test_operations_that_move_memory_are_predicted(op: str) -> None:
+    small, large = (latency.predict(op, (16, c, 56, 56), "h200").us for c in (64, 512))
+    assert small < large
+
+
+def test_a_sweep_shows_steps_and_buckets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "conv2d", "N=16", "C=100", "H=56", "K=64..512:16", "R=3", "--buckets"]) == 0
+    text = capsys.readouterr().out
+    assert "blocks" in text
+    assert "implicit_gemm" in text
+    assert "kernels for 29 sizes" in " ".join(text.split())
+
+
+def test_a_sweep_as_json_has_every_point_and_its_buckets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "conv2d", "N=16", "C=64,100", "H=56", "K=64..128:16", "R=3", "--buckets", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [curve["fixed"]["C"] for curve in values["curves"]] == [64, 100]
+    points = values["curves"][0]["points"]
+    assert [point["K"] for point in points] == [64, 80, 96, 112, 128]
+    assert all(point["low"] < point["us"] < point["high"] for point in points)
+    assert values["curves"][0]["buckets"][-1]["last"] == 128
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_curves_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
+    pytest.importorskip("matplotlib", reason="curves are drawn by matplotlib")
+    path = tmp_path / f"curve{suffix}"
+    assert main(["predict", "conv2d", "C=64", "H=14", "K=32..64:8", "R=1", "--plot", str(path)]) == 0
+    assert path.read_bytes()[:5] in (b"<?xml", b"\x89PNG\r")
+    assert "steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["conv2d", "C=8"], "size 'H' of a convolution is missing"),
+        (["conv2d", "C=64", "H=7", "K=8", "R=1", "--target", "p100"], "no layers were profiled on target 'p100'"),
+        (["conv2d", "C=64", "H=7", "K=8", "R=1", "--plot", "x.pdf"], "expected a name that ends with .svg or .png"),
+        (["relu", "n=1..3"], "expected sizes like rows=16"),
+        (["conv2d", "C=64", "H=7", "K=8", "R=1", "--kernels", "cuts", "--precision", "tf32"], "tuned in strict fp32"),
+        (["missing.onnx"], "missing.onnx"),
+        (["missing.onnx", "C=3"], "a model takes no sizes"),
+    ],
+)
+def test_bad_commands_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["predict", *arguments]) in (2, 3)
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_kernels_of_cuts_are_predicted_from_those_that_were_tuned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["predict", "conv2d", "N=16", "C=128", "H=28", "K=64..256:64", "R=3", "--kernels", "cuts", "--json"]) == 0
+    )
+    (curve,) = json.loads(capsys.readouterr().out)["curves"]
+    times = [point["us"] for point in curve["points"]]
+    assert times == sorted(times)
+    assert all(point["low"] < point["us"] < point["high"] for point in curve["points"])
+    assert len(curve["steps"]) == 4
+
+
+def test_tuned_layers_that_were_left_out_are_predicted() -> None:
+    layers, us = read_own(load_profile("h200"))
+    assert score(unseen_own(layers, us), us).within >= 0.65
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3_warpsize2x2x1_g1_ffma",
+         "sm80_xmma_fprop_implicit_gemm 256x64x8"),
+        ("void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>(long)",
+         "conv_depthwise2d_forward_kernel"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_32x3_nn_align1>(Params)",
+         "cutlass_80_tensorop_s1688gemm 128x64_32x3"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float>(Params)", "internal::gemvx::kernel"),
+    ],
+)  # fmt: skip
+def test_names_of_kernels_are_cut_to_what_people_read(name: str, read: str) -> None:
+    assert short((name,)) == read
+    assert short((name, "Memset (Device)")) == f"{read} (+1)"
+
+
+def write_model(path: Path) -> None:
+    """Write a small network: convolution, ReLU, an operation that was not profiled, a pool, a product."""
+    onnx = pytest.importorskip("onnx", reason="the model is an ONNX file")
+    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    draw = np.random.default_rng(0)
+    weights = {"w": draw.normal(size=(32, 3, 3, 3)), "b": draw.normal(size=32), "m": draw.normal(size=(10, 32))}
+    nodes = [
+        make("Conv", ["x", "w", "b"], ["c"], name="conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+        make("Relu", ["c"], ["r"], name="relu"),
+        make("Sin", ["r"], ["s"], name="sin"),
+        make("GlobalAveragePool", ["s"], ["g"], name="pool"),
+        make("Flatten", ["g"], ["f"], name="flatten"),
+        make("Gemm", ["f", "m"], ["y"], name="dense", transB=1),
+    ]
+    constants = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
+    image, result = (
+        value(name, onnx.TensorProto.FLOAT, shape) for name, shape in (("x", [4, 3, 64, 64]), ("y", [4, 10]))
+    )
+    graph = onnx.helper.make_graph(nodes, "small", [image], [result], constants)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_a_model_is_predicted_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path / "small.onnx")
+    assert main(["predict", str(tmp_path / "small.onnx"), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    times = {layer["name"]: layer["us"] for layer in values["layers"]}
+    assert list(times) == ["conv", "relu", "sin", "pool", "flatten", "dense"]
+    assert times["flatten"] == 0
+    assert values["low"] < values["us"] < values["high"]
+    assert values["us"] >= sum(times.values())
+    assert "no such operation was profiled" in values["warnings"][0]
