@@ -64,13 +64,13 @@ def private_folder(folder: Path) -> Path:
 
 
 @frozen
-class Store:
+class KernelStore:
     """The entries of one kind, below the cache folder; without a folder it holds nothing."""
 
     folder: Path | None
 
     @classmethod
-    def open(cls, kind: str) -> Store:
+    def open(cls, kind: str) -> KernelStore:
         """Open the store of one kind of entry."""
         assert kind in KINDS
         root = cache_root()

@@ -37,7 +37,7 @@ from cuts.ir.target import Target
 from cuts.search.audit import Audit, audits
 from cuts.search.problem import Problem, machine_of
 from cuts.search.session import tuning_session
-from cuts.search.settings import Choice
+from cuts.search.settings import TunedChoice
 
 #: Points of each space that are timed unless asked otherwise.
 POINTS = 2000
@@ -122,7 +122,7 @@ def problems_of(cases: Sequence[Case], target: Target) -> list[Problem]:
     return found
 
 
-def row_of(audit: Audit, case: Case, choice: Choice, facts: dict[str, Any]) -> Row:
+def row_of(audit: Audit, case: Case, choice: TunedChoice, facts: dict[str, Any]) -> Row:
     """Return the row of a case."""
     head = {"suite": "audit", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32"}
     values = {"chosen_us": audit.chosen * 1e6, "best_us": audit.best * 1e6, "trials": choice.trials}

@@ -29,11 +29,11 @@ from cuts.passes.model.banks import conflict_factor
 from cuts.passes.model.bound import bound
 from cuts.passes.model.counts import NUMBERS, Features
 from cuts.passes.model.rank import rank
-from cuts.passes.model.rank_constants import FITTED, Costs
+from cuts.passes.model.rank_constants import FITTED, RankConstants
 from cuts.passes.schedule.legal_points import check_schedule, features_of, geometry_of
 
 Array = np.ndarray[Any, Any]
-NAMES = tuple(f.name for f in attrs.fields(Costs))
+NAMES = tuple(f.name for f in attrs.fields(RankConstants))
 #: Weight of the ridge; part of an operation's mean error that does not count; power of a point's weight.
 RIDGE, FORGIVEN, POWER = 0.01, 0.7, 2.0
 #: Fewest points of an operation that say anything about their order.
@@ -112,13 +112,13 @@ def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
     connection.close()
 
 
-def estimate(costs: Costs, points: Points, target: Target) -> Array:
+def estimate(costs: RankConstants, points: Points, target: Target) -> Array:
     """Return the estimated seconds of points."""
     order = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
     return np.asarray(order) + OVERHEAD * target.dram_latency
 
 
-def fit(points: Points, target: Target, start: Costs = FITTED, rounds: int = 12) -> Costs:
+def fit(points: Points, target: Target, start: RankConstants = FITTED, rounds: int = 12) -> RankConstants:
     """Return the constants that explain the points best."""
     count = int(points.case.max()) + 1
     best = np.full(count, np.inf)
@@ -128,7 +128,7 @@ def fit(points: Points, target: Target, start: Costs = FITTED, rounds: int = 12)
     first = np.log(np.asarray(attrs.astuple(start)))
 
     def errors(logs: Array) -> Array:
-        wrong = np.log(estimate(Costs(*np.exp(logs)), points, target) / points.seconds)
+        wrong = np.log(estimate(RankConstants(*np.exp(logs)), points, target) / points.seconds)
         mean = np.bincount(points.case, weight * wrong, count) / total
         own = (wrong - FORGIVEN * mean[points.case]) * np.sqrt(weight / total[points.case])
         return np.concatenate([own, np.sqrt(RIDGE) * (logs - first)])
@@ -143,7 +143,7 @@ def fit(points: Points, target: Target, start: Costs = FITTED, rounds: int = 12)
             logs, now, damping = logs + np.clip(step, -1.0, 1.0), after, damping / 3
         else:
             damping *= 8
-    return Costs(*(float(v) for v in np.exp(logs)))
+    return RankConstants(*(float(v) for v in np.exp(logs)))
 
 
 def quality(estimated: Array, points: Points, names: list[str]) -> list[dict[str, Any]]:

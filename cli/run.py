@@ -88,8 +88,8 @@ def _measure(plan: AnyPlan, inputs: Mapping[str, Array], warmup: int, iters: int
         return {"wall": Timing(tuple(samples))}
     for _ in range(warmup):
         plan.run(inputs)
-    splits = [plan.session.run_split(inputs)[1] for _ in range(iters)]
+    runs = [plan.session.run_timed(inputs)[1] for _ in range(iters)]
     return {
-        name.replace("_", " "): Timing(tuple(getattr(s, name) for s in splits))
+        name.replace("_", " "): Timing(tuple(getattr(s, name) for s in runs))
         for name in ("wall", "copy_in", "compute", "copy_out")
     }

@@ -24,7 +24,7 @@ class Message(Protocol):
 
 
 @runtime_checkable
-class Module(Protocol):
+class TorchModule(Protocol):
     """A module of PyTorch."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -33,13 +33,13 @@ class Module(Protocol):
 
 
 @runtime_checkable
-class Program(Protocol):
+class ExportedProgram(Protocol):
     """An exported program of PyTorch."""
 
     def run_decompositions(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-ModelLike: TypeAlias = Graph | str | os.PathLike[str] | bytes | Message | Module | Program
+ModelLike: TypeAlias = Graph | str | os.PathLike[str] | bytes | Message | TorchModule | ExportedProgram
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 
@@ -101,7 +101,7 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args:
     """
     infer = spec.instances.infer
     _check_shapes(shapes or {})
-    if isinstance(model, (Module, Program)):
+    if isinstance(model, (TorchModule, ExportedProgram)):
         return _load_torch(model, spec, shapes or {}, args)
     if args:
         raise UsageError(f"'args' are example inputs of a PyTorch module, and the model is a {type(model).__name__}")
@@ -156,7 +156,9 @@ def _load_onnx(model: Any, spec: Spec, shapes: Shapes) -> Graph:
     return load_onnx(model, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
 
 
-def _load_torch(model: str | Module | Program, spec: Spec, shapes: Shapes, args: Sequence[Any] = ()) -> Graph:
+def _load_torch(
+    model: str | TorchModule | ExportedProgram, spec: Spec, shapes: Shapes, args: Sequence[Any] = ()
+) -> Graph:
     if isinstance(model, str) and not Path(model).is_file():
         raise GraphError(f"{model}: no such file")
     try:

@@ -15,8 +15,8 @@ from ..backends.cuda import Cubin, compile_kernels, toolchains
 from ..ir import CompiledGraph, Graph, GraphError, PlanError, Target, TensorType, quote, tolerance
 from ..runtime import (
     Comparison,
-    Model,
     Plan,
+    PlannedModel,
     Session,
     checked_inputs,
     compare,
@@ -179,7 +179,7 @@ class CompiledPlan:
         """Write the plan's folder, whole or not at all."""
         save_plan(self.plan, folder)
 
-    def _model(self) -> Model:
+    def _model(self) -> PlannedModel:
         if self.plan.model is None:
             raise PlanError(
                 f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with"
@@ -195,7 +195,7 @@ def _listed(value: object) -> Sequence[object]:
 def plan_of(compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target) -> CompiledPlan:
     """Turn what the passes made of a graph into a plan, with cubins where this machine can make them."""
     cubins = compile_binaries(compiled, target)
-    plan = make_plan(compiled, target, Model(graph, spec.texts), tuple(cubin.code for cubin in cubins))
+    plan = make_plan(compiled, target, PlannedModel(graph, spec.texts), tuple(cubin.code for cubin in cubins))
     return CompiledPlan(plan, cubins, compiled.complete)
 
 

@@ -49,12 +49,12 @@ class StagedPlan:
     """
 
     def __init__(
-        self, split: StagedModel, target: Target, spec: Spec, types: Mapping[str, TensorType] | None = None
+        self, stages: StagedModel, target: Target, spec: Spec, types: Mapping[str, TensorType] | None = None
     ) -> None:
-        self.split = split
+        self.stages = stages
         self.target = target
         self.spec = spec
-        self.name = split.model.graph.name or "model"
+        self.name = stages.model.graph.name or "model"
         self.notice: Callable[[str], None] = _warn
         self._types = types
         self._noticed = ""
@@ -68,13 +68,13 @@ class StagedPlan:
     @property
     def foreign(self) -> dict[str, list[str]]:
         """The operations that run uncompiled, with the names of their nodes."""
-        return self.split.foreign
+        return self.stages.foreign
 
     @property
     def inputs(self) -> Mapping[str, TensorType]:
         """The types of the inputs that the plan was made for."""
         if self._types is None:
-            self._types = self.split.input_types({})
+            self._types = self.stages.input_types({})
         return self._types
 
     @property
@@ -82,7 +82,7 @@ class StagedPlan:
         """The plans of the parts that are compiled so far, in the order of the model."""
         return tuple(
             prepared.run.plan
-            for kept in self.split.compiled.values()
+            for kept in self.stages.compiled.values()
             for prepared in kept
             if isinstance(prepared.run, _Runner)
         )
@@ -96,9 +96,9 @@ class StagedPlan:
         """Return the outputs by name; inputs may have other shapes than the plan was made for,
         which compiles parts anew.
         """
-        check_names(tuple(self.split.inputs), inputs)
+        check_names(tuple(self.stages.inputs), inputs)
         with self._alone:
-            found = self.split.run(inputs)
+            found = self.stages.run(inputs)
         self.warn()
         return found
 
@@ -106,11 +106,11 @@ class StagedPlan:
         """Compile all parts for the shapes that a run with these inputs gives them;
         without a device, values are the reference's.
         """
-        return self.split.run(inputs, _execute_anywhere)
+        return self.stages.run(inputs, _execute_anywhere)
 
     def warn(self) -> None:
         """Tell `notice` what runs uncompiled, once."""
-        text = self.split.warning
+        text = self.stages.warning
         if text and text != self._noticed:
             self._noticed = text
             self.notice(text)
@@ -129,7 +129,7 @@ class StagedPlan:
                 found.append((prepared.run.plan, given))
             return prepared.run(given)
 
-        self.split.run(inputs, note)
+        self.stages.run(inputs, note)
         yield from found
 
     def verify(
@@ -146,7 +146,7 @@ class StagedPlan:
         given = self.random_inputs() if inputs is None else inputs
         if oracle is None:
             return tuple(result for part, arrays in self.part_inputs(given) for result in part.verify(arrays))
-        found = self.split.run(given)
+        found = self.stages.run(given)
         missing = [name for name in found if name not in oracle]
         if missing:
             raise GraphError(
@@ -160,19 +160,19 @@ class StagedPlan:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder, whole or not at all; parts that have not run yet are compiled when they do."""
-        split = self.split
-        graph = type(split.model.graph)()
-        graph.CopyFrom(split.model.graph)
+        stages = self.stages
+        graph = type(stages.model.graph)()
+        graph.CopyFrom(stages.model.graph)
         del graph.initializer[:]
         record = StagedRecord(
-            self.name, self.target, self.inputs, graph.SerializeToString(), split.model.opsets, split.weights,
-            tuple(sorted(split.borders.opaque)), tuple(sorted(split.functions)), self.spec.texts,
+            self.name, self.target, self.inputs, graph.SerializeToString(), stages.model.opsets, stages.weights,
+            tuple(sorted(stages.borders.opaque)), tuple(sorted(stages.functions)), self.spec.texts,
             tuple(self._planned()),
         )  # fmt: skip
         save_staged(record, folder)
 
     def _planned(self) -> Iterator[PlannedPart]:
-        for key, kept in self.split.compiled.items():
+        for key, kept in self.stages.compiled.items():
             for prepared in kept:
                 if isinstance(prepared.run, _Runner):
                     yield PlannedPart(key.nodes, key.outputs, prepared.types, prepared.known, prepared.run.plan.plan)
@@ -213,10 +213,10 @@ def staged_plan(
             f"reading ONNX models needs the package onnx: {error}", hint="pip install 'cuts[onnx]'"
         ) from error
     source = Path(model) if isinstance(model, (str, os.PathLike)) else model
-    split = staged_onnx(
+    stages = staged_onnx(
         source, lambda graph: _Runner(compile_part(graph)), functions, spec.own, infer=spec.instances.infer
     )
-    return StagedPlan(split, target, spec, split.input_types(shapes) if shapes is not None else None)
+    return StagedPlan(stages, target, spec, stages.input_types(shapes) if shapes is not None else None)
 
 
 def open_staged(
@@ -246,10 +246,10 @@ def open_staged(
         return _Runner(compile_graph(graph, spec, record.target))
 
     model = model_of_graph(record.graph, record.opsets, os.fspath(folder))
-    split = staged_onnx(model, compile_part, functions, spec.own, record.weights, spec.instances.infer)
-    split.cut_at(record.opaque)
+    stages = staged_onnx(model, compile_part, functions, spec.own, record.weights, spec.instances.infer)
+    stages.cut_at(record.opaque)
     for part in record.parts:
         runner = _Runner(CompiledPlan(part.plan))
-        kept = split.compiled.setdefault(PartKey(part.nodes, part.outputs), [])
+        kept = stages.compiled.setdefault(PartKey(part.nodes, part.outputs), [])
         kept.append(Prepared(part.types, part.known, part.plan.inputs, part.plan.outputs, runner))
-    return StagedPlan(split, record.target, spec, record.types)
+    return StagedPlan(stages, record.target, spec, record.types)

@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 @frozen
-class Step:
+class EinsumStep:
     """One `einsum` of the vocabulary: labels of both operands as numbers, the result's labels first."""
 
     left: tuple[int, ...]
@@ -21,7 +21,7 @@ class Step:
     results: int
 
 
-def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[Step]:
+def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[EinsumStep]:
     """Return the steps of an equation: the first takes operands 0 and 1, each later one the result so far and the next
     operand.
 
@@ -46,7 +46,9 @@ def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[Step]:
         place = {label: n for n, label in enumerate(order)}
         numbers = None if right is None else tuple(place[label] for label in right)
         steps.append(
-            Step(tuple(place[label] for label in left), numbers, tuple(sizes[label] for label in order), len(kept))
+            EinsumStep(
+                tuple(place[label] for label in left), numbers, tuple(sizes[label] for label in order), len(kept)
+            )
         )
         left = kept
     return steps

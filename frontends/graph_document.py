@@ -67,7 +67,7 @@ class Operation:
 
 
 @frozen
-class Document:
+class GraphDocument:
     """A whole graph.json; `types` may give the types of computed values, `weights` names the safetensors file beside
     it.
     """
@@ -83,7 +83,7 @@ class Document:
     weights: str | None = None
 
 
-def parse_document(text: str, name: str) -> Document:
+def parse_document(text: str, name: str) -> GraphDocument:
     """Read a document from JSON text, reporting every field that is wrong.
 
     Raises `GraphError` where the text is not JSON, at the place in it, or no document.
@@ -99,7 +99,7 @@ def parse_document(text: str, name: str) -> Document:
     return structure_document(value, name, text)
 
 
-def structure_document(value: object, name: str, text: str | None = None) -> Document:
+def structure_document(value: object, name: str, text: str | None = None) -> GraphDocument:
     """Structure decoded JSON as a document, reporting every field that is wrong, with its place where the text is
     given.
 
@@ -111,7 +111,7 @@ def structure_document(value: object, name: str, text: str | None = None) -> Doc
             if key in value and value[key] != expected:
                 raise _misfit(name, text, f"$.{key}", f"expected {json.dumps(expected)}, found {show(value[key])}")
     try:
-        return _CONVERTER.structure(value, Document)
+        return _CONVERTER.structure(value, GraphDocument)
     except Exception as failure:  # cattrs raises groups of whatever the hooks raise
         lines = cattrs.transform_error(failure, format_exception=_explain)
         raise_all(
@@ -127,7 +127,7 @@ def _misfit(name: str, text: str | None, path: str, message: str) -> GraphError:
     return GraphError(f"at {path}: {message}", Span(Source(name, text), *place_of(text, steps_of(path))))
 
 
-def document_to_value(document: Document) -> dict[str, Any]:
+def document_to_value(document: GraphDocument) -> dict[str, Any]:
     """Return a document as values that `json.dumps` writes; absent fields are left out."""
     return _CONVERTER.unstructure(document)  # type: ignore[no-any-return]
 

@@ -44,7 +44,7 @@ from .graph_document import (
     NON_FINITE,
     VERSION,
     Constant,
-    Document,
+    GraphDocument,
     Input,
     Operation,
     Type,
@@ -103,7 +103,7 @@ def _to_text(graph: Graph, weights: str | None, inline: int) -> str:
         for name, array in graph.constants.items()
     ]
     computed = [value for node in graph.nodes for value in node.outputs]
-    document = Document(
+    document = GraphDocument(
         format=FORMAT,
         version=VERSION,
         name=graph.name,
@@ -136,7 +136,7 @@ def _elements(array: Array) -> list[object]:
     return [str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in values]
 
 
-def _build(document: Document, folder: Path | None, source: Source, infer: Infer | None) -> Graph:
+def _build(document: GraphDocument, folder: Path | None, source: Source, infer: Infer | None) -> Graph:
     """Give a structured document its meaning: read constants, order nodes, derive types, verify."""
     where = source.name
     raise_all([GraphError(f"{where}: {problem}") for problem in _type_problems(document)])
@@ -172,18 +172,18 @@ def _node_spans(source: Source, count: int) -> Sequence[Span | None]:
     return [Span(source, *place) for place in places_below(source.text, ("nodes",), "op")]
 
 
-def _verify_names(graph: Graph, document: Document) -> None:
+def _verify_names(graph: Graph, document: GraphDocument) -> None:
     """Names that mappings would swallow must be unique in the document already."""
     counts = Counter(entry.name for entry in _declared(document))
     message = "value {} is declared {} times among inputs and constants"
     raise_all([GraphError(message.format(quote(name), count)) for name, count in counts.items() if count > 1])
 
 
-def _declared(document: Document) -> tuple[Input | Constant, ...]:
+def _declared(document: GraphDocument) -> tuple[Input | Constant, ...]:
     return *document.inputs, *document.constants
 
 
-def _type_problems(document: Document) -> Iterator[str]:
+def _type_problems(document: GraphDocument) -> Iterator[str]:
     entries: list[tuple[str, Input | Constant | Type]] = [(entry.name, entry) for entry in _declared(document)]
     for name, entry in [*entries, *document.types.items()]:
         if problem := type_problem(TensorType(entry.dtype, entry.shape)):
@@ -195,7 +195,7 @@ def _type_problems(document: Document) -> Iterator[str]:
             yield f"value {quote(entry.name)}: expected {declared} as declared, found {found} among the types"
 
 
-def _read_constants(document: Document, folder: Path | None, where: str) -> dict[str, Array]:
+def _read_constants(document: GraphDocument, folder: Path | None, where: str) -> dict[str, Array]:
     """Return the arrays of all constants, from the document or from the weights file."""
     outside = [entry for entry in document.constants if entry.data is None]
     weights: WeightFile | None = None

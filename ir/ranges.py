@@ -126,7 +126,7 @@ def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int
 
 
 @frozen
-class Element:
+class AddressedElement:
     """An element of a tensor that is looked at where all guards hold."""
 
     tensor: str
@@ -134,7 +134,7 @@ class Element:
     guards: tuple[Guard, ...] = ()
 
 
-def elements(expr: Expr) -> Iterator[Element]:
+def elements(expr: Expr) -> Iterator[AddressedElement]:
     """Yield every element that an expression looks at, in its indices too.
 
     Guards are tested from left to right: one that looks at an element is reached where those before it hold.
@@ -144,10 +144,10 @@ def elements(expr: Expr) -> Iterator[Element]:
         for number, guard in enumerate(guards):
             yield from _places(guard.index, guards[:number])
         if isinstance(node, Read):
-            yield Element(node.tensor, node.indices, guards)
+            yield AddressedElement(node.tensor, node.indices, guards)
         for index in node.own_indices[: len(node.own_indices) - len(guards)]:
             yield from _places(index, guards)
 
 
-def _places(index: Index, guards: tuple[Guard, ...]) -> Iterator[Element]:
-    return (Element(i.tensor, i.indices, guards) for i in indirects(index))
+def _places(index: Index, guards: tuple[Guard, ...]) -> Iterator[AddressedElement]:
+    return (AddressedElement(i.tensor, i.indices, guards) for i in indirects(index))

@@ -14,7 +14,7 @@ from .errors import VerifyError, raise_all
 from .expr import Call, Expr, dtype_of
 from .functions import COMBINERS, FUNCTIONS
 from .index import linearise
-from .ranges import Element, elements, injective, proven
+from .ranges import AddressedElement, elements, injective, proven
 from .statement import Program, Statement
 from .types import DType, TensorType
 from .verify_graph import quote
@@ -85,7 +85,7 @@ def check_writes_injective(program: Program) -> Iterator[VerifyError]:
         if type_ is None or any(axis.extent == 0 for axis in statement.axes):
             continue
         problems = list(
-            misplaced(f"{_words(number, statement)} writes", type_, Element(statement.target, statement.write))
+            misplaced(f"{_words(number, statement)} writes", type_, AddressedElement(statement.target, statement.write))
         )
         yield from problems
         if problems:
@@ -167,7 +167,7 @@ def check_reads_in_bounds(program: Program) -> Iterator[VerifyError]:
                 )
 
 
-def misplaced(where: str, type_: TensorType, element: Element) -> Iterator[VerifyError]:
+def misplaced(where: str, type_: TensorType, element: AddressedElement) -> Iterator[VerifyError]:
     """Yield what is wrong with the place of an element: the number of its indices, or one that may leave its axis."""
     if len(element.indices) != len(type_.shape):
         yield VerifyError(f"{where}: expected {len(type_.shape)} indices, found {len(element.indices)}")

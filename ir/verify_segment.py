@@ -12,7 +12,7 @@ from .errors import VerifyError, raise_all
 from .expr import dtype_of
 from .functions import VALUE_COMBINERS
 from .index import Index, Var, as_index, linearise
-from .ranges import Element, elements, injective
+from .ranges import AddressedElement, elements, injective
 from .segment import FusedGroup, Output, Reduction, Segment
 from .verify_graph import quote
 from .verify_program import misplaced, mixed_types
@@ -133,7 +133,7 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
         if not isinstance(part, Output) or part.tensor not in group.tensors:
             continue
         type_ = group.tensors[part.tensor]
-        problems = list(misplaced(where, type_, Element(part.tensor, part.write, part.guards)))
+        problems = list(misplaced(where, type_, AddressedElement(part.tensor, part.write, part.guards)))
         yield from problems
         if problems or part.guards:
             continue
@@ -150,7 +150,7 @@ def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
         outer = part.guards if isinstance(part, Output) else ()
         for element in elements(part.body):
             if element.tensor in group.tensors and element.tensor not in own:
-                guarded = Element(element.tensor, element.indices, (*element.guards, *outer))
+                guarded = AddressedElement(element.tensor, element.indices, (*element.guards, *outer))
                 yield from misplaced(f"{where}: {quote(element.tensor)}", group.tensors[element.tensor], guarded)
 
 

@@ -7,15 +7,15 @@ from .fold import Folder
 from .index_checks import Finding, index_program
 from .language.instantiate import Instance, OpDecl
 from .language.registry import Registry
-from .linear import Combiner
+from .linear import LinearCombiner
 from .manual import entry, entry_values, manual
 from .reference import evaluate, evaluate_graph
 
 __all__ = [
-    "Combiner",
     "Finding",
     "Folder",
     "Instance",
+    "LinearCombiner",
     "OpDecl",
     "Registry",
     "amplification",

@@ -1,10 +1,10 @@
 """Sums with constant coefficients, made with few operations: what fast transforms are.
 
-A `Combiner` takes expressions apart into *linear nodes* (sums of atoms with constant coefficients), leaves and function
-calls. Sums nested under a coefficient stay apart, so that a separable transform stays one. All linear nodes of one
-depth share subexpressions: while a pair of atoms occurs in two sums with the same ratio of coefficients, it is computed
-once. From the matrix of a discrete Fourier transform this finds the butterflies of the FFT, from those of Winograd's
-transforms their textbook forms.
+A `LinearCombiner` takes expressions apart into *linear nodes* (sums of atoms with constant coefficients), leaves and
+function calls. Sums nested under a coefficient stay apart, so that a separable transform stays one. All linear nodes of
+one depth share subexpressions: while a pair of atoms occurs in two sums with the same ratio of coefficients, it is
+computed once. From the matrix of a discrete Fourier transform this finds the butterflies of the FFT, from those of
+Winograd's transforms their textbook forms.
 
     x0 + x1 + x2 + x3, x0 + x1 - x2 - x3    ->    t = x0 + x1, u = x2 + x3; t + u, t - u
 """
@@ -51,7 +51,7 @@ _Node: TypeAlias = _Leaf | _Apply | _Linear
 
 
 @frozen
-class Combiner:
+class LinearCombiner:
     """Collects expressions whose tables are already numbers, then rebuilds all of them together."""
 
     tensors: Mapping[str, TensorType]

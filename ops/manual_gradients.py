@@ -52,7 +52,7 @@ def _example(decl: OpDecl, registry: Registry) -> tuple[str, list[str]] | None:
 
 
 @frozen
-class Sample:
+class GradientSample:
     """An operation at shapes that fit it, and the steps of its gradient."""
 
     types: tuple[TensorType | None, ...]
@@ -60,7 +60,7 @@ class Sample:
     gradients: Gradients
 
 
-def sample_gradient(decl: OpDecl, registry: Registry) -> Sample | None:
+def sample_gradient(decl: OpDecl, registry: Registry) -> GradientSample | None:
     """Return the gradient of an operation at shapes found by trying a few: one axis for a list of sizes, or two of
     equal size.
     """
@@ -76,7 +76,9 @@ def sample_gradient(decl: OpDecl, registry: Registry) -> Sample | None:
                 formal for formal, type_ in given if formal is not None and type_ is not None and type_.dtype.is_float
             ]
             made = zip(instance.outputs, instance.output_types, strict=True)
-            return Sample(types, gradients.steps(instance, wanted, [r for r, t in made if t.dtype.is_float]), gradients)
+            return GradientSample(
+                types, gradients.steps(instance, wanted, [r for r, t in made if t.dtype.is_float]), gradients
+            )
         except CutsError:
             continue
     return None

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from ..ir import Graph, Mode, Node, Target, TensorType
 from ..ops.language import Instances
 from .fragments import Planner, Priced, cut_fragments, fragment_of
-from .fusion import Evaluator
+from .fusion import GroupEvaluator
 from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
@@ -26,7 +26,7 @@ MARGIN = 0.05
 
 
 @frozen
-class Choice:
+class AlgorithmChoice:
     """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", and the
     name of the best.
     """
@@ -55,11 +55,11 @@ class ChooseAlgorithms:
     """
 
     instances: Instances
-    evaluator: Evaluator
+    evaluator: GroupEvaluator
     target: Target
     mode: Mode
     plan: Planner = cut_fragments
-    choices: list[Choice] = field(factory=list)
+    choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
 
@@ -75,7 +75,7 @@ class ChooseAlgorithms:
         for node in graph.nodes:
             if node.name not in nodes:
                 continue
-            choice = Choice(
+            choice = AlgorithmChoice(
                 node.name, {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()}
             )
             self.choices.append(choice)

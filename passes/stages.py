@@ -32,8 +32,8 @@ from .assemble import distinct, facts, kernel_key
 from .choose_algorithms import ChooseAlgorithms
 from .evaluators import Limited, Modelled
 from .fusion import (
-    Evaluator,
     Group,
+    GroupEvaluator,
     Partitioner,
     Policy,
     Programs,
@@ -78,7 +78,7 @@ class Compilation:
     start: float = field(factory=monotonic)
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)
-    evaluator: Evaluator = field(init=False)
+    evaluator: GroupEvaluator = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     programs: Programs = field(init=False)
     views: Views = field(init=False)
@@ -105,7 +105,7 @@ class Compilation:
         """
         return inf if self.options.budget is None else self.start + self.options.budget * share
 
-    def _evaluator(self, modelled: Evaluator) -> Evaluator:
+    def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
         faster.
 

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from ..ir import FusedGroup, Storage
 from .fragments import Fragment, Priced
-from .fusion import Evaluator
+from .fusion import GroupEvaluator
 from .schedule import Candidate
 
 
@@ -35,7 +35,7 @@ class Selector(Protocol):
         """Whether nothing was cut short by a time budget or an interrupt."""
         ...
 
-    def evaluator(self, modelled: Evaluator) -> Evaluator:
+    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: measured times where they are known, else what the model says."""
         ...
 

@@ -4,7 +4,7 @@ from .arrays import check_names, checked_inputs, random_inputs
 from .executor import Session
 from .memory import Lifetime, aligned, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
-from .plan import Model, Plan, extent_bytes, make_plan
+from .plan import Plan, PlannedModel, extent_bytes, make_plan
 from .plan_document import plain
 from .plan_file import load_plan, save_plan
 from .report import html_page, html_section
@@ -14,8 +14,8 @@ from .verify import Comparison, compare, first_wrong_step, require_right
 __all__ = [
     "Comparison",
     "Lifetime",
-    "Model",
     "Plan",
+    "PlannedModel",
     "PlannedPart",
     "Session",
     "StagedRecord",

@@ -19,7 +19,7 @@ from .plan import Plan, extent_bytes
 
 
 @frozen
-class Split:
+class RunTimes:
     """Where the seconds of one run went; `wall` is all of it, as the caller sees it."""
 
     copy_in: float
@@ -156,9 +156,9 @@ class Session:
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
         """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay on the device."""
-        return self.run_split(inputs, on_device=on_device)[0]
+        return self.run_timed(inputs, on_device=on_device)[0]
 
-    def run_split(self, inputs: Mapping[str, object], *, on_device: bool = False) -> tuple[dict[str, Any], Split]:
+    def run_timed(self, inputs: Mapping[str, object], *, on_device: bool = False) -> tuple[dict[str, Any], RunTimes]:
         """Run once and return the outputs and where the time went."""
         with self._alone():
             launch = self.compute()
@@ -171,7 +171,7 @@ class Session:
             self._check()
             outputs = self._copied() if on_device else {name: self._read(name) for name in self.plan.outputs}
             end = time.perf_counter()
-        return outputs, Split(fed - start, computed - fed, end - computed, end - start)
+        return outputs, RunTimes(fed - start, computed - fed, end - computed, end - start)
 
     def _check(self) -> None:
         """Raise what the plan's checks found."""

@@ -38,7 +38,7 @@ def cuts_version() -> str:
 
 
 @frozen
-class Model:
+class PlannedModel:
     """What was compiled: the graph as the user gave it,
     and the texts of the declarations it needs besides the vocabulary.
     """
@@ -71,7 +71,7 @@ class Plan:
     steps: tuple[Step, ...]
     groups: tuple[Mapping[str, object], ...] = ()
     binaries: tuple[bytes | None, ...] = field(default=(), repr=False)
-    model: Model | None = field(default=None, eq=False, repr=False)
+    model: PlannedModel | None = field(default=None, eq=False, repr=False)
     cuts: str = field(factory=cuts_version)
     checks: tuple[IndexCheck, ...] = ()
 
@@ -84,7 +84,7 @@ class Plan:
 def make_plan(
     compiled: CompiledGraph,
     target: Target,
-    model: Model | None = None,
+    model: PlannedModel | None = None,
     binaries: tuple[bytes | None, ...] = (),
     name: str = "",
 ) -> Plan:

@@ -16,7 +16,7 @@ from attrs import frozen
 from ..ir import Argument, DType, IndexCheck, PlanError, Step, Storage, Target, TensorType
 from .memory import Placement
 
-FORMAT, SPLIT_FORMAT, VERSION = "cuts-plan", "cuts-split-plan", 2
+FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2
 
 
 @frozen
@@ -45,7 +45,7 @@ class ModelRecord:
 
 
 @frozen
-class Document:
+class PlanDocument:
     """What plan.json holds besides the format, the version and its own digest."""
 
     cuts: str
@@ -115,10 +115,10 @@ def plain(value: object) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def write_document(document: Document | StagedDocument) -> bytes:
+def write_document(document: PlanDocument | StagedDocument) -> bytes:
     """Return the content of plan.json."""
     body = _CONVERTER.unstructure(document)
-    name = FORMAT if isinstance(document, Document) else SPLIT_FORMAT
+    name = FORMAT if isinstance(document, PlanDocument) else STAGED_FORMAT
     head = {"format": name, "version": VERSION, "digest": _digest(body)}
     return (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()
 
@@ -127,7 +127,7 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def read_document(root: Path) -> Document | StagedDocument:
+def read_document(root: Path) -> PlanDocument | StagedDocument:
     """Read and check the plan.json of a folder.
 
     Raises `PlanError` where there is none, or it is damaged or of another version.
@@ -144,14 +144,16 @@ def read_document(root: Path) -> Document | StagedDocument:
     except (ValueError, RecursionError):
         raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
     name = data.pop("format", None) if isinstance(data, dict) else None
-    if name not in (FORMAT, SPLIT_FORMAT):
+    if name not in (FORMAT, STAGED_FORMAT):
         raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
     if (version := data.pop("version", None)) != VERSION:
         raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
     if data.pop("digest", None) != _digest(data):
         raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
     try:
-        return _CONVERTER.structure(data, Document) if name == FORMAT else _CONVERTER.structure(data, StagedDocument)
+        return (
+            _CONVERTER.structure(data, PlanDocument) if name == FORMAT else _CONVERTER.structure(data, StagedDocument)
+        )
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error

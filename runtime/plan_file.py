@@ -26,8 +26,8 @@ from safetensors.numpy import save as save_tensors
 from ..backends.source import DIALECTS
 from ..ir import Array, CutsError, KernelFunction, PlanError, parse_graph, print_graph, quote
 from .memory import Placement
-from .plan import Model, Plan, check_plan
-from .plan_document import Document, KernelRecord, ModelRecord, plain, read_document, write_document
+from .plan import Plan, PlannedModel, check_plan
+from .plan_document import KernelRecord, ModelRecord, PlanDocument, plain, read_document, write_document
 
 
 @frozen
@@ -118,7 +118,7 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
             {name: weights.add(array) for name, array in graph.constants.items()}, tuple(plan.model.specs)
         )
     files["weights.safetensors"] = save_tensors(weights.arrays)
-    document = Document(
+    document = PlanDocument(
         plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages),
         dict(plan.buffers), plan.arena,
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
@@ -152,7 +152,7 @@ def load_plan(folder: str | os.PathLike[str]) -> Plan:
     """
     root = Path(folder)
     document = read_document(root)
-    if not isinstance(document, Document):
+    if not isinstance(document, PlanDocument):
         raise PlanError(f"{root} is the plan of a model in stages", hint="open it with cuts.load")
     files = read_files(root, document.files)
     try:
@@ -194,14 +194,14 @@ def read_weights(content: bytes) -> dict[str, Array]:
         raise PlanError(f"weights.safetensors cannot be read: {error}") from error
 
 
-def _assemble(document: Document, files: Mapping[str, bytes]) -> Plan:
+def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
     weights = read_weights(files["weights.safetensors"])
     kernels = tuple(_kernel(record, number, files, weights) for number, record in enumerate(document.kernels))
     model = None
     if document.model is not None:
         constants = {name: weights[key] for name, key in document.model.constants.items()}
         specs = {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.model.specs)}
-        model = Model(parse_graph(files["model.txt"].decode(), constants, "model.txt"), specs)
+        model = PlannedModel(parse_graph(files["model.txt"].decode(), constants, "model.txt"), specs)
     return Plan(
         name=document.name,
         target=document.target,

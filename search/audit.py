@@ -16,7 +16,7 @@ from attrs import asdict, frozen
 
 from .build import Scored
 from .problem import Problem, schedule_text
-from .settings import Choice, Settings
+from .settings import Settings, TunedChoice
 from .sweeps import Sweep, Sweeps
 from .task import Entry
 from .tuner import Tuner
@@ -105,7 +105,7 @@ class Audit:
 
 
 def audit_choices(
-    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings
+    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[TunedChoice], count: int, settings: Settings
 ) -> list[Audit]:
     """Time `count` random legal points of each problem (all points of a space that has no more) and compare them with
     the choice.
@@ -114,7 +114,7 @@ def audit_choices(
 
 
 def audits(
-    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[Choice], count: int, settings: Settings
+    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[TunedChoice], count: int, settings: Settings
 ) -> Iterator[Audit]:
     """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once."""
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
@@ -136,7 +136,7 @@ def audits(
             yield _judge(sweep, least, unique[sweep.problem.key][1].seconds or inf, settings)
 
 
-def _entry(choice: Choice) -> Entry:
+def _entry(choice: TunedChoice) -> Entry:
     return Entry(Scored(None, choice.candidate), schedule_text(choice.candidate.schedule))
 
 

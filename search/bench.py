@@ -60,7 +60,9 @@ class DeviceBench:
     to be timed.
     """
 
-    def __init__(self, target: Target, limit: float = 20.0, service: str = "cuts.search.measure:Device") -> None:
+    def __init__(
+        self, target: Target, limit: float = 20.0, service: str = "cuts.search.measure:MeasuringDevice"
+    ) -> None:
         self.limit = limit
         self._child = Child(service, target)
         self._trusted: dict[str, Built] = {}

@@ -138,7 +138,7 @@ class Done:
     hung: bool = False
 
 
-class Builder(Protocol):
+class CandidateBuilder(Protocol):
     """Does jobs in the background."""
 
     def submit(self, job: Job) -> None:

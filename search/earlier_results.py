@@ -9,11 +9,11 @@ from ..passes.schedule import Candidate, assess, check_schedule
 from .build import Built, Scored, make_kernel
 from .database import Database
 from .problem import Problem, read_schedule
-from .settings import Choice
+from .settings import TunedChoice
 from .task import Task
 
 
-def finished(database: Database, problem: Problem) -> Choice | None:
+def finished(database: Database, problem: Problem) -> TunedChoice | None:
     """Return what a finished search chose, if it still builds to the code that was measured; forget it otherwise."""
     winner = database.winner(problem)
     if winner is None:
@@ -22,10 +22,10 @@ def finished(database: Database, problem: Problem) -> Choice | None:
     if candidate is None:
         database.evict(problem)  # it was made by another version of the space or of the printer
         return None
-    return Choice(candidate, winner.seconds, winner.spread, "database", winner.trials)
+    return TunedChoice(candidate, winner.seconds, winner.spread, "database", winner.trials)
 
 
-def unfinished(task: Task) -> Choice | None:
+def unfinished(task: Task) -> TunedChoice | None:
     """Return the fastest point that an unfinished search measured, of those that still build to the code that was
     measured.
     """
@@ -34,7 +34,7 @@ def unfinished(task: Task) -> Choice | None:
     ):
         candidate = _same(task.problem, trial.schedule, trial.source)
         if candidate is not None:
-            return Choice(candidate, trial.seconds, trial.spread, "database", len(task.trials))
+            return TunedChoice(candidate, trial.seconds, trial.spread, "database", len(task.trials))
     return None
 
 

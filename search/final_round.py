@@ -11,7 +11,7 @@ from ..passes.schedule import assess, choose
 from .build import Done, Scored
 from .database import Winner
 from .earlier_results import unfinished
-from .settings import Choice, Settings
+from .settings import Settings, TunedChoice
 from .task import Entry, Task
 from .trials import Trials, trial_of
 
@@ -67,11 +67,11 @@ class Ending:
             self._trials.propose(task, [Scored(None, assess(task.problem.form, schedule, task.problem.target))])
 
 
-def best_known(task: Task, settings: Settings) -> Choice:
+def best_known(task: Task, settings: Settings) -> TunedChoice:
     """Return the best that is known: what was measured now or in an earlier session, else the model's first choice."""
     winner = task.winner(settings)
     if winner is not None:
-        return Choice(
+        return TunedChoice(
             winner.scored.candidate,
             winner.seconds,
             winner.spread,
@@ -83,9 +83,9 @@ def best_known(task: Task, settings: Settings) -> Choice:
     if (known := unfinished(task)) is not None:
         return known
     if task.first:
-        return Choice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
+        return TunedChoice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
     (candidate,) = choose(task.problem.form, task.problem.target)
-    return Choice(candidate, None, origin="model")
+    return TunedChoice(candidate, None, origin="model")
 
 
 def _prove(task: Task, done: Done) -> None:

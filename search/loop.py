@@ -25,7 +25,7 @@ class _Request:
 
 
 @define
-class Loop:
+class DispatchLoop:
     """Sends jobs of problems to the workers, and chooses between problems that have something to measure."""
 
     resources: Resources

@@ -58,7 +58,7 @@ class _Data:
     nbytes: int = 0
 
 
-class Device:
+class MeasuringDevice:
     """Owns a device; problems are known by their key, kernels by their name, which is a digest of their source."""
 
     def __init__(self, target: Target, memory: int = MEMORY) -> None:

@@ -159,12 +159,12 @@ def _values(
     """Return outputs of a segment at instances given by a coordinate array per axis."""
     held: dict[str, Array] = {}
     for reduction in segment.reductions:
-        space = _Chosen(form, columns, size, reduction.reduce, arrays, held)
+        space = _ChosenElements(form, columns, size, reduction.reduce, arrays, held)
         values: Array = np.broadcast_to(space.value(reduction.body), space.shape).reshape(size, -1)
         held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
     found = []
     for output in outputs:
-        space = _Chosen(form, columns, size, output.extra, arrays, held)
+        space = _ChosenElements(form, columns, size, output.extra, arrays, held)
         places = tuple(np.broadcast_to(space.index(w), space.shape).reshape(-1) for w in output.write)
         values = np.broadcast_to(space.value(output.body), space.shape).reshape(-1)
         kept = (
@@ -176,7 +176,7 @@ def _values(
     return found
 
 
-class _Chosen(Points):
+class _ChosenElements(Points):
     """The row spaces of some instances of a segment: their coordinates vary along the first dimension, row variables
     along the others.
 

@@ -16,7 +16,7 @@ from .measure import Verdict
 from .problem import Problem
 
 
-class Printer(Factory):
+class ReplayPrinter(Factory):
     """Prints candidates and compiles none of them."""
 
     def build(self, problem: Problem, schedule: Schedule) -> Built:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from math import inf
 
 from .bench import Bench
-from .build import Builder
+from .build import CandidateBuilder
 from .database import Database
 from .settings import Statistics
 from .task import Task
@@ -26,7 +26,7 @@ class Resources:
     def __init__(
         self,
         database: Database,
-        builder: Callable[[], Builder],
+        builder: Callable[[], CandidateBuilder],
         bench: Callable[[], Bench],
         budget: float | None = None,
         monitor: Callable[[Resources, Sequence[Task]], None] = lambda resources, tasks: None,
@@ -38,12 +38,12 @@ class Resources:
         self.interrupted = self.expired = False
         self._begin = time.monotonic()
         self._makers = builder, bench
-        self._builder: Builder | None = None
+        self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
         self._monitor = monitor
 
     @property
-    def builder(self) -> Builder:
+    def builder(self) -> CandidateBuilder:
         """The workers."""
         if self._builder is None:
             self._builder = self._makers[0]()

@@ -13,7 +13,7 @@ from .build import Done, Scored
 from .earlier_results import hints
 from .final_round import Ending, best_known
 from .resources import Resources
-from .settings import Choice, Settings
+from .settings import Settings, TunedChoice
 from .strategies import make_strategy
 from .task import Task
 from .trials import Trials
@@ -28,7 +28,7 @@ class Rounds:
         self._trials = Trials(resources, settings)
         self._ending = Ending(self._trials)
 
-    def run(self, tasks: Sequence[Task]) -> dict[str, Choice]:
+    def run(self, tasks: Sequence[Task]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():

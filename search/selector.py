@@ -17,12 +17,12 @@ from attrs import evolve
 
 from ..ir import FusedGroup, Target, print_ir
 from ..passes import Fragment, Priced, Workload
-from ..passes.fusion import Evaluator, form_key
+from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
-from .settings import QUICK, Choice, Settings
+from .settings import QUICK, Settings, TunedChoice
 from .tuner import Tuner
 
 #: The share of the budget after which the partition is final.
@@ -53,12 +53,12 @@ class MeasuredSelector:
         self.evaluate = evaluate
         self.libraries = tuple(libraries)
         self.problems: list[Problem] = []
-        self.choices: list[Choice] = []
+        self.choices: list[TunedChoice] = []
         self.audit = audit
         self.cached = False
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
-        self._modelled: Evaluator | None = None
+        self._modelled: GroupEvaluator | None = None
         self._forms: dict[Hashable, FusedGroup] = {}
         self._costs: dict[Hashable, float] = {}
         self._measured: dict[Hashable, float] = {}
@@ -75,7 +75,7 @@ class MeasuredSelector:
         resources = self.tuner.resources
         return resources.elapsed < PARTITION_SHARE * resources.budget
 
-    def evaluator(self, modelled: Evaluator) -> Evaluator:
+    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return an evaluator that answers with measured times where they are known."""
         self._modelled = modelled
         return self
@@ -141,7 +141,7 @@ class MeasuredSelector:
         return self._costs[key]
 
 
-def _facts(choice: Choice, problem: Problem) -> dict[str, object]:
+def _facts(choice: TunedChoice, problem: Problem) -> dict[str, object]:
     """Return what a report says of a choice."""
     facts: dict[str, object] = {"tuning": problem.key, "origin": choice.origin}
     if choice.seconds is None:

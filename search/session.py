@@ -49,7 +49,7 @@ def tuning_session(
     database = open_database(notice) if replay is None else Database(None)
     resources = Resources(
         database,
-        lambda: Workers(workers or _workers(target), *(("cuts.search.replay:Printer",) if replay else ())),
+        lambda: Workers(workers or _workers(target), *(("cuts.search.replay:ReplayPrinter",) if replay else ())),
         lambda: DeviceBench(target) if replay is None else ReplayBench(_recording(replay)),
         budget=budget,
         monitor=monitor,

@@ -46,7 +46,7 @@ QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, fi
 
 
 @frozen
-class Choice:
+class TunedChoice:
     """The schedule chosen for a problem: measured seconds and spread, or none where only the model could be asked, and
     how it was found.
 

@@ -19,7 +19,7 @@ from .bench import Bench
 from .build import Built
 from .problem import Problem
 from .selector import MeasuredSelector
-from .settings import Choice
+from .settings import TunedChoice
 
 #: Returns the routines that compute what is asked for.
 Offers = Callable[[Request], Sequence[KernelFunction]]
@@ -29,7 +29,7 @@ _RUNS = 10
 
 
 @frozen
-class Routine:
+class SubstituteRoutine:
     """A library step that computes a problem, and its seconds."""
 
     kernel: KernelFunction
@@ -38,7 +38,7 @@ class Routine:
 
 def fastest_routine(
     bench: Bench, problem: Problem, constants: Collection[str] = (), offers: Offers = library_kernels
-) -> Routine | None:
+) -> SubstituteRoutine | None:
     """Return the fastest routine that computes a problem rightly, nothing where there is none."""
     found = []
     for kernel in offers(Request(problem.form, problem.storages, constants)):
@@ -47,17 +47,17 @@ def fastest_routine(
             continue
         timed = bench.sample(problem, built, _RUNS)
         if timed.verdict.outcome == "ok" and timed.samples:
-            found.append(Routine(kernel, median(timed.samples)))
+            found.append(SubstituteRoutine(kernel, median(timed.samples)))
     return min(found, key=lambda routine: routine.seconds, default=None)
 
 
 def faster_routines(
     bench: Bench,
     problems: Sequence[Problem],
-    choices: Sequence[Choice],
+    choices: Sequence[TunedChoice],
     constants: Sequence[Collection[str]],
     offers: Offers = library_kernels,
-) -> dict[int, Routine]:
+) -> dict[int, SubstituteRoutine]:
     """Return the routines that beat the chosen schedules, by the number of the problem."""
     found = {}
     for number, (problem, choice, known) in enumerate(zip(problems, choices, constants, strict=True)):
@@ -67,7 +67,7 @@ def faster_routines(
     return found
 
 
-def substitute(compiled: CompiledGraph, routines: Mapping[int, Routine]) -> CompiledGraph:
+def substitute(compiled: CompiledGraph, routines: Mapping[int, SubstituteRoutine]) -> CompiledGraph:
     """Return a compiled graph that launches routines in the place of the kernels with these numbers."""
     if not routines:
         return compiled
@@ -113,7 +113,7 @@ def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
     return frozenset(a.tensor for a in arguments) - varying
 
 
-def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, Routine]) -> Step:
+def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, SubstituteRoutine]) -> Step:
     """Bind the tensors of a step to the arguments of a routine, which has the same ones in an order of its own and no
     tables.
     """
@@ -123,7 +123,7 @@ def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[in
     return Step(step.kernel, tuple(bound[a.tensor] for a in routines[step.kernel].kernel.arguments))
 
 
-def _facts(routine: Routine, record: Mapping[str, object]) -> dict[str, object]:
+def _facts(routine: SubstituteRoutine, record: Mapping[str, object]) -> dict[str, object]:
     """Return what a report says of a routine; its parameters are the library's own business."""
     library = routine.kernel.info.get("library", routine.kernel.name)
     before = record.get("measured")

@@ -15,7 +15,7 @@ from .build import Built, Scored
 from .database import Trial
 from .problem import Problem
 from .proof import Proof
-from .settings import Choice, Settings
+from .settings import Settings, TunedChoice
 from .strategies import Known, Strategy
 
 
@@ -71,7 +71,7 @@ class Task:
     points: int = 0
     ending: bool = False
     proof: Proof | None = None
-    choice: Choice | None = None
+    choice: TunedChoice | None = None
     reached: float = inf
 
     @property

@@ -13,7 +13,7 @@ from ..passes.schedule import assess
 from .build import Built, Done, Scored
 from .data import Reference
 from .database import Trial
-from .loop import Loop
+from .loop import DispatchLoop
 from .measure import Verdict
 from .oracle import WHOLE, evaluations
 from .problem import schedule_text
@@ -28,7 +28,7 @@ class Trials:
     def __init__(self, resources: Resources, settings: Settings) -> None:
         self.resources = resources
         self.settings = settings
-        self.loop = Loop(resources)
+        self.loop = DispatchLoop(resources)
 
     def refer(self, task: Task) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""

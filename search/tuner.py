@@ -20,7 +20,7 @@ from .earlier_results import finished, unfinished
 from .problem import Problem
 from .resources import Resources
 from .rounds import Rounds
-from .settings import Choice, Settings, Statistics
+from .settings import Settings, Statistics, TunedChoice
 from .task import Task
 
 
@@ -46,7 +46,9 @@ class Tuner:
         """Whether every search so far was brought to its end."""
         return self.resources.complete
 
-    def run(self, problems: Sequence[Problem], settings: Settings | None = None, share: float = 1.0) -> list[Choice]:
+    def run(
+        self, problems: Sequence[Problem], settings: Settings | None = None, share: float = 1.0
+    ) -> list[TunedChoice]:
         """Return a choice for every problem; equal ones are searched once.
         The run ends when a share of the budget is used up.
 

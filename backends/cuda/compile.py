@@ -21,7 +21,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from ...ir import BackendError, KernelFunction, UsageError
-from ..cache import Store, cache_key
+from ..cache import KernelStore, cache_key
 from ..library import DIALECT
 from ..refused import refused
 
@@ -97,7 +97,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
     tool = find_toolchain()
-    store = Store.open("cubin")
+    store = KernelStore.open("cubin")
     key = cache_key(["cubin 2", tool.name, tool.version, arch, kernel.source])
     if (entry := store.get(key)) is not None:
         return _unpack(entry)

@@ -29,7 +29,7 @@ class Foreign:
         return self.address
 
 
-class _Bound:
+class _BoundKernel:
     """A launch with its arguments: the addresses are computed once, and the memory behind them stays alive."""
 
     def __init__(self, function: Any, kernel: KernelFunction, pointers: tuple[Pointer, ...], stream: Any) -> None:
@@ -148,7 +148,7 @@ class CudaDevice(Device):
             return loaded.bind(self, kernel, pointers)
         if 0 in kernel.grid:
             return _nothing
-        return _Bound(loaded, kernel, tuple(pointers), self._stream)
+        return _BoundKernel(loaded, kernel, tuple(pointers), self._stream)
 
     def capture(self, run: Launch) -> Launch:
         """Record what `run` launches as a CUDA graph and return its replay, which costs one call; `run` itself without

@@ -21,7 +21,7 @@ _LARGEST = 2**31 - 1
 
 
 @frozen
-class Operand:
+class GemmOperand:
     """A matrix as cuBLAS takes it, column by column: whether it is transposed, and the distance of its columns."""
 
     transposed: bool
@@ -29,7 +29,7 @@ class Operand:
 
 
 @frozen
-class Call:
+class GemmCall:
     """The arguments of a product: `y = x1 @ x2` on matrices stored column by column. `first` and `second` name the
     operands.
     """
@@ -39,22 +39,22 @@ class Call:
     first: Matrix
     second: Matrix
     result: Matrix
-    operands: tuple[Operand, Operand]
+    operands: tuple[GemmOperand, GemmOperand]
     leading: int
 
 
-def layout(rows: int, columns: int, matrix: Matrix) -> Operand | None:
+def layout(rows: int, columns: int, matrix: Matrix) -> GemmOperand | None:
     """Return how cuBLAS can read a matrix, None where neither its rows nor its columns are contiguous."""
     if matrix.row == 1 or rows == 1:
         leading = matrix.column if columns > 1 else rows
-        return Operand(False, leading) if leading >= rows else None
+        return GemmOperand(False, leading) if leading >= rows else None
     if matrix.column == 1 or columns == 1:
         leading = matrix.row
-        return Operand(True, leading) if leading >= columns else None
+        return GemmOperand(True, leading) if leading >= columns else None
     return None
 
 
-def find_call(product: Product) -> Call | None:
+def find_call(product: Product) -> GemmCall | None:
     """Return the call that computes a product; a result whose rows are contiguous is the transpose of what cuBLAS
     writes.
     """
@@ -73,7 +73,7 @@ def find_call(product: Product) -> Call | None:
             and not written.transposed
             and max(*sizes, left.leading, right.leading) <= _LARGEST
         ):
-            return Call(rows, columns, first, second, result, (left, right), written.leading)
+            return GemmCall(rows, columns, first, second, result, (left, right), written.leading)
     return None
 
 

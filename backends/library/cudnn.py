@@ -51,7 +51,7 @@ class PlanLaunch:
 
 
 @frozen
-class Plan:
+class CudnnPlan:
     """A built plan, its name, what launches it on the tensors it was timed with, and its seconds."""
 
     name: str
@@ -93,10 +93,10 @@ class CuDNN(Library):
             raise BackendError("cuDNN has no strict fp32 plan for this group")
         return min(plans, key=lambda plan: plan.seconds).launch
 
-    def plans(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> list[Plan]:
+    def plans(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> list[CudnnPlan]:
         """Build and time every plan that cuDNN offers, in its own order."""
         graph, tensors, handle = self._graph(device, with_planes(convolution))
-        found: list[Plan] = []
+        found: list[CudnnPlan] = []
         workspace = Buffer(None, 0)
         for index in range(graph.get_execution_plan_count()):
             try:
@@ -110,7 +110,7 @@ class CuDNN(Library):
                 seconds = device.time(launch, warmup=1, repeats=1, cold=True).median
                 if seconds <= _HOPELESS * min((plan.seconds for plan in found), default=seconds):
                     seconds = device.time(launch, warmup=1, repeats=7, cold=True).median
-                found.append(Plan(str(graph.get_plan_name_at_index(index)), launch, seconds))
+                found.append(CudnnPlan(str(graph.get_plan_name_at_index(index)), launch, seconds))
             except BackendError:
                 raise  # a failed launch has lost the context
             except Exception:  # the frontend's own errors: this plan is excluded, or not for this problem

@@ -67,7 +67,7 @@ def _opened() -> int:
 
 
 @frozen
-class Choice:
+class DeviceChoice:
     """The OpenCL platform and device that were chosen, and how they introduce themselves."""
 
     platform: Any
@@ -84,7 +84,7 @@ def _version(platform: Any) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else (0, 0)
 
 
-def choose_device() -> Choice:
+def choose_device() -> DeviceChoice:
     """Choose a platform by rule, never by its place in the list.
 
     `CUTS_OPENCL_PLATFORM` (part of a name or version) decides; without it the newest PoCL, otherwise the first platform
@@ -110,11 +110,11 @@ def choose_device() -> Choice:
         )
     order = sorted(matching, key=lambda p: (p.name != _POCL, tuple(-n for n in _version(p)), p.name, p.version))
     device = sorted(order[0].get_devices(), key=lambda d: d.name)[0]
-    return Choice(order[0], device)
+    return DeviceChoice(order[0], device)
 
 
 @frozen(eq=False)
-class _Bound:
+class _BoundKernel:
     """A launch with its arguments; it keeps the memory alive that a kernel object only points to."""
 
     enqueue: Callable[[], object]
@@ -127,7 +127,7 @@ class _Bound:
 class OpenCLDevice(Device):
     """One OpenCL device with an in-order queue."""
 
-    def __init__(self, target: Target, choice: Choice | None = None) -> None:
+    def __init__(self, target: Target, choice: DeviceChoice | None = None) -> None:
         self._cl = _import()
         self._process = os.getpid()
         self.choice = choice or choose_device()
@@ -253,7 +253,7 @@ class OpenCLDevice(Device):
                 f"kernel {kernel.name}: its parameters are not the {len(arguments)} that were bound: {error}"
             ) from error
         size = tuple(blocks * threads for blocks, threads in zip(kernel.grid, kernel.block, strict=True))
-        return _Bound(
+        return _BoundKernel(
             lambda: self._cl.enqueue_nd_range_kernel(self._queue, function, size, kernel.block), tuple(pointers)
         )
 

@@ -13,7 +13,7 @@ from .dialects import Dialect
 
 
 @frozen
-class Pointer:
+class PointerName:
     """A buffer's name in a kernel's text, and the type of its elements."""
 
     name: str
@@ -23,7 +23,7 @@ class Pointer:
         return self.name
 
 
-def index_text(index: Index, pointers: Mapping[str, Pointer], *, raw: bool = False) -> str:
+def index_text(index: Index, pointers: Mapping[str, PointerName], *, raw: bool = False) -> str:
     """Return an index as a C expression of type int; `pointers` names the buffers of indirect reads.
 
     An integer of a tensor that is no index of its axis counts as the nearest one, so that no address leaves its tensor;
@@ -41,7 +41,7 @@ def index_text(index: Index, pointers: Mapping[str, Pointer], *, raw: bool = Fal
     return " ".join(parts)
 
 
-def _atom_text(atom: object, pointers: Mapping[str, Pointer], raw: bool) -> str:
+def _atom_text(atom: object, pointers: Mapping[str, PointerName], raw: bool) -> str:
     if isinstance(atom, Var):
         return atom.name
     if isinstance(atom, FloorDiv):
@@ -72,11 +72,11 @@ def _shift(index: Index, divisor: int) -> int:
     return 0 if low >= 0 else -(low // divisor)
 
 
-def _unsigned(index: Index, divisor: int, pointers: Mapping[str, Pointer], raw: bool) -> str:
+def _unsigned(index: Index, divisor: int, pointers: Mapping[str, PointerName], raw: bool) -> str:
     return f"({index_text(index + _shift(index, divisor) * divisor, pointers, raw=raw)})"
 
 
-def guard_text(guards: Sequence[Guard], pointers: Mapping[str, Pointer]) -> str:
+def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName]) -> str:
     """Return a conjunction of range conditions, leaving out bounds that the variables' ranges prove."""
     parts: list[str] = []
     for guard in guards:

@@ -22,10 +22,10 @@ from ...ir import (
     Wait,
     phases,
 )
-from .ctext import Pointer, index_text, number_text
+from .ctext import PointerName, index_text, number_text
 from .dialects import DIALECTS, Dialect
 from .phase import print_phase
-from .scope import Names, Writer
+from .scope import KernelNames, Writer
 
 
 def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = None) -> KernelFunction:
@@ -72,8 +72,10 @@ def _head(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
 
 def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> tuple[str, set[str]]:
     """Return the text of a kernel's body, and the names that it uses."""
-    constants = {t: Pointer(f"k{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
-    names = Names(kernel, dialect, {a.tensor: Pointer(f"p{n}", a.dtype) for n, a in enumerate(arguments)} | constants)
+    constants = {t: PointerName(f"k{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
+    names = KernelNames(
+        kernel, dialect, {a.tensor: PointerName(f"p{n}", a.dtype) for n, a in enumerate(arguments)} | constants
+    )
     head, out = Writer(dialect, depth=1), Writer(dialect, depth=1)
     if dialect.base:
         for number in range(len(arguments)):
@@ -94,7 +96,7 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
     return "\n".join([*head.lines, *defined.lines, *out.lines]), head.used | defined.used | out.used
 
 
-def _definitions(kernel: Kernel, dialect: Dialect, names: Names, used: Collection[str]) -> Writer:
+def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Collection[str]) -> Writer:
     """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": dialect.block_index, "tid": dialect.thread_index}
     values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
@@ -138,7 +140,7 @@ def _declared(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
     return [bits, dialect.shared_part.format(type=kind, name=buffer.name, offset=0)]
 
 
-def _declare_held(kernel: Kernel, names: Names, out: Writer) -> None:
+def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
     """Declare the registers of every reduction."""
     for phase in phases(kernel.items):
         for root in phase.roots:
@@ -158,7 +160,7 @@ def _meets(items: Sequence[Item]) -> bool:
     return False
 
 
-def _item(item: Item, names: Names, out: Writer) -> None:
+def _item(item: Item, names: KernelNames, out: Writer) -> None:
     if isinstance(item, Loop):
         with out.loop(item.var, unroll=1, meets=_meets(item.body)):
             for inner in item.body:

@@ -41,7 +41,7 @@ from ...ir import (
     vector_guards,
 )
 from .ctext import call_text, guard_text, index_text, literal_text, number_text
-from .scope import Names, Writer
+from .scope import KernelNames, Writer
 
 
 @define
@@ -53,7 +53,7 @@ class NodePrinter:
     """
 
     phase: Phase
-    names: Names
+    names: KernelNames
     out: Writer
     users: Mapping[DfgNode, Sequence[DfgNode]]
     declared: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)

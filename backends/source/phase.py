@@ -35,7 +35,7 @@ from ...ir import (
 )
 from .ctext import guard_text
 from .nodes import NodePrinter
-from .scope import Names, Writer
+from .scope import KernelNames, Writer
 
 #: Largest body of accumulations, and of loads and stores, that a scope is unrolled to.
 _UNROLLED_OPERATIONS = 2048
@@ -56,7 +56,7 @@ class PhasePrinter:
     """Prints one phase into a writer."""
 
     phase: Phase
-    names: Names
+    names: KernelNames
     out: Writer
     boxes: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)
     users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
@@ -188,6 +188,6 @@ def _sources(node: DfgNode) -> list[Value]:
     return [o.load if isinstance(o, Window) else o for o in operand_nodes(node)]
 
 
-def print_phase(phase: Phase, names: Names, out: Writer) -> None:
+def print_phase(phase: Phase, names: KernelNames, out: Writer) -> None:
     """Print a phase of one thread."""
     PhasePrinter(phase, names, out).print()

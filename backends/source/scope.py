@@ -12,7 +12,7 @@ from math import prod
 from attrs import define, field
 
 from ...ir import COMBINERS, Index, Initialise, Kernel, LaneReduce, Var, linearise, row_major
-from .ctext import Pointer, call_text, index_text
+from .ctext import PointerName, call_text, index_text
 from .dialects import Dialect
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -67,12 +67,12 @@ class Writer:
 
 
 @define
-class Names:
+class KernelNames:
     """Names of buffers, held registers and temporaries of one kernel."""
 
     kernel: Kernel
     dialect: Dialect
-    pointers: Mapping[str, Pointer]
+    pointers: Mapping[str, PointerName]
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     count: int = 0

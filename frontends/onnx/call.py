@@ -22,7 +22,7 @@ class MoreResults(Opaque):
     """A conversion defines only the first result of a node; the standard's function body may define all."""
 
 
-class Builder(Protocol):
+class GraphBuilder(Protocol):
     """What a conversion needs of the importer: the types known so far, constants, and a way to add nodes."""
 
     opset: int
@@ -54,10 +54,10 @@ class Builder(Protocol):
 
 
 @define
-class Call:
+class NodeCall:
     """An ONNX node: operands by position, attributes by name, and the results it must define."""
 
-    builder: Builder
+    builder: GraphBuilder
     op_type: str
     where: str
     origin: str
@@ -176,4 +176,4 @@ class Call:
             raise MoreResults(f"{self.where}: only the first result is supported, found uses of others")
 
 
-Convert: TypeAlias = Callable[[Call], None]
+Convert: TypeAlias = Callable[[NodeCall], None]

@@ -27,7 +27,7 @@ from ...ir import (
     fresh_name,
     quote,
 )
-from .call import Call, Convert, MoreResults, Opaque
+from .call import Convert, MoreResults, NodeCall, Opaque
 from .fold import INEXACT, NoKernel, can_fold, computed, fold
 from .functions import attribute_types, declared_name, function_body, has_function, inlined, most_operands
 from .model import tensor_array
@@ -272,7 +272,9 @@ class Importer:
         if lost:
             raise GraphError(f"{where}: reads value {quote(lost[0])} that nothing defines")
         origin = node.name or next(iter(node.output), "")
-        call = Call(self, node.op_type, where, origin, inputs, tuple(name or None for name in node.output), attributes)
+        call = NodeCall(
+            self, node.op_type, where, origin, inputs, tuple(name or None for name in node.output), attributes
+        )
         if own := declared_name(node.op_type, self.declared):
             call.result(own, *inputs, **attributes)
             return

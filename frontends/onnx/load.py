@@ -28,7 +28,7 @@ from ...ops.language import default_inference
 from .call import Opaque
 from .contrib import way_out
 from .importer import Importer, all_names
-from .model import Model, initialisers, input_types, read_model
+from .model import OnnxModel, initialisers, input_types, read_model
 from .operators import TABLE
 from .structures import STRUCTURES
 
@@ -76,7 +76,7 @@ def load_onnx_for(
 
 
 def _imported(
-    model: Model,
+    model: OnnxModel,
     shapes: Mapping[str, Sequence[int]],
     known: Mapping[str, Array],
     infer: Infer,
@@ -98,7 +98,7 @@ def _imported(
     return importer
 
 
-def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
+def _graph(importer: Importer, model: OnnxModel, infer: Infer) -> Graph:
     """Return the graph of a finished walk, or raise what went wrong in it."""
     faults = _faults(importer, model)
     if faults and all(isinstance(error, Opaque) for error in importer.errors):
@@ -116,7 +116,7 @@ def _graph(importer: Importer, model: Model, infer: Infer) -> Graph:
     return verify_graph(live_graph(whole), infer)
 
 
-def _faults(importer: Importer, model: Model) -> list[CutsError]:
+def _faults(importer: Importer, model: OnnxModel) -> list[CutsError]:
     """Return what went wrong: one error that lists unsupported operations, then the others in order."""
     faults: list[CutsError] = []
     if importer.unsupported:

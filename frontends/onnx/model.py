@@ -25,7 +25,7 @@ MAX_BYTES = 1 << 31
 
 
 @frozen
-class Model:
+class OnnxModel:
     """A decoded model: its main graph, operator set version (`opsets` has those of other domains too) and where its
     external data lies.
     """
@@ -37,7 +37,7 @@ class Model:
     opsets: Mapping[str, int] = {}
 
 
-def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
+def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
     """Decode a model from a file, bytes or a protocol buffer; model-local functions are inlined, nodes sorted, writes
     at masks choices.
 
@@ -57,7 +57,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> Model:
         raise GraphError(f"{name}: not an ONNX model (or a damaged one): a name is not UTF-8")
     model = inline_functions(model, name)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
-    return Model(name, writes_as_choices(in_order(model.graph)), _opset(model, name), folder, opsets)
+    return OnnxModel(name, writes_as_choices(in_order(model.graph)), _opset(model, name), folder, opsets)
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[object]:
@@ -155,7 +155,7 @@ def _external_array(tensor: onnx.TensorProto, type_: TensorType, folder: Path | 
     return np.frombuffer(data, type_.dtype.numpy, count=type_.size, offset=offset).reshape(type_.shape)
 
 
-def initialisers(model: Model) -> dict[str, Array]:
+def initialisers(model: OnnxModel) -> dict[str, Array]:
     """Return the arrays of the main graph's initialisers, reporting all that cannot be read."""
     arrays: dict[str, Array] = {}
     errors = []
@@ -171,7 +171,9 @@ def initialisers(model: Model) -> dict[str, Array]:
     return arrays
 
 
-def input_types(model: Model, known: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+def input_types(
+    model: OnnxModel, known: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, TensorType]:
     """Return the static types of the inputs that are no initialisers; `shapes` fixes dynamic ones.
 
     A dim that shares its symbol with a given one takes that one's extent. A first axis that stays dynamic is a batch of
@@ -225,7 +227,7 @@ def _symbols(inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Seq
 
 
 def _foreign_shapes(
-    model: Model, inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]
+    model: OnnxModel, inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]
 ) -> Iterator[GraphError]:
     for name, shape in shapes.items():
         if name not in inputs:

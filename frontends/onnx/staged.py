@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, quote
 from .contrib import way_out
-from .model import Model, initialisers, input_types, read_model
+from .model import OnnxModel, initialisers, input_types, read_model
 from .order import values_read
 from .prepared import Prepared, Runner, as_array, prepare_model
 from .stages import Borders, Stage, first_result, op_name, stages_of
@@ -57,7 +57,7 @@ def execute_prepared(prepared: Prepared, arrays: Mapping[str, Array]) -> Mapping
 class StagedModel:
     """A model in stages, ready to run; parts are compiled as they are reached and kept by their input types."""
 
-    model: Model
+    model: OnnxModel
     weights: Mapping[str, Array] = field(repr=False)
     borders: Borders
     compile_graph: Callable[[Graph], Runner]
@@ -209,7 +209,7 @@ class StagedModel:
             raise GraphError(f"{where}: ONNX's reference evaluator cannot run it: {error}", hint=hint) from error
 
 
-def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> Model:
+def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> OnnxModel:
     """Return a model of a serialised graph.
 
     Raises `GraphError` where the data is damaged.
@@ -219,7 +219,7 @@ def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> Model:
         graph.ParseFromString(data)
     except Exception:  # protobuf's DecodeError, whose package carries no types
         raise GraphError(f"{name}: its ONNX graph is damaged") from None
-    return Model(name, graph, opsets.get("", onnx.defs.onnx_opset_version()), None, opsets)
+    return OnnxModel(name, graph, opsets.get("", onnx.defs.onnx_opset_version()), None, opsets)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -227,7 +227,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def staged_onnx(
-    source: str | Path | bytes | onnx.ModelProto | Model,
+    source: str | Path | bytes | onnx.ModelProto | OnnxModel,
     compile_graph: Callable[[Graph], Runner],
     functions: Mapping[str, Function] | None = None,
     declared: Iterable[str] = (),
@@ -238,6 +238,6 @@ def staged_onnx(
     caller's own.
     """
     given = dict(functions or {})
-    model = source if isinstance(source, Model) else read_model(Path(source) if isinstance(source, str) else source)
+    model = source if isinstance(source, OnnxModel) else read_model(Path(source) if isinstance(source, str) else source)
     borders = Borders(frozenset(given), frozenset(declared))
     return StagedModel(model, initialisers(model) if weights is None else weights, borders, compile_graph, given, infer)

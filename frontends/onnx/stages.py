@@ -11,7 +11,7 @@ from attrs import frozen
 
 from .contrib import has_contrib
 from .functions import declared_name, standard_schema
-from .model import Model
+from .model import OnnxModel
 from .operators import TABLE
 from .order import values_read
 from .structures import STRUCTURES
@@ -46,7 +46,7 @@ class Borders:
         return self.is_chosen(node) or not (declared_name(node.op_type, self.declared) or is_known(node, opset))
 
 
-def stages_of(model: Model, weights: Collection[str], borders: Borders) -> tuple[Stage, ...]:
+def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> tuple[Stage, ...]:
     """Number nodes by how many foreign ones lie in front of them; a node that needs none belongs to stage 0."""
     constant = set(weights)
     outputs = {value.name for value in model.graph.output}

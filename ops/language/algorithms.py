@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from ...ir import Node, SpecError
 from . import syntax as s
 from .declaration import Declaration
-from .evaluator import Evaluator
+from .evaluator import ExpressionEvaluator
 from .values import Absent, TensorRef, describe
 
 
-def resolve_algorithms(decl: Declaration, evaluator: Evaluator) -> Mapping[str, tuple[Node, ...]]:
+def resolve_algorithms(decl: Declaration, evaluator: ExpressionEvaluator) -> Mapping[str, tuple[Node, ...]]:
     """Return the steps of every algorithm whose guard holds, by the algorithm's name."""
     return {
         a.name: _nodes(a.name, a.steps, set(), evaluator)
@@ -24,14 +24,14 @@ def resolve_algorithms(decl: Declaration, evaluator: Evaluator) -> Mapping[str, 
     }
 
 
-def resolve_gradient(decl: Declaration, evaluator: Evaluator) -> tuple[Node, ...]:
+def resolve_gradient(decl: Declaration, evaluator: ExpressionEvaluator) -> tuple[Node, ...]:
     """Return the steps of the gradient that a declaration states; `dy` is the gradient of its result `y`, as given."""
     if decl.gradient is None:
         return ()
     return _nodes("grad", decl.gradient.steps, {f"d{result.name}" for result in decl.results}, evaluator)
 
 
-def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: Evaluator) -> tuple[Node, ...]:
+def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: ExpressionEvaluator) -> tuple[Node, ...]:
     nodes: list[Node] = []
     for number, step in enumerate(steps):
         inputs = tuple(_operand(a.value, computed, evaluator) for a in step.arguments if a.name is None)
@@ -41,7 +41,7 @@ def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: Ev
     return tuple(nodes)
 
 
-def _operand(node: s.Expression, computed: set[str], evaluator: Evaluator) -> str | None:
+def _operand(node: s.Expression, computed: set[str], evaluator: ExpressionEvaluator) -> str | None:
     if isinstance(node, s.Name) and node.id in computed:
         return node.id
     value = evaluator.evaluate(node)

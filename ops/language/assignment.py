@@ -10,11 +10,11 @@ from ...ir import Index, Read, SpecError, Statement, Var, as_index, indirects, i
 from . import syntax as s
 from .check_expressions import reads_itself, reads_unwritten
 from .declaration import Declaration
-from .evaluator import Evaluator, located
+from .evaluator import ExpressionEvaluator, located
 from .values import TensorRef, Value, describe, to_expr
 
 
-def assign(evaluator: Evaluator, item: s.Assignment | s.Repetition) -> None:
+def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
     """Emit the statements of an assignment, or of a block of them for each value of its variable in turn."""
     if isinstance(item, s.Repetition):
         for number in evaluator.turns(item.each.bound):
@@ -32,7 +32,7 @@ def assign(evaluator: Evaluator, item: s.Assignment | s.Repetition) -> None:
     evaluator.scope.pop(item.each.name, None)
 
 
-def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
+def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
     outer = dict(evaluator.scope)
     evaluator.variables, evaluator.taken = [], set()
     for binder in item.binders:
@@ -61,7 +61,9 @@ def _assign(evaluator: Evaluator, item: s.Assignment) -> None:
     _leave(evaluator, outer)
 
 
-def _check_order(evaluator: Evaluator, target: TensorRef, added: Sequence[Statement], item: s.Assignment) -> None:
+def _check_order(
+    evaluator: ExpressionEvaluator, target: TensorRef, added: Sequence[Statement], item: s.Assignment
+) -> None:
     """What an assignment reads is written before, whole, and by other assignments; of lists of tensors this is known
     only now.
     """
@@ -79,13 +81,13 @@ def _check_order(evaluator: Evaluator, target: TensorRef, added: Sequence[Statem
     evaluator.unwritten.discard(target.name)
 
 
-def _leave(evaluator: Evaluator, outer: dict[str, Value]) -> None:
+def _leave(evaluator: ExpressionEvaluator, outer: dict[str, Value]) -> None:
     """Forget the names of an assignment."""
     evaluator.scope.clear()
     evaluator.scope.update(outer)
 
 
-def _target(evaluator: Evaluator, node: s.Target) -> tuple[TensorRef, tuple[tuple[s.Expression, ...], ...]]:
+def _target(evaluator: ExpressionEvaluator, node: s.Target) -> tuple[TensorRef, tuple[tuple[s.Expression, ...], ...]]:
     ref, brackets = evaluator.scope[node.name], node.brackets
     if isinstance(ref, tuple) and brackets:
         number = evaluator.evaluate(brackets[0][0])
@@ -102,7 +104,10 @@ def _target(evaluator: Evaluator, node: s.Target) -> tuple[TensorRef, tuple[tupl
 
 
 def _write(
-    evaluator: Evaluator, target: TensorRef, brackets: tuple[tuple[s.Expression, ...], ...], item: s.Assignment
+    evaluator: ExpressionEvaluator,
+    target: TensorRef,
+    brackets: tuple[tuple[s.Expression, ...], ...],
+    item: s.Assignment,
 ) -> tuple[Index, ...]:
     if not brackets:
         return tuple(as_index(evaluator.new_variable(f"i{n}", size)) for n, size in enumerate(target.type.shape))
@@ -166,7 +171,7 @@ def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var
         )
 
 
-def _bind_axis(evaluator: Evaluator, name: s.Name, spread: bool, entry: int | tuple[int, ...] | None) -> None:
+def _bind_axis(evaluator: ExpressionEvaluator, name: s.Name, spread: bool, entry: int | tuple[int, ...] | None) -> None:
     """Bind an index variable of the left-hand side to the extent declared at its place."""
     if spread and isinstance(entry, tuple):
         evaluator.scope[name.id] = tuple(
@@ -182,7 +187,7 @@ def _bind_axis(evaluator: Evaluator, name: s.Name, spread: bool, entry: int | tu
         )
 
 
-def _merge(evaluator: Evaluator, first: int) -> None:
+def _merge(evaluator: ExpressionEvaluator, first: int) -> None:
     """Let a reduction whose value is stored as it is write the target itself."""
     statements, tensors = evaluator.statements, evaluator.tensors
     last = statements[-1]
@@ -200,7 +205,7 @@ def _merge(evaluator: Evaluator, first: int) -> None:
         return
 
 
-def check_coverage(decl: Declaration, evaluator: Evaluator, inputs: list[str]) -> None:
+def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: list[str]) -> None:
     """Every element of a result or intermediate is written once (writes are injective, ranges add up).
 
     Raises `SpecError` where the elements that are written are too few or too many.

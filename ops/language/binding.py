@@ -9,7 +9,7 @@ from attrs import frozen
 from ...ir import Attribute, DType, GraphError, SpecError, TensorType
 from . import syntax as s
 from .declaration import Declaration
-from .evaluator import Evaluator
+from .evaluator import ExpressionEvaluator
 from .values import Absent, TensorRef, Value, describe
 
 CLASSES: dict[str, tuple[DType, ...]] = {
@@ -29,7 +29,7 @@ class Binding:
     operands: tuple[tuple[s.Operand, tuple[str, ...]], ...]
 
 
-def bind_operands(decl: Declaration, types: Sequence[TensorType | None], evaluator: Evaluator) -> Binding:
+def bind_operands(decl: Declaration, types: Sequence[TensorType | None], evaluator: ExpressionEvaluator) -> Binding:
     """Bind operands to types; dims and element types get their values in the evaluator's scope."""
     evaluator.scope.update({d.value: d for d in DType})
     groups = _distribute(decl, list(types))
@@ -84,7 +84,9 @@ def _distribute(decl: Declaration, types: list[TensorType | None]) -> list[tuple
     return result
 
 
-def _bind_dtype(decl: Declaration, operand: s.Operand, name: str, type_: TensorType, evaluator: Evaluator) -> None:
+def _bind_dtype(
+    decl: Declaration, operand: s.Operand, name: str, type_: TensorType, evaluator: ExpressionEvaluator
+) -> None:
     known = evaluator.scope.get(operand.dtype)
     if known is None:
         classes = decl.element_types.get(operand.dtype, ("any",))
@@ -97,7 +99,7 @@ def _bind_dtype(decl: Declaration, operand: s.Operand, name: str, type_: TensorT
 
 
 def _bind_dims(
-    decl: Declaration, operand: s.Operand, refs: list[TensorRef], computed: set[str], evaluator: Evaluator
+    decl: Declaration, operand: s.Operand, refs: list[TensorRef], computed: set[str], evaluator: ExpressionEvaluator
 ) -> None:
     """Bind the plain names of an operand's shape; an operand with a computed spread is checked later only."""
     if any(isinstance(d, s.Spread) and not _binds(d.value, computed) for d in operand.dims):
@@ -148,7 +150,7 @@ def _match(decl: Declaration, operand: s.Operand, ref: TensorRef, computed: set[
     return values
 
 
-def check_shapes(decl: Declaration, binding: Binding, evaluator: Evaluator) -> None:
+def check_shapes(decl: Declaration, binding: Binding, evaluator: ExpressionEvaluator) -> None:
     """Check each operand against its declared shape, now that every name has a value.
 
     Raises `GraphError` where they differ.
@@ -167,7 +169,7 @@ def check_shapes(decl: Declaration, binding: Binding, evaluator: Evaluator) -> N
 
 
 def bind_attribute(
-    decl: Declaration, item: s.AttributeItem, given: Mapping[str, Attribute], evaluator: Evaluator
+    decl: Declaration, item: s.AttributeItem, given: Mapping[str, Attribute], evaluator: ExpressionEvaluator
 ) -> Value:
     """Return an attribute's value: the given one, checked, or the default.
 

@@ -35,7 +35,7 @@ def located(span: Span) -> Iterator[None]:
         raise SpecError(str(trouble), span) from trouble
 
 
-class Evaluator(Workspace):
+class ExpressionEvaluator(Workspace):
     """Names in scope, and what expressions mean in it."""
 
     def __init__(self) -> None:

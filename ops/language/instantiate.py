@@ -15,7 +15,7 @@ from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise, live_statements
 from .declaration import Declaration
 from .empty import without_nothing
-from .evaluator import Evaluator, located
+from .evaluator import ExpressionEvaluator, located
 from .parser import PLACEHOLDER, parse_expression
 from .values import TensorRef, Trouble, Value, describe
 
@@ -62,7 +62,7 @@ class _Instantiation:
 
     def __init__(self, decl: Declaration, constants: Mapping[int, Array]) -> None:
         self.decl = decl
-        self.evaluator = Evaluator()
+        self.evaluator = ExpressionEvaluator()
         self.constants = constants
         self.outputs: list[str] = []
         self.attributes: dict[str, Value] = {}

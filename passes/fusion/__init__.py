@@ -6,14 +6,14 @@ from .groups import Group, Workshop, form_key
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .pack import pack_constants
-from .partition import Evaluator, Partitioner, Remembered, partition
+from .partition import GroupEvaluator, Partitioner, Remembered, partition
 from .programs import Programs, Unit, build_programs
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
 
 __all__ = [
-    "Evaluator",
     "Group",
+    "GroupEvaluator",
     "Partitioner",
     "Points",
     "Policy",

@@ -55,7 +55,7 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ...ops import Combiner, Folder
+from ...ops import Folder, LinearCombiner
 from .inline import constant, tree_size
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ def _folded(
     found = {r for body in bodies for r in reads(body)}
     if len(found) > MAX_READS or any(r.tensor in group.constants for r in found):
         return segment
-    folded = Combiner(group.tensors, Folder(group.tensors)).combine(bodies)
+    folded = LinearCombiner(group.tensors, Folder(group.tensors)).combine(bodies)
     outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))
     axes = tuple(quotients.get(a, a) for a in segment.axes)
     return Segment(tuple(a for a in axes if a.extent > 1) or axes[:1], (), outputs)

@@ -27,7 +27,7 @@ from .normalise import Illegal
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
 
 
-class Evaluator(Protocol):
+class GroupEvaluator(Protocol):
     """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
 
     def cost(self, group: FusedGroup) -> float:
@@ -39,7 +39,7 @@ class Evaluator(Protocol):
 class Remembered:
     """An evaluator that is asked once about equal groups."""
 
-    evaluator: Evaluator
+    evaluator: GroupEvaluator
     costs: dict[Hashable, float] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
@@ -55,7 +55,7 @@ class Partitioner:
     """Merges groups of one graph; costs and merges are remembered."""
 
     workshop: Workshop
-    evaluator: Evaluator
+    evaluator: GroupEvaluator
     costs: dict[Hashable, float] = field(factory=dict)
     readers: dict[str, frozenset[str]] = field(init=False)
 

@@ -37,7 +37,7 @@ from ...ir import (
 )
 from .groups import Group, canonical_names, form_key
 from .inline import apply_guards
-from .partition import Evaluator
+from .partition import GroupEvaluator
 from .views import Views
 
 #: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
@@ -148,8 +148,8 @@ class Splitting:
     `evaluator` whether that is faster.
     """
 
-    evaluator: Evaluator
-    modelled: Evaluator
+    evaluator: GroupEvaluator
+    modelled: GroupEvaluator
     target: Target
     known: dict[Hashable, int] = field(factory=dict)
 
@@ -178,7 +178,7 @@ class Splitting:
         return self.known[key]
 
 
-def _seconds(group: FusedGroup, parts: int, evaluator: Evaluator) -> float:
+def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
     halves = split_reduction(group, parts)
     return inf if halves is None else evaluator.cost(halves[0]) + evaluator.cost(halves[1])
 

@@ -4,10 +4,10 @@ from .extract import extract
 from .frames import Frame, Layout, lay_out
 from .lower import lower
 from .races import check_barriers
-from .staging import Binding, Tile, bind_dims, local_vars, main_read, stage
+from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
-    "Binding",
+    "AxisBinding",
     "Frame",
     "Layout",
     "Tile",

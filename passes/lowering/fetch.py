@@ -37,7 +37,7 @@ from ...ir import (
     vector_guards,
 )
 from .index_values import Context, value_of
-from .staging import Binding, Tile, main_read
+from .staging import AxisBinding, Tile, main_read
 from .tabulate import Tables, tabulate
 
 
@@ -55,7 +55,7 @@ def fetch_phase(
     """Return the phase that fills one stage of a tile; `slot` is the stage's number, `vector` the widest access in
     elements.
     """
-    context = evolve(context, binding=Binding({}, (), (), {}), extra=tile.valid)
+    context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = _traversal(tile, context)
     value = tabulate(_masked(tile, context, buffer.dtype), tile.flats, tables)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)

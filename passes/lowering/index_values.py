@@ -38,7 +38,7 @@ from ...ir import (
     map_guards,
     substitute_expr,
 )
-from .staging import Binding, Box
+from .staging import AxisBinding, Box
 
 
 @frozen
@@ -52,7 +52,7 @@ class Context:
 
     group: FusedGroup
     storages: Mapping[str, Storage]
-    binding: Binding
+    binding: AxisBinding
     staged: Mapping[Expr, Value]
     held: Mapping[str, Held]
     boxes: Mapping[str, Box]

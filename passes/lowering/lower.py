@@ -61,7 +61,7 @@ from .extract import substitute_phase
 from .fetch import fetch_phase
 from .frames import Frame, Layout, lay_out
 from .index_values import Context, strides_of, value_of
-from .staging import Binding, Tile, bind_dims, stage
+from .staging import AxisBinding, Tile, bind_dims, stage
 from .tabulate import Flat, tabulate
 
 
@@ -166,7 +166,7 @@ def _phase(
     return Phase(kind, f"{state.frame.prefix}{name}", tuple(roots), unrolled, tuple(shares.values()), state.frame.when)
 
 
-def _bind(state: _Segment, dims: Sequence[ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]) -> Binding:
+def _bind(state: _Segment, dims: Sequence[ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]) -> AxisBinding:
     frame = state.frame
     every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
     places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
@@ -177,10 +177,10 @@ def _bind(state: _Segment, dims: Sequence[ReduceDim], locals_: Sequence[Var], st
             flat = Flat(Var(f"{local.name}flat", length), start + local, length)
             flats[local] = flat
             places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
-    return Binding(places, every, (*frame.tiles, *locals_), valid, flats)
+    return AxisBinding(places, every, (*frame.tiles, *locals_), valid, flats)
 
 
-def _context(state: _Segment, binding: Binding, staged: Mapping[Expr, Value]) -> Context:
+def _context(state: _Segment, binding: AxisBinding, staged: Mapping[Expr, Value]) -> Context:
     at = tuple(as_index(u) for u in state.frame.tiles)
     held = {r.name: Held(r.name, at, state.group.tensors[r.name].dtype) for r in state.frame.segment.reductions}
     names = {t: state.layout.buffers[t].name for t in state.layout.boxes}
@@ -233,7 +233,7 @@ def _resident(state: _Segment, reduction: Reduction, schedule: ReductionSchedule
 def _accumulate(
     state: _Segment,
     reduction: Reduction,
-    binding: Binding,
+    binding: AxisBinding,
     locals_: Sequence[Var],
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
@@ -252,7 +252,7 @@ def _accumulate(
     )
 
 
-def _vanishes(reduction: Reduction, var: Var, binding: Binding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
+def _vanishes(reduction: Reduction, var: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
     """Whether the body is certainly 0 for missing elements: every factor varies with `var` and reads as 0 there.
 
     A factor that does not vary with it may be infinite, and 0 times that is no number.
@@ -318,7 +318,7 @@ def _chunk_starts(schedule: ReductionSchedule, step: Index) -> tuple[Index, ...]
 
 
 def _tiles(
-    state: _Segment, reduction: Reduction, schedule: ReductionSchedule, binding: Binding, prefix: str
+    state: _Segment, reduction: Reduction, schedule: ReductionSchedule, binding: AxisBinding, prefix: str
 ) -> dict[Expr, tuple[Tile, SharedBuffer]]:
     """Lay out the tile of each staged operand and declare its ring of buffers."""
     parts = operands(reduction, [r.name for r in state.frame.segment.reductions])
@@ -355,7 +355,7 @@ def _ring(
 
     def fetch(at: Index, guarded: bool) -> list[Item]:
         found: list[Item] = []
-        context = _context(state, Binding({}, (), (), {}), {})
+        context = _context(state, AxisBinding({}, (), (), {}), {})
         width = state.target.vector_bytes // 4
         for number, (tile, buffer) in enumerate(tiles.values()):
             ring = schedule.stages > 1
@@ -427,7 +427,7 @@ def _row_chunk(state: _Segment, extra: tuple[Var, ...]) -> int:
     return min(8, -(-length // step)) * step
 
 
-def _store(state: _Segment, output: Output, binding: Binding, guards: tuple[Guard, ...]) -> Store:
+def _store(state: _Segment, output: Output, binding: AxisBinding, guards: tuple[Guard, ...]) -> Store:
     context = _context(state, binding, {})
     value = value_of(output.body, context)
     dtype = state.group.tensors[output.tensor].dtype

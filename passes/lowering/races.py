@@ -64,7 +64,7 @@ class _Access:
 
 
 @frozen
-class _Span:
+class _Extent:
     """An interval of elements of a shared buffer, and the phase that touches it."""
 
     phase: str
@@ -72,7 +72,7 @@ class _Span:
     first: int
     last: int
 
-    def meets(self, other: _Span) -> bool:
+    def meets(self, other: _Extent) -> bool:
         """Whether the two have an element in common."""
         return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
 
@@ -91,10 +91,10 @@ class _Walk:
     """
 
     kernel: Kernel
-    reads: list[_Span] = field(factory=list)
-    writes: list[_Span] = field(factory=list)
-    open: list[_Span] = field(factory=list)
-    groups: list[list[_Span]] = field(factory=list)
+    reads: list[_Extent] = field(factory=list)
+    writes: list[_Extent] = field(factory=list)
+    open: list[_Extent] = field(factory=list)
+    groups: list[list[_Extent]] = field(factory=list)
     filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
     found: dict[str, None] = field(factory=dict)
@@ -138,7 +138,7 @@ class _Walk:
             self.filled[span.buffer] = _joined([*self.filled.get(span.buffer, ()), (span.first, span.last)])
         self.writes.clear()
 
-    def _copying(self) -> list[_Span]:
+    def _copying(self) -> list[_Extent]:
         return [*self.open, *(span for group in self.groups for span in group)]
 
     def _find(self, reason: str) -> None:
@@ -176,7 +176,7 @@ class _Walk:
                 room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
                 self._find(f"phase {phase.name} combines lanes of {root.name} in {room}")
 
-    def _read(self, span: _Span) -> None:
+    def _read(self, span: _Extent) -> None:
         rivals = [f"phase {w.phase} wrote since the last barrier" for w in self.writes if span.meets(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
         for rival in rivals:
@@ -187,14 +187,14 @@ class _Walk:
             self._find(f"phase {span.phase} reads {span.text}, not all of which was written before")
         self.reads.append(span)
 
-    def _write(self, span: _Span) -> None:
+    def _write(self, span: _Extent) -> None:
         rivals = [f"phase {r.phase} read since the last barrier" for r in self.reads if span.meets(r)]
         rivals += [f"phase {w.phase} wrote since the last barrier" for w in self.writes if span.meets(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
         for rival in rivals:
             self._find(f"phase {span.phase} overwrites {span.text} that {rival}")
 
-    def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Span]:
+    def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Extent]:
         """Yield what accesses touch at this step; those that no thread makes are left out, those out of a buffer's
         range are found.
         """
@@ -203,7 +203,7 @@ class _Walk:
             bounds = self._bounds(access)
             if bounds is None:
                 continue
-            span = _Span(phase.name, access.buffer, *bounds)
+            span = _Extent(phase.name, access.buffer, *bounds)
             if span.first < 0 or span.last >= sizes.get(access.buffer, 0):
                 self._find(f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements")
             yield span

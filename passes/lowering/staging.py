@@ -40,7 +40,7 @@ from .tabulate import Flat
 
 
 @frozen
-class Binding:
+class AxisBinding:
     """What the axes of a segment are in terms of block-level variables, for one reduction.
 
     `places` maps every axis to its index; `dims` are the tile dims, then the reduce dims, `locals` their block-local
@@ -130,7 +130,9 @@ def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
     return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))
 
 
-def stage(operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: Binding, choice: Staging, prefix: str) -> Tile:
+def stage(
+    operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: AxisBinding, choice: Staging, prefix: str
+) -> Tile:
     """Return the tile of an operand under a binding of the axes; `prefix` names its coordinate variables."""
     local = frozenset(binding.locals)
     main = main_read(operand, frozenset(binding.places))
@@ -164,7 +166,7 @@ def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], i
     return tuple(pitch), step
 
 
-def _gather(operand: Expr, binding: Binding, choice: Staging, prefix: str) -> Tile:
+def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -> Tile:
     bound = substitute_expr(operand, binding.places)
     used = binding.moving(expr_variables(operand))
     reduce_first = sorted(range(len(binding.dims)), key=lambda d: isinstance(binding.dims[d], TileDim))
@@ -183,7 +185,7 @@ def _box(
     operand: Expr,
     indices: Sequence[Index],
     shapes: Mapping[str, tuple[int, ...]],
-    binding: Binding,
+    binding: AxisBinding,
     choice: Staging,
     prefix: str,
 ) -> Tile | None:

@@ -23,7 +23,7 @@ from ...ir import Target
 from .bound import CACHED_LATENCY, Bound, resident_blocks
 from .counts import Features
 from .footprint import Count, ceil_div
-from .rank_constants import FITTED, Costs
+from .rank_constants import FITTED, RankConstants
 
 #: Weight of the estimate among points that take what the bound says.
 ORDER = 0.001
@@ -33,7 +33,9 @@ LONG = 2048.0
 LATE = 0.9
 
 
-def rank(features: Features, found: Bound, target: Target, conflicts: Count = 1.0, costs: Costs = FITTED) -> Count:
+def rank(
+    features: Features, found: Bound, target: Target, conflicts: Count = 1.0, costs: RankConstants = FITTED
+) -> Count:
     """Return the time that orders points, never much below the bound; `conflicts` is the bank conflict factor."""
     if not target.lockstep:
         return _thread_after_thread(features, found, target)
@@ -81,7 +83,9 @@ def _softly_longest(times: tuple[Count, ...], sharpness: float) -> Count:
     return top * total ** (1.0 / sharpness)
 
 
-def _exposed(features: Features, busy: Count, waves: Count, resident: Count, target: Target, costs: Costs) -> Count:
+def _exposed(
+    features: Features, busy: Count, waves: Count, resident: Count, target: Target, costs: RankConstants
+) -> Count:
     """Return the seconds in which memory is waited for: in rounds of loops, beyond the work there is, and as blocks
     begin.
     """
@@ -97,7 +101,7 @@ def _exposed(features: Features, busy: Count, waves: Count, resident: Count, tar
 
 
 def _computing(
-    features: Features, blocks: Count, resident: Count, target: Target, conflicts: Count, costs: Costs
+    features: Features, blocks: Count, resident: Count, target: Target, conflicts: Count, costs: RankConstants
 ) -> tuple[Count, Count]:
     """Return the seconds that the fullest SM issues for, and those that its path to shared memory is busy."""
     lanes = float(target.warp_size)
@@ -120,7 +124,7 @@ def _computing(
     return busy * issue / target.issue_per_clock, busy * shared
 
 
-def _direct(features: Features, costs: Costs) -> Count:
+def _direct(features: Features, costs: RankConstants) -> Count:
     """Return the latencies that a thread's direct loads take one after another."""
     loads = np.maximum(features.direct * features.threads, 1e-9)
     guarded = (1.0 + features.decoding / loads) ** costs.guarded
@@ -128,7 +132,9 @@ def _direct(features: Features, costs: Costs) -> Count:
     return costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * apart
 
 
-def _moving(features: Features, blocks: Count, fitting: Count, target: Target, costs: Costs) -> tuple[Count, Count]:
+def _moving(
+    features: Features, blocks: Count, fitting: Count, target: Target, costs: RankConstants
+) -> tuple[Count, Count]:
     """Return the seconds that data takes: from DRAM, and through the L2 cache for the fullest SM."""
     together = np.minimum(features.grid, target.NUM_SM * fitting)
     large = np.greater(features.unique_bytes, target.l2_bytes / 2)
@@ -153,7 +159,7 @@ def _waved(features: Features, together: Count) -> Count:
     return features.grid / together * (wave + together * features.stored)
 
 
-def _unwieldy(features: Features, costs: Costs) -> Count:
+def _unwieldy(features: Features, costs: RankConstants) -> Count:
     """Return a soft penalty on long unrolled bodies (instruction cache, compile time), and on launch bounds that ask
     for the impossible.
     """

@@ -12,7 +12,7 @@ from attrs import frozen
 
 
 @frozen
-class Costs:
+class RankConstants:
     """What the estimate multiplies the counts of a point with; all are positive, and are fitted in their logarithms.
 
     Instructions of a warp: `load` and `shared_load` each, `store`, `guard` per instruction of guards and flattened
@@ -71,7 +71,7 @@ class Costs:
     long: float
 
 
-FITTED = Costs(
+FITTED = RankConstants(
     load=0.7641, shared_load=0.2191, store=0.9351, guard=0.1639, fetch=9.05, division=20.76, table=13.9,
     beginning=16.38, loop=3.884, returned=0.3379, written=0.4567, turned=0.7709, line=0.129, conflict=0.3247,
     warps=47.92, independent=0.0559, hiding=0.115, dram=1.087, l2=1.187, again=1.122, asked=0.444, overlap=0.3953,

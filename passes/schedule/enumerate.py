@@ -42,7 +42,7 @@ BATCH = 1 << 17
 
 
 @frozen
-class Slice:
+class SpaceSlice:
     """Consecutive points of a structure: the leading knobs at `fixed` positions, the next one from `first` to `last`,
     the rest whole.
 
@@ -90,7 +90,7 @@ class Batch:
         return np.asarray(np.logical_not(self.flat(bad)))
 
 
-def mesh(structure: Structure, part: Slice) -> dict[str, Count]:
+def mesh(structure: Structure, part: SpaceSlice) -> dict[str, Count]:
     """Return the knobs of a slice as an open mesh: arrays that broadcast to all its points."""
     rank = len(structure.knobs)
     columns: dict[str, Count] = {}
@@ -105,7 +105,7 @@ def mesh(structure: Structure, part: Slice) -> dict[str, Count]:
     return columns
 
 
-def slices(structure: Structure) -> Iterator[Slice]:
+def slices(structure: Structure) -> Iterator[SpaceSlice]:
     """Yield the points of a structure in order, in slices of at most about `BATCH` points."""
     shape = structure.shape
     axis = 0
@@ -117,7 +117,7 @@ def slices(structure: Structure) -> Iterator[Slice]:
     for fixed in cartesian(*(range(n) for n in shape[:axis])):
         for first in range(0, shape[axis] if shape else 1, step):
             last = min(first + step, shape[axis]) if shape else 1
-            yield Slice(fixed, first, last, start)
+            yield SpaceSlice(fixed, first, last, start)
             start += (last - first) * inner
 
 

@@ -25,7 +25,7 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import Binding, Frame, Layout, Tile, bind_dims, lay_out, local_vars, stage
+from ..lowering import AxisBinding, Frame, Layout, Tile, bind_dims, lay_out, local_vars, stage
 from ..model import Features, Geometry, SegmentStructure, count_features, next_power
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
@@ -146,7 +146,7 @@ def _frame_tiles(layout: Layout, frame: Frame) -> Iterator[tuple[Tile, int]]:
         starts = tuple(as_index(Var(f"trip{k}", d.trips)) * d.chunk for k, d in enumerate(loop.dims))
         dims: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *loop.dims)
         places, valid = bind_dims(dims, (*frame.tiles, *locals_), (*frame.starts, *starts))
-        binding = Binding(places, dims, (*frame.tiles, *locals_), valid)
+        binding = AxisBinding(places, dims, (*frame.tiles, *locals_), valid)
         for choice in loop.staging:
             part = operands(reduction, own)[choice.operand]
             tile = stage(part, shapes, binding, choice, "c")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cuts.backends.cache import Store, cache_info, cache_key, cache_root, clear_cache
+from cuts.backends.cache import KernelStore, cache_info, cache_key, cache_root, clear_cache
 from cuts.ir.errors import BackendError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,19 +20,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_entries_come_back(folder: Path) -> None:
-    store = Store.open("cubin")
+    store = KernelStore.open("cubin")
     assert store.get("k") is None
     store.put("k", b"code")
-    assert Store.open("cubin").get("k") == b"code"
+    assert KernelStore.open("cubin").get("k") == b"code"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert cache_info()["kinds"] == {"cubin": {"entries": 1, "bytes": 68}}
     assert clear_cache() == 1
-    assert Store.open("cubin").get("k") is None
+    assert KernelStore.open("cubin").get("k") is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 30, b"0" * 64 + b"code"])
 def test_damaged_entries_are_misses_and_dropped(folder: Path, damage: bytes) -> None:
-    store = Store.open("cubin")
+    store = KernelStore.open("cubin")
     (folder / "cubin" / "k").write_bytes(damage)
     assert store.get("k") is None
     assert not (folder / "cubin" / "k").exists()
@@ -43,13 +43,13 @@ def test_folders_that_others_can_write_are_refused(folder: Path, mode: int) -> N
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(BackendError, match="can be written by others"):
-        Store.open("cubin")
+        KernelStore.open("cubin")
 
 
 def test_the_cache_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTS_NO_CACHE", "1")
     assert cache_root() is None
-    store = Store.open("cubin")
+    store = KernelStore.open("cubin")
     store.put("k", b"code")
     assert store.get("k") is None
     assert cache_info()["entries"] == 0

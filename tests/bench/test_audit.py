@@ -10,7 +10,7 @@ from cuts.bench.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.passes.schedule.choose import choose
 from cuts.search.audit import Audit, Ran
 from cuts.search.sample_points import draw
-from cuts.search.settings import Choice
+from cuts.search.settings import TunedChoice
 
 H200 = find_target("cuda:h200")
 CASES = audit_cases()
@@ -40,7 +40,7 @@ def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
         3,
         fastest,
     )
-    return row_of(audit, CASES[number], Choice(candidate, 1e-5, trials=30), circumstances("a GPU", "abc"))
+    return row_of(audit, CASES[number], TunedChoice(candidate, 1e-5, trials=30), circumstances("a GPU", "abc"))
 
 
 def test_cases_are_single_kernels_of_every_kind() -> None:

@@ -42,7 +42,7 @@ def test_what_lies_around_a_foreign_operation_is_compiled() -> None:
         OpaqueWarning, match=r"1 operation is outside the vocabulary and runs uncompiled: Unique \('distinct'\)"
     ):
         split = build_staged(proto, target="reference")
-    assert [([n.op_type for n in s.part], [n.op_type for n in s.foreign]) for s in split.split.stages] == [
+    assert [([n.op_type for n in s.part], [n.op_type for n in s.foreign]) for s in split.stages.stages] == [
         (["Constant", "Relu", "Mul", "Neg"], ["Unique"]),
         (["Constant", "Exp", "Div"], []),
     ]
@@ -69,5 +69,5 @@ def test_a_function_of_the_caller_stands_in_for_an_operation() -> None:
 def test_a_model_within_the_vocabulary_is_one_part_and_no_warning() -> None:
     split = build_staged(model(["n"]), target="reference")
     assert split.foreign == {}
-    assert len(split.split.stages) == 1
+    assert len(split.stages.stages) == 1
     assert np.allclose(split.run({"x": X})["n"], -np.maximum(X, 0))

@@ -16,7 +16,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
-from cuts.passes.fusion.partition import Evaluator
+from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Compilation, Stage
@@ -117,7 +117,7 @@ class Slowest:
         self.shared = shared
         self.workloads: list[Workload] = []
 
-    def evaluator(self, modelled: Evaluator) -> Evaluator:
+    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         self.modelled = modelled
         return self
 

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
-from cuts.passes.fusion.partition import Evaluator
+from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
 from cuts.passes.schedule.space import Space, Structure, make_space
 from cuts.passes.workload import Workload
@@ -38,7 +38,7 @@ class Chance(ByModel):
     launched: bool = True
     points: dict[int, Schedule | None] = field(factory=dict, eq=False, repr=False)
 
-    def evaluator(self, modelled: Evaluator) -> Evaluator:
+    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return costs drawn by chance."""
         return _Drawn(self)
 

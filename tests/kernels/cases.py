@@ -19,7 +19,7 @@ from cuts.ops import Registry
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
-from cuts.passes.fusion.partition import Evaluator
+from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
@@ -263,7 +263,7 @@ class ByModel:
     target: Target
     complete: bool = True
 
-    def evaluator(self, modelled: Evaluator) -> Evaluator:
+    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
         return modelled
 

@@ -24,7 +24,7 @@ def test_a_layer_has_a_time_an_interval_and_kernels() -> None:
     found = latency.predict("conv2d", LAYER, "h200")
     assert found.low < found.us < found.high
     assert 100 < found.us < 600
-    assert any("gemm" in name for name in found.kernels)
+    assert found.kernels and found.blocks > 0
     assert found.warnings == ()
 
 

@@ -12,7 +12,7 @@ from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.types import DType, TensorType
-from cuts.runtime.plan import Model, Plan, make_plan
+from cuts.runtime.plan import Plan, PlannedModel, make_plan
 
 ROWS, COLUMNS = 4, 8
 F32 = DType.F32
@@ -84,7 +84,9 @@ def example_plan(dialect: str = "opencl", x: str = "x", y: str = "y") -> Plan:
     """Return the plan of the example, carrying its graph and one declaration."""
     compiled, graph = example(dialect, x, y)
     return make_plan(
-        compiled, find_target("opencl" if dialect == "opencl" else "cuda:sm_90"), Model(graph, {"my.cuts": "op mine"})
+        compiled,
+        find_target("opencl" if dialect == "opencl" else "cuda:sm_90"),
+        PlannedModel(graph, {"my.cuts": "op mine"}),
     )
 
 

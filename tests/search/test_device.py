@@ -28,7 +28,7 @@ from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import index_ranges
 from cuts.search.database import Database
-from cuts.search.measure import Device
+from cuts.search.measure import MeasuringDevice
 from cuts.search.oracle import WHOLE, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -115,7 +115,7 @@ def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
 @needs_opencl
 def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.search.measure.LOADED", 2)
-    device, problem = Device(OPENCL), problem_of(32)
+    device, problem = MeasuringDevice(OPENCL), problem_of(32)
     kernels = [make_kernel(problem, c.schedule) for c in choose(problem.form, OPENCL, count=3)]
     for kernel in kernels[:2]:
         assert device.check(problem, kernel, None).outcome == "ok"

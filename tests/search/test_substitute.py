@@ -16,7 +16,7 @@ from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
 from cuts.search.measure import Verdict
 from cuts.search.selector import MeasuredSelector
-from cuts.search.settings import Choice, Settings
+from cuts.search.settings import Settings, TunedChoice
 from cuts.search.substitute import constant_arguments, faster_routines, substitute, with_libraries
 
 from .fakes import OPENCL, FakeBench, problem_of, tuner_of
@@ -40,9 +40,9 @@ def bench() -> FakeBench:
     )
 
 
-def chosen(seconds: float | None) -> Choice:
+def chosen(seconds: float | None) -> TunedChoice:
     (candidate,) = choose(problem_of().form, OPENCL)
-    return Choice(candidate, seconds)
+    return TunedChoice(candidate, seconds)
 
 
 @pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (None, True), (2.01e-3, False), (1.5e-3, False)])

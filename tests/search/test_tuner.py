@@ -14,7 +14,7 @@ from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
 from cuts.search.replay import ReplayBench
-from cuts.search.settings import Choice, Settings
+from cuts.search.settings import Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
@@ -24,7 +24,7 @@ SHORT = Settings(first=8, most=24, prove=False)
 
 def tuned(
     bench: FakeBench, settings: Settings = SHORT, builder: Inline | None = None, database: Database | None = None
-) -> Choice:
+) -> TunedChoice:
     (choice,) = tuner_of(bench, builder, database).run([problem_of()], settings)
     return choice
 

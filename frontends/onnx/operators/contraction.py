@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 from .window import window_attributes
 
 
-def _conv(call: Call) -> None:
+def _conv(call: NodeCall) -> None:
     kernel = call.ints("kernel_shape")
     spatial = call.type(1).shape[2:]
     if kernel is not None and kernel != spatial:
@@ -15,7 +15,7 @@ def _conv(call: Call) -> None:
     call.result("conv", call.operand(0), call.operand(1), call.optional(2), groups=call.attribute("group", 1), **given)
 
 
-def _conv_transpose(call: Call) -> None:
+def _conv_transpose(call: NodeCall) -> None:
     spatial, kernel = call.type(0).shape[2:], call.type(1).shape[2:]
     given = window_attributes(call, kernel)
     rank = len(kernel)
@@ -43,13 +43,13 @@ def _conv_transpose(call: Call) -> None:
     )
 
 
-def _gemm(call: Call) -> None:
+def _gemm(call: NodeCall) -> None:
     given = {"alpha": call.attribute("alpha", 1.0), "beta": call.attribute("beta", 1.0)}
     flags = {"trans_a": bool(call.attribute("transA", 0)), "trans_b": bool(call.attribute("transB", 0))}
     call.result("gemm", call.operand(0), call.operand(1), call.optional(2), **given, **flags)
 
 
-def _matmul(call: Call) -> None:
+def _matmul(call: NodeCall) -> None:
     call.result("matmul", call.operand(0), call.operand(1))
 
 

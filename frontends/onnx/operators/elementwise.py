@@ -11,7 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from ....ir import DType
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 from ..model import element_type
 
 
@@ -22,13 +22,13 @@ class Same:
     op: str
     attributes: Mapping[str, tuple[str, Any]] = {}
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: NodeCall) -> None:
         """Convert a node."""
         given = {ours: call.attribute(name, default) for name, (ours, default) in self.attributes.items()}
         call.result(self.op, *call.inputs, **given)
 
 
-def _clip(call: Call) -> None:
+def _clip(call: NodeCall) -> None:
     """Bounds were attributes before operator set 11; computed or integer bounds become `max` and `min`."""
     dtype = call.type(0).dtype
     bounds = [call.optional(1), call.optional(2)]
@@ -42,7 +42,7 @@ def _clip(call: Call) -> None:
     call.give(value)
 
 
-def _cast(call: Call) -> None:
+def _cast(call: NodeCall) -> None:
     call.attribute("saturate", 1)
     call.attribute("round_mode", "up")
     dtype = element_type(call.attribute("to"), call.where)
@@ -52,7 +52,7 @@ def _cast(call: Call) -> None:
         call.result("cast", call.operand(0), to=dtype.value)
 
 
-def _cast_like(call: Call) -> None:
+def _cast_like(call: NodeCall) -> None:
     call.attribute("saturate", 1)
     dtype = call.type(1).dtype
     if dtype is call.type(0).dtype:
@@ -61,11 +61,11 @@ def _cast_like(call: Call) -> None:
         call.result("cast", call.operand(0), to=dtype.value)
 
 
-def _mod(call: Call) -> None:
+def _mod(call: NodeCall) -> None:
     call.result("mod", call.operand(0), call.operand(1), fmod=bool(call.attribute("fmod", 0)))
 
 
-def _dropout(call: Call) -> None:
+def _dropout(call: NodeCall) -> None:
     """At inference the input itself; the mask, where it is used, is then true everywhere."""
     seed = call.attribute("seed", 0)
     ratio = call.number("ratio", 1, 0.5)
@@ -82,11 +82,11 @@ def _dropout(call: Call) -> None:
         call.give(call.builder.add_constant(np.broadcast_to(np.True_, call.type(0).shape), f"{call.origin}.mask"), 1)
 
 
-def _identity(call: Call) -> None:
+def _identity(call: NodeCall) -> None:
     call.give(call.operand(0))
 
 
-def _is_inf(call: Call) -> None:
+def _is_inf(call: NodeCall) -> None:
     signs = {name: bool(call.attribute(name, 1)) for name in ("detect_negative", "detect_positive")}
     call.result("is_inf", call.operand(0), **signs)
 

@@ -9,15 +9,15 @@ import math
 import numpy as np
 
 from ....ir import DType
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 
-def _scatter_elements(call: Call) -> None:
+def _scatter_elements(call: NodeCall) -> None:
     given = {"axis": call.attribute("axis", 0), "reduction": call.attribute("reduction", "none")}
     call.result("scatter_elements", *(call.operand(n) for n in range(3)), **given)
 
 
-def _scatter_nd(call: Call) -> None:
+def _scatter_nd(call: NodeCall) -> None:
     """Rows of indices and their slices become one axis."""
     indices, updates = call.type(1).shape, call.type(2).shape
     rows = math.prod(indices[:-1])
@@ -26,17 +26,17 @@ def _scatter_nd(call: Call) -> None:
     call.result("scatter_nd", call.operand(0), flat, slices, reduction=call.attribute("reduction", "none"))
 
 
-def _tensor_scatter(call: Call) -> None:
+def _tensor_scatter(call: NodeCall) -> None:
     given = {"axis": call.attribute("axis", -2), "circular": call.attribute("mode", "linear") == "circular"}
     call.result("tensor_scatter", call.operand(0), call.operand(1), call.optional(2), **given)
 
 
-def _reverse_sequence(call: Call) -> None:
+def _reverse_sequence(call: NodeCall) -> None:
     given = {"time": call.attribute("time_axis", 0), "batch": call.attribute("batch_axis", 1)}
     call.result("reverse_sequence", call.operand(0), call.operand(1), **given)
 
 
-def _top_k(call: Call) -> None:
+def _top_k(call: NodeCall) -> None:
     count = call.number("k", 1)
     if count is None:
         call.fail("the number of elements is required")
@@ -45,7 +45,7 @@ def _top_k(call: Call) -> None:
     call.result("top_k", call.operand(0), k=int(count), **given)
 
 
-def _hardmax(call: Call) -> None:
+def _hardmax(call: NodeCall) -> None:
     """Before operator set 13 all axes from `axis` on were one."""
     shape = call.type(0).shape
     axis = call.attribute("axis", -1 if call.opset >= 13 else 1) % max(1, len(shape))
@@ -58,7 +58,7 @@ def _hardmax(call: Call) -> None:
         call.result("reshape", call.emit("hardmax", flat, axis=axis), shape=shape, allowzero=True)
 
 
-def _max_unpool(call: Call) -> None:
+def _max_unpool(call: NodeCall) -> None:
     """The places count in the result as the attributes give it;
     a given shape places that result in a larger one's corner.
     """
@@ -80,7 +80,7 @@ def _max_unpool(call: Call) -> None:
     call.result("pad", placed, pads=(0,) * (rank + 4) + tuple(more))
 
 
-def _compress(call: Call) -> None:
+def _compress(call: NodeCall) -> None:
     """A selection that is known is a gather; another one would have a shape that nobody knows."""
     condition = call.array(1, "which fixes the shape of the result")
     if condition is None:

@@ -7,21 +7,21 @@ import math
 import numpy as np
 
 from ....ir import DType
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 
-def _reshape(call: Call) -> None:
+def _reshape(call: NodeCall) -> None:
     shape = call.ints("shape", 1)
     if shape is None:
         call.fail("the target shape is absent")
     call.result("reshape", call.operand(0), shape=shape, allowzero=bool(call.attribute("allowzero", 0)))
 
 
-def _to_shape(call: Call, shape: tuple[int, ...]) -> None:
+def _to_shape(call: NodeCall, shape: tuple[int, ...]) -> None:
     call.result("reshape", call.operand(0), shape=shape, allowzero=True)
 
 
-def _flatten(call: Call) -> None:
+def _flatten(call: NodeCall) -> None:
     shape = call.type(0).shape
     axis = call.attribute("axis", 1)
     if not -len(shape) <= axis <= len(shape):
@@ -30,7 +30,7 @@ def _flatten(call: Call) -> None:
     _to_shape(call, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-def _squeeze(call: Call) -> None:
+def _squeeze(call: NodeCall) -> None:
     shape, axes = call.type(0).shape, call.ints("axes", 1)
     if axes is None:
         axes = tuple(n for n, extent in enumerate(shape) if extent == 1)
@@ -40,7 +40,7 @@ def _squeeze(call: Call) -> None:
     _to_shape(call, tuple(extent for n, extent in enumerate(shape) if n not in dropped))
 
 
-def _unsqueeze(call: Call) -> None:
+def _unsqueeze(call: NodeCall) -> None:
     shape, axes = list(call.type(0).shape), call.ints("axes", 1) or ()
     places = sorted(_axis(call, axis, len(shape) + len(axes)) for axis in axes)
     if len(set(places)) < len(places):
@@ -50,17 +50,17 @@ def _unsqueeze(call: Call) -> None:
     _to_shape(call, tuple(shape))
 
 
-def _axis(call: Call, axis: int, rank: int) -> int:
+def _axis(call: NodeCall, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         call.fail(f"expected an axis from {-rank} to {rank - 1}, found {axis}")
     return axis % rank
 
 
-def _transpose(call: Call) -> None:
+def _transpose(call: NodeCall) -> None:
     call.result("transpose", call.operand(0), perm=call.ints("perm") or tuple(reversed(range(call.rank()))))
 
 
-def _concat(call: Call) -> None:
+def _concat(call: NodeCall) -> None:
     axis = call.attribute("axis")
     parts = [call.operand(n) for n in range(len(call.inputs))]
     filled = [part for part in parts if call.builder.type_of(part).size] or parts
@@ -70,7 +70,7 @@ def _concat(call: Call) -> None:
         call.result("concat", *filled, axis=axis)
 
 
-def _slice(call: Call) -> None:
+def _slice(call: NodeCall) -> None:
     starts, ends = call.ints("starts", 1), call.ints("ends", 2)
     if starts is None or ends is None:
         call.fail("starts and ends are required")
@@ -91,7 +91,7 @@ def _slice(call: Call) -> None:
     call.result("slice", call.operand(0), starts=starts, ends=ends, axes=axes, steps=steps)
 
 
-def _split(call: Call) -> None:
+def _split(call: NodeCall) -> None:
     axis = _axis(call, call.attribute("axis", 0), call.rank())
     sizes, extent = call.ints("split", 1), call.type(0).shape[axis]
     count = call.attribute("num_outputs", len(call.outputs))
@@ -114,7 +114,7 @@ def _split(call: Call) -> None:
         start += size
 
 
-def _pad(call: Call) -> None:
+def _pad(call: NodeCall) -> None:
     rank = call.rank()
     pads, axes = call.ints("pads", 1), call.ints("axes", 3)
     if pads is None:
@@ -136,7 +136,7 @@ def _pad(call: Call) -> None:
         call.result("pad", call.operand(0), pads=pads, value=float(call.number("value", 2, 0.0) or 0))
 
 
-def _cut(call: Call, pads: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+def _cut(call: NodeCall, pads: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the tensor without what negative pads cut off, and the other pads; as in ONNX Runtime it does not come
     round again.
     """
@@ -151,7 +151,7 @@ def _cut(call: Call, pads: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     return str(cut), tuple(max(pad, 0) for pad in pads)
 
 
-def _pad_with(call: Call, fill: str, pads: tuple[int, ...]) -> None:
+def _pad_with(call: NodeCall, fill: str, pads: tuple[int, ...]) -> None:
     """Pad with a value that is computed: a choice, which asks of each place whether it lies in the padding."""
     shape, rank = call.type(0).shape, call.rank()
     if call.type(2).size != 1:
@@ -166,37 +166,37 @@ def _pad_with(call: Call, fill: str, pads: tuple[int, ...]) -> None:
 
 
 def _gather(op: str) -> Convert:
-    def convert(call: Call) -> None:
+    def convert(call: NodeCall) -> None:
         call.result(op, call.operand(0), call.operand(1), axis=call.attribute("axis", 0))
 
     return convert
 
 
-def _gather_nd(call: Call) -> None:
+def _gather_nd(call: NodeCall) -> None:
     call.result("gather_nd", call.operand(0), call.operand(1), batch_dims=call.attribute("batch_dims", 0))
 
 
-def _expand(call: Call) -> None:
+def _expand(call: NodeCall) -> None:
     call.result("expand", call.operand(0), shape=call.ints("shape", 1))
 
 
-def _tile(call: Call) -> None:
+def _tile(call: NodeCall) -> None:
     call.result("tile", call.operand(0), repeats=call.ints("repeats", 1))
 
 
-def _depth_to_space(call: Call) -> None:
+def _depth_to_space(call: NodeCall) -> None:
     call.result(
         "depth_to_space", call.operand(0), blocksize=call.attribute("blocksize"), mode=call.attribute("mode", "DCR")
     )
 
 
-def _space_to_depth(call: Call) -> None:
+def _space_to_depth(call: NodeCall) -> None:
     call.result(
         "space_to_depth", call.operand(0), blocksize=call.attribute("blocksize"), mode=call.attribute("mode", "DCR")
     )
 
 
-def _trilu(call: Call) -> None:
+def _trilu(call: NodeCall) -> None:
     upper, k = bool(call.attribute("upper", 1)), call.number("k", 1, 0)
     if call.type(0).dtype is DType.BOOL:  # a mask of what may be attended to: zero is a number
         wide = call.emit("cast", call.operand(0), to="u8")
@@ -205,7 +205,7 @@ def _trilu(call: Call) -> None:
     call.result("trilu", call.operand(0), upper=upper, k=k)
 
 
-def _one_hot(call: Call) -> None:
+def _one_hot(call: NodeCall) -> None:
     depth, values = call.number("depth", 1), call.array(2, "values")
     if depth is None or values is None or values.size != 2:
         call.fail("expected a depth and two values")
@@ -215,17 +215,17 @@ def _one_hot(call: Call) -> None:
     call.result("one_hot", indices, depth=int(depth), axis=call.attribute("axis", -1), on=on, off=off, dtype=dtype)
 
 
-def _shape(call: Call) -> None:
+def _shape(call: NodeCall) -> None:
     shape = call.type(0).shape
     part = shape[call.attribute("start", 0) : call.attribute("end", len(shape))]
     call.give(call.constant(part, DType.I64))
 
 
-def _size(call: Call) -> None:
+def _size(call: NodeCall) -> None:
     call.give(call.constant(call.type(0).size, DType.I64))
 
 
-def _static_only(call: Call) -> None:
+def _static_only(call: NodeCall) -> None:
     """What these make has a shape that only constant operands fix; with those they are folded before they come here."""
     for position in range(len(call.inputs)):
         call.array(position, "which fixes the shape of the result")

@@ -7,12 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 from ....ir import DType
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 from ..model import element_type
 from .window import window_attributes
 
 
-def _quantize(call: Call) -> None:
+def _quantize(call: NodeCall) -> None:
     call.attribute("saturate", 1)
     call.attribute("precision", 0)
     code = call.attribute("output_dtype", 0)
@@ -22,13 +22,13 @@ def _quantize(call: Call) -> None:
     call.result("quantize", call.operand(0), call.operand(1), _fitted(call, 1, 2), to=dtype.value, **given)
 
 
-def _dequantize(call: Call) -> None:
+def _dequantize(call: NodeCall) -> None:
     call.attribute("output_dtype", 0)
     given = {"axis": call.attribute("axis", 1), "block": call.attribute("block_size", 0)}
     call.result("dequantize", call.operand(0), call.operand(1), _fitted(call, 1, 2), **given)
 
 
-def _fitted(call: Call, scale: int, zero: int) -> str | None:
+def _fitted(call: NodeCall, scale: int, zero: int) -> str | None:
     """Return a zero point in the shape of its scale: of two numbers,
     exporters write one with an axis and one without.
     """
@@ -39,7 +39,7 @@ def _fitted(call: Call, scale: int, zero: int) -> str | None:
     return fitted
 
 
-def _shifted(call: Call, position: int, zero: int, axis: int) -> str:
+def _shifted(call: NodeCall, position: int, zero: int, axis: int) -> str:
     """Return an operand of integers with its zero point taken off; one zero point per slice stands along an axis."""
     wide: str = call.emit("cast", call.operand(position), to="i32")
     point = call.optional(zero)
@@ -54,11 +54,11 @@ def _shifted(call: Call, position: int, zero: int, axis: int) -> str:
     return value
 
 
-def _matmul_integer(call: Call) -> None:
+def _matmul_integer(call: NodeCall) -> None:
     call.result("matmul", _shifted(call, 0, 2, -2), _shifted(call, 1, 3, -1))
 
 
-def _conv(call: Call, x: str, w: str, weight: int, bias: str | None = None) -> str:
+def _conv(call: NodeCall, x: str, w: str, weight: int, bias: str | None = None) -> str:
     call.ints("kernel_shape")
     given: dict[str, Any] = {
         "groups": call.attribute("group", 1),
@@ -68,11 +68,11 @@ def _conv(call: Call, x: str, w: str, weight: int, bias: str | None = None) -> s
     return value
 
 
-def _conv_integer(call: Call) -> None:
+def _conv_integer(call: NodeCall) -> None:
     call.give(_conv(call, _shifted(call, 0, 2, 0), _shifted(call, 1, 3, 0), 1))
 
 
-def _rescaled(call: Call, value: str, scales: tuple[int, int, int], zero: int, axis: int) -> None:
+def _rescaled(call: NodeCall, value: str, scales: tuple[int, int, int], zero: int, axis: int) -> None:
     """Define the result: integers times the scales of both operands, in the units of the result."""
     real = call.emit("cast", value, to="f32")
     factors = []
@@ -88,12 +88,12 @@ def _rescaled(call: Call, value: str, scales: tuple[int, int, int], zero: int, a
     call.result("quantize", real, factors[2], _fitted(call, scales[2], zero), to=call.type(zero).dtype.value)
 
 
-def _qlinear_matmul(call: Call) -> None:
+def _qlinear_matmul(call: NodeCall) -> None:
     value = call.emit("matmul", _shifted(call, 0, 2, -2), _shifted(call, 3, 5, -1))
     _rescaled(call, value, (1, 4, 6), 7, -1)
 
 
-def _qlinear_conv(call: Call) -> None:
+def _qlinear_conv(call: NodeCall) -> None:
     value = _conv(call, _shifted(call, 0, 2, 0), _shifted(call, 3, 5, 0), 3, call.optional(8))
     _rescaled(call, value, (1, 4, 6), 7, 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 #: What the standard takes for each direction where the model names no activations.
 _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
@@ -42,7 +42,7 @@ def _recurrent(op: str, states: int) -> Convert:
     each state.
     """
 
-    def convert(call: Call) -> None:
+    def convert(call: NodeCall) -> None:
         batch_first = bool(call.attribute("layout", 0))
         attributes = _attributes(call)
         given = [call.optional(n) for n in range(8 if op == "lstm" else 6)]
@@ -62,7 +62,7 @@ def _recurrent(op: str, states: int) -> Convert:
     return convert
 
 
-def _attributes(call: Call) -> dict[str, Any]:
+def _attributes(call: NodeCall) -> dict[str, Any]:
     """Return the attributes that hold for all directions."""
     found: dict[str, Any] = {
         "direction": call.attribute("direction", "forward"),
@@ -75,13 +75,13 @@ def _attributes(call: Call) -> dict[str, Any]:
     return found
 
 
-def _check_size(call: Call) -> None:
+def _check_size(call: NodeCall) -> None:
     size, held = call.attribute("hidden_size", None), call.type(2).shape[-1]
     if size is not None and size != held:
         call.fail(f"attribute 'hidden_size': expected {held}, the last dim of operand 2 (R), found {size}")
 
 
-def _gates(call: Call, directions: int) -> tuple[_Gates, ...]:
+def _gates(call: NodeCall, directions: int) -> tuple[_Gates, ...]:
     """Return the activations of each direction; those that have parameters take the next ones of the model's lists."""
     usual = _USUAL[call.op_type]
     names = [
@@ -108,7 +108,12 @@ def _parameter(default: float | None, given: Any) -> float:
 
 
 def _results(
-    call: Call, op: str, given: Sequence[str | None], attributes: dict[str, Any], gates: Sequence[_Gates], count: int
+    call: NodeCall,
+    op: str,
+    given: Sequence[str | None],
+    attributes: dict[str, Any],
+    gates: Sequence[_Gates],
+    count: int,
 ) -> Sequence[str]:
     """Return all results of a layer; directions whose activations differ are layers of their own, side by side."""
     if len(set(gates)) == 1:
@@ -122,7 +127,7 @@ def _results(
     return [call.emit("concat", *pair, axis=1 if n == 0 else 0) for n, pair in enumerate(zip(*parts, strict=True))]
 
 
-def _direction(call: Call, value: str, number: int) -> str:
+def _direction(call: NodeCall, value: str, number: int) -> str:
     return call.emit("slice", value, starts=(number,), ends=(number + 1,), axes=(0,))  # type: ignore[no-any-return]
 
 

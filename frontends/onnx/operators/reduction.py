@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from ....ir import DType
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 
 @frozen
@@ -14,7 +14,7 @@ class Reduce:
 
     op: str
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: NodeCall) -> None:
         """Convert a node."""
         axes = call.ints("axes", 1)
         keep = bool(call.attribute("keepdims", 1))
@@ -33,7 +33,7 @@ class Reduce:
 
 
 def _arg(op: str) -> Convert:
-    def convert(call: Call) -> None:
+    def convert(call: NodeCall) -> None:
         flags = {
             name: bool(call.attribute(name, default)) for name, default in (("keepdims", 1), ("select_last_index", 0))
         }
@@ -43,7 +43,7 @@ def _arg(op: str) -> Convert:
 
 
 def _cumulative(op: str) -> Convert:
-    def convert(call: Call) -> None:
+    def convert(call: NodeCall) -> None:
         flags = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
         call.result(op, call.operand(0), axis=call.number("axis", 1), **flags)
 
@@ -53,7 +53,7 @@ def _cumulative(op: str) -> Convert:
 def _softmax(op: str) -> Convert:
     """Before operator set 13 all axes from `axis` on were one."""
 
-    def convert(call: Call) -> None:
+    def convert(call: NodeCall) -> None:
         if call.opset >= 13:
             call.result(op, call.operand(0), axis=call.attribute("axis", -1))
             return
@@ -71,7 +71,7 @@ def _softmax(op: str) -> Convert:
     return convert
 
 
-def _batch_norm(call: Call) -> None:
+def _batch_norm(call: NodeCall) -> None:
     momentum = call.attribute("momentum", 0.9)
     if not call.attribute("spatial", 1):
         call.refuse("only statistics per channel are supported")
@@ -83,14 +83,14 @@ def _batch_norm(call: Call) -> None:
     call.result("batch_norm", *(call.operand(i) for i in range(5)), epsilon=call.attribute("epsilon", 1e-5))
 
 
-def _layer_norm(call: Call) -> None:
+def _layer_norm(call: NodeCall) -> None:
     call.attribute("stash_type", 1)
     call.only_first_output()
     given = {"axis": call.attribute("axis", -1), "epsilon": call.attribute("epsilon", 1e-5)}
     call.result("layer_norm", call.operand(0), call.operand(1), call.optional(2), **given)
 
 
-def _rms_norm(call: Call) -> None:
+def _rms_norm(call: NodeCall) -> None:
     call.attribute("stash_type", 1)
     call.result(
         "rms_norm",
@@ -101,11 +101,11 @@ def _rms_norm(call: Call) -> None:
     )
 
 
-def _instance_norm(call: Call) -> None:
+def _instance_norm(call: NodeCall) -> None:
     call.result("instance_norm", *(call.operand(i) for i in range(3)), epsilon=call.attribute("epsilon", 1e-5))
 
 
-def _group_norm(call: Call) -> None:
+def _group_norm(call: NodeCall) -> None:
     """Scale and bias were per group before operator set 21; ours are per channel."""
     call.attribute("stash_type", 1)
     groups, channels = call.attribute("num_groups"), call.type(0).shape[1]
@@ -119,7 +119,7 @@ def _group_norm(call: Call) -> None:
     call.result("group_norm", call.operand(0), *parameters, num_groups=groups, epsilon=call.attribute("epsilon", 1e-5))
 
 
-def _mean_variance_norm(call: Call) -> None:
+def _mean_variance_norm(call: NodeCall) -> None:
     """By differences from the mean: the standard's body takes the difference of two squares, and is of float32 only."""
     axes = call.ints("axes") or (0, 2, 3)
     apart = call.emit("sub", call.operand(0), call.emit("reduce_mean", call.operand(0), axes=axes))
@@ -127,11 +127,11 @@ def _mean_variance_norm(call: Call) -> None:
     call.result("div", apart, call.emit("add", spread, call.constant(1e-9, call.type(0).dtype)))
 
 
-def _lp_norm(call: Call) -> None:
+def _lp_norm(call: NodeCall) -> None:
     call.result("lp_norm", call.operand(0), axis=call.attribute("axis", -1), p=call.attribute("p", 2))
 
 
-def _lrn(call: Call) -> None:
+def _lrn(call: NodeCall) -> None:
     given = {name: call.attribute(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
     call.result("lrn", call.operand(0), size=call.attribute("size"), **given)
 

@@ -8,21 +8,21 @@ import numpy as np
 
 from ....ir import Attribute, DType
 from ...resampling import ROUNDING, Rule, axis_table
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 _KERNELS = {"bilinear": "linear"}
 #: Coordinate rules that our own resizing knows.
 _PLAIN = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
-def _upsample(call: Call) -> None:
+def _upsample(call: NodeCall) -> None:
     scales = _scales(call, "scales", 1)
     if scales is None:
         call.fail("scales are required")
     _resample(call, call.attribute("mode", "nearest"), scales, None, "asymmetric", "floor")
 
 
-def _resize(call: Call) -> None:
+def _resize(call: NodeCall) -> None:
     mode = call.attribute("mode", "nearest")
     if call.opset == 10:
         _resize_10(call, mode)
@@ -54,7 +54,7 @@ def _resize(call: Call) -> None:
         _by_axis(call, rule, scales, sizes, roi, extrapolation)
 
 
-def _roi(call: Call, axes: tuple[int, ...] | None) -> list[tuple[float, float]]:
+def _roi(call: NodeCall, axes: tuple[int, ...] | None) -> list[tuple[float, float]]:
     """Return the start and the end of the region of interest along each axis, the whole where none is given."""
     rank = call.rank()
     array = call.array(1, "roi")
@@ -76,7 +76,7 @@ def _same_ratio(
 
 
 def _by_axis(
-    call: Call,
+    call: NodeCall,
     rule: Rule,
     scales: tuple[float, ...] | None,
     sizes: tuple[int, ...] | None,
@@ -121,14 +121,14 @@ def _real(dtype: DType) -> DType:
     return dtype if not dtype.is_int else DType.F32 if dtype.size < 4 else DType.F64
 
 
-def _nearest_integer(call: Call, value: str, dtype: DType, kind: DType) -> str:
+def _nearest_integer(call: NodeCall, value: str, dtype: DType, kind: DType) -> str:
     near = call.emit(
         "clip", call.emit("round", value), min=float(dtype.element.lowest), max=float(dtype.element.highest)
     )
     return str(call.emit("cast", near, to=dtype.value))
 
 
-def _resize_10(call: Call, mode: str) -> None:
+def _resize_10(call: NodeCall, mode: str) -> None:
     """The first version had no rounding rule: axes that shrink took the element after,
     axes that grow the one before.
     """
@@ -150,7 +150,7 @@ def _floor(shape: tuple[int, ...], scales: tuple[float, ...]) -> tuple[int, ...]
     return tuple(math.floor(extent * scale) for extent, scale in zip(shape, scales, strict=True))
 
 
-def _scales(call: Call, name: str, position: int) -> tuple[float, ...] | None:
+def _scales(call: NodeCall, name: str, position: int) -> tuple[float, ...] | None:
     """Return scales given as an attribute or a constant operand; an empty operand is an absent one."""
     given = call.attribute(name, None)
     array = call.array(position, name) if given is None else None
@@ -166,7 +166,7 @@ def _spread(axes: tuple[int, ...], values: tuple[float, ...], usual: tuple[float
 
 
 def _resample(
-    call: Call, mode: str, scales: tuple[float, ...] | None, sizes: tuple[int, ...] | None, place: str, nearest: str
+    call: NodeCall, mode: str, scales: tuple[float, ...] | None, sizes: tuple[int, ...] | None, place: str, nearest: str
 ) -> None:
     shape = call.type(0).shape
     if not sizes:
@@ -182,7 +182,7 @@ def _resample(
         call.fail(f"mode: expected nearest or linear, found {mode}")
 
 
-def _linear(call: Call, given: dict[str, Attribute | None]) -> None:
+def _linear(call: NodeCall, given: dict[str, Attribute | None]) -> None:
     """A mean of integers loses its fraction, as ONNX Runtime has it; the standard leaves that open."""
     dtype = call.type(0).dtype
     if not dtype.is_int:

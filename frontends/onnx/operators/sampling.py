@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from ...einsum import einsum_steps
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 from ..model import element_type
 from .window import window_attributes
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def _grid_sample(call: Call) -> None:
+def _grid_sample(call: NodeCall) -> None:
     mode = call.attribute("mode", "linear")
     given = {
         "padding_mode": call.attribute("padding_mode", "zeros"),
@@ -23,7 +23,7 @@ def _grid_sample(call: Call) -> None:
     call.result("grid_sample", call.operand(0), call.operand(1), mode=_MODES.get(mode, mode), **given)
 
 
-def _affine_grid(call: Call) -> None:
+def _affine_grid(call: NodeCall) -> None:
     """Points of the result, moved by a matrix per item of the batch.
 
     With aligned corners the standard's body divides by zero for an axis of one point, which is the middle in PyTorch.
@@ -44,7 +44,7 @@ def _affine_grid(call: Call) -> None:
     call.result("reshape", moved, shape=(size[0], *size[2:], len(size) - 2), allowzero=True)
 
 
-def _einsum(call: Call) -> None:
+def _einsum(call: NodeCall) -> None:
     operands = [call.operand(n) for n in range(len(call.inputs))]
     steps = einsum_steps(call.attribute("equation"), [call.builder.type_of(v).shape for v in operands])
     value: Any = operands[0]
@@ -56,19 +56,19 @@ def _einsum(call: Call) -> None:
         )
 
 
-def _eye_like(call: Call) -> None:
+def _eye_like(call: NodeCall) -> None:
     shape = call.type(0).shape
     code = call.attribute("dtype", 0)
     dtype = element_type(code, call.where) if code else call.type(0).dtype
     call.give(call.constant(np.eye(shape[0], shape[1], call.attribute("k", 0)), dtype))
 
 
-def _mel_weight_matrix(call: Call) -> None:
+def _mel_weight_matrix(call: NodeCall) -> None:
     for position in range(len(call.inputs)):
         call.array(position, "which fixes the shape of the result")
 
 
-def _deform_conv(call: Call) -> None:
+def _deform_conv(call: NodeCall) -> None:
     """Groups follow from the shapes."""
     kernel = call.ints("kernel_shape") or call.type(1).shape[2:]
     call.attribute("group", 1)
@@ -76,7 +76,7 @@ def _deform_conv(call: Call) -> None:
     call.result("deform_conv", *(call.operand(n) for n in range(3)), call.optional(3), call.optional(4), **given)
 
 
-def _roi_align(call: Call) -> None:
+def _roi_align(call: NodeCall) -> None:
     samples = call.attribute("sampling_ratio", 0)
     if samples == 0:
         call.refuse(
@@ -94,7 +94,7 @@ def _roi_align(call: Call) -> None:
     )
 
 
-def _col2im(call: Call) -> None:
+def _col2im(call: NodeCall) -> None:
     sizes, block = call.ints("image_shape", 1), call.ints("block_shape", 2)
     if sizes is None or block is None:
         call.fail("the shapes of the image and of a block are required")

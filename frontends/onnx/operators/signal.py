@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 
-def _dft(call: Call) -> None:
+def _dft(call: NodeCall) -> None:
     """The axis was an attribute before operator set 20; the last axis of real and imaginary parts is not counted by
     ours.
     """
@@ -21,7 +21,7 @@ def _dft(call: Call) -> None:
         call.result("dft", call.operand(0), inverse=inverse, onesided=onesided, **given)
 
 
-def _stft(call: Call) -> None:
+def _stft(call: NodeCall) -> None:
     """Stretches of the signal, windowed, then transformed."""
     step, window, length = call.number("frame_step", 1), call.optional(2), call.number("frame_length", 3)
     if step is None or (length is None and window is None):

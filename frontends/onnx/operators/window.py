@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....ir import Attribute
-from ..call import Call, Convert
+from ..call import Convert, NodeCall
 
 
-def window_attributes(call: Call, kernel: Sequence[int]) -> dict[str, Attribute]:
+def window_attributes(call: NodeCall, kernel: Sequence[int]) -> dict[str, Attribute]:
     """Return strides, dilations and explicit pads of a window; `auto_pad` is resolved with the static shape."""
     rank = len(kernel)
     if call.rank(0) != rank + 2:
@@ -31,7 +31,7 @@ def window_attributes(call: Call, kernel: Sequence[int]) -> dict[str, Attribute]
     return {"strides": strides, "dilations": dilations, "pads": pads}
 
 
-def _pool_attributes(call: Call) -> dict[str, Attribute]:
+def _pool_attributes(call: NodeCall) -> dict[str, Attribute]:
     kernel = call.ints("kernel_shape")
     if kernel is None:
         call.fail("attribute 'kernel_shape' is required")
@@ -42,7 +42,7 @@ def _pool_attributes(call: Call) -> dict[str, Attribute]:
     }
 
 
-def _max_pool(call: Call) -> None:
+def _max_pool(call: NodeCall) -> None:
     reversed_axes = bool(call.attribute("storage_order", 0))
     given = _pool_attributes(call)
     if len(call.outputs) > 1 and call.outputs[1] is not None:
@@ -51,25 +51,25 @@ def _max_pool(call: Call) -> None:
         call.result("max_pool", call.operand(0), **given)
 
 
-def _lp_pool(call: Call) -> None:
+def _lp_pool(call: NodeCall) -> None:
     call.result("lp_pool", call.operand(0), p=call.attribute("p", 2), **_pool_attributes(call))
 
 
-def _global_lp_pool(call: Call) -> None:
+def _global_lp_pool(call: NodeCall) -> None:
     """One window over all spatial axes."""
     call.result("lp_pool", call.operand(0), kernel_shape=call.type(0).shape[2:], p=call.attribute("p", 2))
 
 
-def _average_pool(call: Call) -> None:
+def _average_pool(call: NodeCall) -> None:
     padded = bool(call.attribute("count_include_pad", 0))
     call.result("average_pool", call.operand(0), count_include_pad=padded, **_pool_attributes(call))
 
 
-def _global_average_pool(call: Call) -> None:
+def _global_average_pool(call: NodeCall) -> None:
     call.result("global_average_pool", call.operand(0))
 
 
-def _global_max_pool(call: Call) -> None:
+def _global_max_pool(call: NodeCall) -> None:
     call.result("global_max_pool", call.operand(0))
 
 
