@@ -108,7 +108,10 @@ Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held, Wind
 
 @frozen(cache_hash=True)
 class Store:
-    """Write a value to a buffer where all guards hold."""
+    """Write a value to a buffer where all guards hold, or combine it with what is there (`into`, a reduction).
+
+    What is combined is left out where an integer in the address is no index of its axis.
+    """
 
     space: str
     buffer: str
@@ -116,6 +119,7 @@ class Store:
     value: Value
     dtype: DType
     guards: tuple[Guard, ...] = ()
+    into: str | None = None
 
 
 @frozen(cache_hash=True)

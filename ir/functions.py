@@ -70,6 +70,19 @@ def _power(a: Any, b: Any) -> Any:
     return np.where(exponent < 0, reciprocal, np.power(base, np.maximum(exponent, 0))).astype(base.dtype)
 
 
+def _exponent(x: Any) -> Any:
+    """Exponent of the greatest power of two up to a magnitude; that of 0 is 0, those of infinity and NaN are these."""
+    exponent = np.where(x == 0, 0, np.frexp(x)[1] - 1).astype(np.asarray(x).dtype)
+    return np.where(np.isfinite(x), exponent, np.abs(x))
+
+
+def _scaled(x: Any, exponent: Any) -> Any:
+    """A number times a power of two, whose exponent is cut to an integer."""
+    known = np.isnan(exponent)
+    power = np.clip(np.where(known, 0, exponent), -9999, 9999).astype(np.int32)
+    return np.where(known, exponent, np.ldexp(x, power))
+
+
 _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     # name: (NumPy, C with the f suffix handled by the printer's type table, issue slots)
     "exp": (np.exp, "exp({0})", 4),
@@ -118,6 +131,8 @@ _TABLE = [
     Function("atan2", 2, np.arctan2, "atan2({0}, {1})", issue=30),
     Function("hypot", 2, np.hypot, "hypot({0}, {1})", issue=12),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
+    Function("ldexp", 2, _scaled, "cuts_ldexp_{t}({0}, {1})", issue=8),
+    Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8),
     Function("neg", 1, np.negative, "(-{0})", wraps=True),
     Function("abs", 1, np.abs, "fabs({0})", c_int="cuts_abs_{t}({0})"),
     Function(

@@ -14,7 +14,7 @@ from attrs import field, frozen
 from .expr import Call, Expr, Guard
 from .index import Index, Var
 from .types import TensorType
-from .walk import expr_indirects, expr_variables, reads
+from .walk import expr_indirects, expr_variables, indirects, reads
 
 
 @frozen(cache_hash=True)
@@ -34,7 +34,9 @@ class Reduction:
 class Output:
     """`tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
 
-    The `extra` axes are spread over the lanes of an instance.
+    The `extra` axes are spread over the lanes of an instance. With `into`, a reduction of values, the body is combined
+    with what is there by one atomic operation: the kernel expects the identity in every element that nothing reached
+    yet.
     """
 
     tensor: str
@@ -42,6 +44,7 @@ class Output:
     body: Expr
     extra: tuple[Var, ...] = ()
     guards: tuple[Guard, ...] = ()
+    into: str | None = None
 
 
 @frozen(cache_hash=True)
@@ -66,7 +69,9 @@ class Segment:
         """Tensors read from memory in order of first use, as values first, then in indices."""
         own = {r.name for r in self.reductions}
         values = (r.tensor for body in self.expressions for r in reads(body))
-        places = (i.tensor for body in self.expressions for i in expr_indirects(body))
+        inner = (i.tensor for body in self.expressions for i in expr_indirects(body))
+        written = (i.tensor for output in self.outputs for index in output.write for i in indirects(index))
+        places = (*inner, *written)
         return tuple(dict.fromkeys(t for t in (*values, *places) if t not in own))
 
 
@@ -85,6 +90,11 @@ class FusedGroup:
     outputs: tuple[str, ...]
     shared: tuple[str, ...] = ()
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
+
+    @property
+    def adds_to_memory(self) -> bool:
+        """Whether an output is combined with what is there before, so that a second run gives another result."""
+        return any(output.into for segment in self.segments for output in segment.outputs)
 
 
 def factors(expr: Expr) -> tuple[Expr, ...]:

@@ -4,6 +4,7 @@ A statement computes elements of one tensor, either pointwise or by a reduction:
 
     target[write(axes)] = body(axes)                            (combine is None)
     target[write(axes)] = combine over reduce of body(axes, reduce)
+    target[p] = into over all axes with write(axes) = p of body(axes)
 
 A `Program` is what an instantiated operation or a fused group means: typed tensors and an ordered list of statements.
 """
@@ -15,11 +16,12 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from .expr import Expr, Read
+from .expr import Call, Const, Expr, Read
+from .functions import COMBINERS
 from .index import Index, Var, as_index
 from .source import Span
 from .types import TensorType
-from .walk import reads, tensors_read
+from .walk import indirects, reads, tensors_read
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -33,6 +35,11 @@ class Statement:
     `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
     the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
     as an integer. `span` is the text that says it, for messages.
+
+    Where `into` names a reduction (of values), `write` may send several axes to one element, and read integer tensors:
+    every element of `target` is that reduction of all that arrives there, or of nothing. What an integer sends outside
+    of the tensor arrives nowhere. Such a statement writes the whole tensor; where a statement before it does so too, it
+    adds to that. The result is the same each time, unless it is `atomic`: then things arrive in any order.
     """
 
     target: str
@@ -41,6 +48,8 @@ class Statement:
     body: Expr
     reduce: tuple[Var, ...] = ()
     combine: str | None = None
+    into: str | None = None
+    atomic: bool = False
     span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @cached_property
@@ -50,13 +59,23 @@ class Statement:
 
     @cached_property
     def tensors_read(self) -> tuple[str, ...]:
-        """The tensors that the body reads, as values first, then in indices."""
-        return tensors_read(self.body)
+        """The tensors that the statement reads, as values first, then in indices."""
+        places = (i.tensor for index in self.write for i in indirects(index))
+        return tuple(dict.fromkeys((*tensors_read(self.body), *places)))
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether there is no reduction."""
-        return self.combine is None
+        """Whether there is no reduction, neither of what is read nor of what arrives."""
+        return self.combine is None and self.into is None
+
+    @property
+    def arrives_where(self) -> Expr | None:
+        """The condition under which something arrives (`into`): else the body is the identity, and goes nowhere."""
+        body = self.body
+        if self.into is None or not isinstance(body, Call) or body.fn != "select" or not isinstance(body.args[2], Const):
+            return None
+        other = body.args[2]
+        return body.args[0] if other.value == COMBINERS[self.into].identity(other.dtype) else None
 
     @property
     def is_identity_write(self) -> bool:

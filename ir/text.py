@@ -50,7 +50,7 @@ FORMS: dict[type, Form] = {
             "*statements",
         ),
     ),
-    Statement: Form("let <target>[<write>] for (<axes>) = {?<combine> over (<reduce>) of ?}<body>"),
+    Statement: Form("let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>) = {?<combine> over (<reduce>) of ?}<body>"),
     FusedGroup: Form(
         "group",
         (
@@ -64,7 +64,7 @@ FORMS: dict[type, Form] = {
     ),
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine> over (<reduce>) of <body>"),
-    Output: Form("output <tensor>[<write>]{? for (<extra>)?}{? if <guards>?} = <body>"),
+    Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
     Storage: Form("storage <buffer> offset <offset> strides (<strides>)"),
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
@@ -102,7 +102,7 @@ FORMS: dict[type, Form] = {
     Commit: Form("commit"),
     Wait: Form("wait <pending>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
-    Store: Form("store <space> <buffer>[<address>]: <dtype> = <value>{? if <guards>?}"),
+    Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),

@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from .errors import VerifyError, raise_all
 from .expr import Call, Expr, dtype_of
-from .functions import COMBINERS, FUNCTIONS
+from .functions import COMBINERS, FUNCTIONS, VALUE_COMBINERS
 from .index import linearise
 from .ranges import AddressedElement, elements, injective, proven
 from .statement import Program, Statement
 from .types import DType, TensorType
 from .verify_graph import quote
-from .walk import distinct, expr_variables, variables
+from .walk import distinct, expr_variables, indirects, variables
 
 
 def _words(number: int, statement: Statement) -> str:
@@ -71,7 +71,11 @@ def check_results_written_once(program: Program) -> Iterator[VerifyError]:
     """Every element of a result or an intermediate is written once: writes are injective, and their numbers add up."""
     written: Counter[str] = Counter()
     for statement in program.statements:
-        written[statement.target] += prod(axis.extent for axis in statement.axes)
+        if not statement.into:
+            written[statement.target] += prod(axis.extent for axis in statement.axes)
+    for statement in program.statements:
+        if statement.into and not written[statement.target] and statement.target in program.tensors:
+            written[statement.target] = program.tensors[statement.target].size
     for tensor in dict.fromkeys((*written, *program.outputs)):
         type_ = program.tensors.get(tensor)
         if type_ is not None and tensor not in program.inputs and written[tensor] != type_.size:
@@ -79,7 +83,9 @@ def check_results_written_once(program: Program) -> Iterator[VerifyError]:
 
 
 def check_writes_injective(program: Program) -> Iterator[VerifyError]:
-    """Every write is in bounds, and takes different values of the axes to different elements."""
+    """Every write is in bounds, and takes different values of the axes to different elements, unless what arrives at
+    one is combined; only then data may say where.
+    """
     for number, statement in enumerate(program.statements):
         type_ = program.tensors.get(statement.target)
         if type_ is None or any(axis.extent == 0 for axis in statement.axes):
@@ -88,9 +94,11 @@ def check_writes_injective(program: Program) -> Iterator[VerifyError]:
             misplaced(f"{_words(number, statement)} writes", type_, AddressedElement(statement.target, statement.write))
         )
         yield from problems
-        if problems:
+        if problems or statement.into:
             continue
-        if not injective(linearise(statement.write, type_.strides), statement.axes):
+        if any(indirects(index) for index in statement.write):
+            yield VerifyError(f"{_words(number, statement)} writes where data says", statement.span)
+        elif not injective(linearise(statement.write, type_.strides), statement.axes):
             yield VerifyError(f"{_words(number, statement)} may write an element twice", statement.span)
 
 
@@ -109,12 +117,16 @@ def check_variables_bound(program: Program) -> Iterator[VerifyError]:
 
 
 def check_reductions_complete(program: Program) -> Iterator[VerifyError]:
-    """A statement has reduced axes exactly where it has a combiner, which is one of the table."""
+    """A statement has reduced axes exactly where it has a combiner, which is one of the table; what arrives is combined
+    by a reduction of values, and is none itself.
+    """
     for number, statement in enumerate(program.statements):
         if bool(statement.reduce) != (statement.combine is not None):
             yield VerifyError(
                 f"{_words(number, statement)}: {len(statement.reduce)} reduced axes, combiner {statement.combine}"
             )
+        elif statement.into is not None and (statement.combine or statement.into not in VALUE_COMBINERS):
+            yield VerifyError(f"{_words(number, statement)}: {quote(statement.into)} of what arrives", statement.span)
         elif statement.combine is not None and statement.combine not in COMBINERS:
             yield VerifyError(
                 f"{_words(number, statement)}: unknown combiner {quote(statement.combine)}", statement.span

@@ -16,7 +16,7 @@ from .ranges import AddressedElement, elements, injective
 from .segment import FusedGroup, Output, Reduction, Segment
 from .verify_graph import quote
 from .verify_program import misplaced, mixed_types
-from .walk import expr_indirects, expr_variables, reads, tensors_read, variables
+from .walk import expr_indirects, expr_variables, indirects, reads, tensors_read, variables
 
 Part: TypeAlias = Reduction | Output
 
@@ -61,7 +61,8 @@ def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
             where = f"segment {number}, {quote(_name(part))}"
             for tensor in (t for t in tensors_read(part.body) if t not in known):
                 yield VerifyError(f"{where} reads {quote(tensor)}, which nothing before it computes")
-            for indirect in (i for i in expr_indirects(part.body) if i.tensor not in given):
+            written = [i for index in _written(part) for i in indirects(index)]
+            for indirect in (i for i in (*expr_indirects(part.body), *written) if i.tensor not in given):
                 yield VerifyError(f"{where}: an index reads {quote(indirect.tensor)}, which is not in global memory")
             if isinstance(part, Reduction):
                 known = known | {part.name}
@@ -104,8 +105,10 @@ def _written(part: Part) -> Iterable[Index]:
 
 
 def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
-    """A reduction repeats a function of two values, over at least one axis."""
+    """A reduction repeats a function of two values, over at least one axis; so does what is combined in memory."""
     for where, _, part in _parts(group):
+        if isinstance(part, Output) and part.into is not None and part.into not in VALUE_COMBINERS:
+            yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
 
@@ -124,8 +127,8 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
-    """Different instances and rows write different elements, and all of these exist where the guards of the output
-    hold.
+    """Different instances and rows write different elements, unless what arrives at one is combined, and all of these
+    exist where the guards of the output hold.
 
     A write through a reshape is taken apart by divisions; its flat address tells what it is.
     """
@@ -135,7 +138,7 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
         type_ = group.tensors[part.tensor]
         problems = list(misplaced(where, type_, AddressedElement(part.tensor, part.write, part.guards)))
         yield from problems
-        if problems or part.guards:
+        if problems or part.guards or part.into:
             continue
         if not injective(linearise(part.write, type_.strides), (*segment.axes, *part.extra)):
             yield VerifyError(f"{where} may write an element twice")

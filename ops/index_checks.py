@@ -1,6 +1,6 @@
 """Which integers a program uses as indices, and the program that finds the first of them that is out of range.
 
-Derived from the accesses: wherever a statement reads `x[ids[i]]`, or asks whether `index(ids[i], n)` equals a place,
+Derived from the accesses: wherever a statement reads `x[ids[i]]`, scatters to it, or asks whether `index(ids[i], n)` equals a place,
 the element `ids[i]` must lie from -n to n - 1, for all values of the statement's variables under which it is looked at
 (the guards of the read, the branch of a conditional, the left side of an `and`). What is looked for is the element of
 least position:
@@ -62,7 +62,7 @@ def used_indices(program: Program) -> tuple[Used, ...]:
     """Return every use of an integer as an index, without repeats; a use under no condition stands for those under
     some.
     """
-    found = dict.fromkeys(use for statement in program.statements for use in _uses(statement.body, ()))
+    found = dict.fromkeys(use for statement in program.statements for use in _of_statement(statement))
     always = {use.element for use in found if not use.conditions}
     return tuple(use for use in found if not use.conditions or use.element not in always)
 
@@ -122,6 +122,14 @@ def _reduction(target: str, combine: str, body: Expr, variables: Sequence[Var]) 
 
 
 # ---- where indices are used
+
+
+def _of_statement(statement: Statement) -> Iterator[Used]:
+    """Yield the indices that a statement looks at: in its body, and to find where it writes."""
+    yield from _uses(statement.body, ())
+    arrives = statement.arrives_where
+    for index in statement.write:
+        yield from _of_index(index, () if arrives is None else (arrives,))
 
 
 def _uses(expr: Expr, conditions: tuple[Expr, ...]) -> Iterator[Used]:

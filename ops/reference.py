@@ -47,6 +47,7 @@ _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> dict[str, Array]:
     """Return the outputs of a program; floats are computed in `dtype`, integers and conditions exactly."""
     tensors: dict[str, Values] = {}
+    meeting = {statement.target: statement.into for statement in program.statements if statement.into}
     for name, type_ in program.tensors.items():
         working = working_dtype(type_.dtype, dtype)
         if name in program.constants:
@@ -55,7 +56,8 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
             tensors[name] = np.ascontiguousarray(inputs[name], working).reshape(type_.shape)
             assert np.shape(inputs[name]) == type_.shape, f"{name}: {np.shape(inputs[name])} is not {type_}"
         else:
-            tensors[name] = np.zeros(type_.shape, working)
+            start = COMBINERS[meeting[name]].identity(type_.dtype) if name in meeting else 0
+            tensors[name] = np.full(type_.shape, start, working)
     with np.errstate(all="ignore"):
         for statement in program.statements:
             _Run(statement, tensors, np.dtype(dtype)).run()
@@ -112,9 +114,17 @@ class _Run:
         whole = {v: (0, v.extent) for v in (*statement.axes, *statement.reduce)}
         for box in self._boxes(whole):
             part = _Box(self, box).compute().astype(target.dtype, copy=False)
-            where = _Box(self, {v: box[v] for v in statement.axes}).flat(statement.write, target.shape)
+            place = _Box(self, {v: box[v] for v in statement.axes})
+            arrives = None if statement.arrives_where is None else place.value(statement.arrives_where)
+            with place.only(np.ones((), np.bool_) if arrives is None else arrives):
+                where = place.flat(statement.write, target.shape)
             key = tuple(box[v] for v in statement.axes)
             flat = target.reshape(-1)
+            if statement.into:
+                everything = np.broadcast_arrays(where, part, True if arrives is None else arrives)
+                found, part, there = (np.asarray(a).reshape(-1) for a in everything)
+                COMBINERS[statement.into].function.numpy.at(flat, found[there], part[there])  # type: ignore[attr-defined]
+                continue
             if self.combiner and not self.combiner.position and key in started:
                 part = self.combiner.function.numpy(flat[where], part)
             started.add(key)

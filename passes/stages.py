@@ -244,12 +244,15 @@ def _best(group: Group, target: Target) -> Candidate:
 
 
 def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candidate]:
+    """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
     uses = Counter(kernel_key(g, work.views) for g in work.groups)
     units = {u.name: u.node for u in work.views.programs.units}
     nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in work.unique.items()}
-    return selector.choose(
-        each(work.unique, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key]))
+    repeatable = {key: g for key, g in work.unique.items() if not g.form.adds_to_memory}
+    chosen = selector.choose(
+        each(repeatable, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key]))
     )
+    return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
 
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:

@@ -85,7 +85,8 @@ class MeasuredSelector:
         or what the model says on the same scale.
         """
         key = form_key(group)
-        self._forms.setdefault(key, group)
+        if not group.adds_to_memory:  # a second run would give another result
+            self._forms.setdefault(key, group)
         return self._measured.get(key, self._scale * self._model(key, group))
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:

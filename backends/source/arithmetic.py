@@ -23,7 +23,8 @@ def arithmetic_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, st
         if dtype.arithmetic is not dtype:
             continue
         kind = types[dtype.value]
-        for name, parameters, body in (*_extremes(dtype), *(_integers(dtype, types) if dtype.is_int else ())):
+        own = _integers(dtype, types) if dtype.is_int else _scales() if dtype.is_float else ()
+        for name, parameters, body in (*_extremes(dtype), *own):
             full, listed = f"cuts_{name}_{dtype}", ", ".join(f"{kind} {p}" for p in parameters)
             helpers[full] = f"{qualifier} {kind} {full}({listed}) {{ {body} }}"
     return helpers
@@ -33,6 +34,12 @@ def _extremes(dtype: DType) -> Iterator[tuple[str, str, str]]:
     unordered = " || b != b" if dtype.element.nan else ""
     yield "max", "ab", f"return a < b{unordered} ? b : a;"
     yield "min", "ab", f"return b < a{unordered} ? b : a;"
+
+
+def _scales() -> Iterator[tuple[str, str, str]]:
+    """Yield powers of two: the exponent of a number (0 has that of 1), and a number times such a power."""
+    yield "logb", "a", "return a == 0 ? 0 : logb(a);"
+    yield "ldexp", "ab", "return b != b ? b : ldexp(a, b < -9999 ? -9999 : b > 9999 ? 9999 : (int)b);"
 
 
 def unsigned_of(dtype: DType) -> DType:

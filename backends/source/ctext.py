@@ -61,6 +61,12 @@ def _atom_text(atom: object, pointers: Mapping[str, PointerName], raw: bool) -> 
     return f"{'cuts_wrap' if raw else 'cuts_index'}{suffix}({element if suffix else f'(int){element}'}, {atom.extent})"
 
 
+def place_text(place: Indirect, pointers: Mapping[str, PointerName]) -> str:
+    """Return the condition that an element of an integer tensor is an index of its axis."""
+    text = _atom_text(place, pointers, raw=True)
+    return f"(unsigned int){text} < {place.extent}u"
+
+
 def index_suffix(dtype: DType) -> str:
     """Return what names the helpers for indices of an element type: those that no int holds have their own."""
     return "" if dtype.size < 4 or dtype is DType.I32 else f"_{dtype}"

@@ -12,6 +12,22 @@ from .arithmetic import arithmetic_helpers
 
 
 @frozen
+class Atomics:
+    """How a language combines a value with an element of memory, whatever other threads do meanwhile.
+
+    `words` names for each width in bytes an unsigned type and the function that exchanges a word if it is what was
+    expected, and returns what it was; `enable` is a line that must stand before. `native` has the instructions for some
+    reductions, by reduction and element type: {p} is `p`, a pointer, and the value is `v`.
+    """
+
+    qualifier: str
+    pointer: str
+    words: Mapping[int, tuple[str, str]]
+    enable: Mapping[int, str]
+    native: Mapping[str, str]
+
+
+@frozen
 class Dialect:
     """One source language.
 
@@ -56,6 +72,7 @@ class Dialect:
     shuffle: str
     warp: int
     suffix: str
+    atomics: Atomics
 
     def helpers_of(self, used: Container[str]) -> str:
         """Return the definitions of the helpers among the names that a kernel uses."""
@@ -158,6 +175,20 @@ _CUDA_HELPERS = (
     }
 )
 
+_UNSIGNED = "(unsigned long long*)p, (unsigned long long)v"
+_CUDA_ATOMICS = {
+    **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},
+    "sum_i64": f"atomicAdd({_UNSIGNED});",
+    **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
+    **{f"min_{dtype}": "atomicMin(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
+}
+_OPENCL_ATOMICS = {
+    **{f"sum_{dtype}": "atomic_add(p, v);" for dtype in ("i32", "u32")},
+    **{f"sum_{dtype}": "atom_add(p, v);" for dtype in ("i64", "u64")},
+    **{f"max_{dtype}": "atomic_max(p, v);" for dtype in ("i32", "u32")},
+    **{f"min_{dtype}": "atomic_min(p, v);" for dtype in ("i32", "u32")},
+}
+
 CUDA = Dialect(
     name="cuda",
     prologue="",
@@ -193,6 +224,13 @@ CUDA = Dialect(
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
     warp=32,
     suffix=".cu",
+    atomics=Atomics(
+        qualifier=_DEVICE,
+        pointer="{type}*",
+        words={4: ("unsigned int", "atomicCAS"), 8: ("unsigned long long", "atomicCAS")},
+        enable={},
+        native=_CUDA_ATOMICS,
+    ),
 )
 
 OPENCL = Dialect(
@@ -236,6 +274,13 @@ OPENCL = Dialect(
     shuffle="",
     warp=1,
     suffix=".cl",
+    atomics=Atomics(
+        qualifier="static inline",
+        pointer="volatile __global {type}*",
+        words={4: ("unsigned int", "atomic_cmpxchg"), 8: ("unsigned long", "atom_cmpxchg")},
+        enable={8: "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"},
+        native=_OPENCL_ATOMICS,
+    ),
 )
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

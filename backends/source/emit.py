@@ -22,6 +22,7 @@ from ...ir import (
     Wait,
     phases,
 )
+from .atomics import combining_helpers
 from .ctext import PointerName, index_text, number_text
 from .dialects import DIALECTS, Dialect
 from .phase import print_phase
@@ -36,7 +37,8 @@ def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = 
     head = _head(kernel, dialect, arguments)
     digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
     name = f"cuts_{digest}"
-    source = f"{dialect.prologue}{dialect.helpers_of(used)}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
+    combining, more = combining_helpers(used, dialect)
+    source = f"{dialect.prologue}{dialect.helpers_of(used | more)}{combining}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
     return KernelFunction(
         name=name,
         dialect=dialect.name,

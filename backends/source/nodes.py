@@ -33,6 +33,7 @@ from ...ir import (
     WideStore,
     Window,
     as_index,
+    indirects,
     linearise,
     own_variables,
     row_major,
@@ -40,7 +41,7 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
-from .ctext import call_text, guard_text, index_text, literal_text, number_text
+from .ctext import call_text, guard_text, index_text, literal_text, number_text, place_text
 from .scope import KernelNames, Writer
 
 
@@ -72,6 +73,8 @@ class NodePrinter:
         """Return the variable along which a load or store moves neighbours at once, None where it moves single
         elements.
         """
+        if isinstance(node, Store) and node.into:
+            return None
         if not isinstance(node, (Load, Store)) or node.dtype not in (DType.F32, DType.I32):
             return None
         return next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
@@ -197,12 +200,24 @@ class NodePrinter:
         if self._is_copy(node):
             self._copy(node, None)
             return
+        if node.into:
+            self._combine(node)
+            return
         dialect, pointers = self.names.dialect, self.names.pointers
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
         text = template.format(
             p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers), v=self._text(node.value)
         )
         self.out.line((f"if ({guard_text(node.guards, pointers)}) " if node.guards else "") + text)
+
+    def _combine(self, node: Store) -> None:
+        """Print the atomic operation that combines a value with what stands in memory, where there is such a place."""
+        pointers = self.names.pointers
+        parts = [guard_text(node.guards, pointers)] if node.guards else []
+        parts += [place_text(place, pointers) for place in dict.fromkeys(indirects(node.address)) if place.wraps]
+        where = f"&{self.names.buffer(node.space, node.buffer)}[{index_text(node.address, pointers)}]"
+        call = f"cuts_into_{node.into}_{node.dtype}({where}, {self._text(node.value)});"
+        self.out.line((f"if ({' && '.join(parts)}) " if parts else "") + call)
 
     def _accumulate(self, node: Accumulate) -> None:
         held = self.names.held(node.name, node.at)

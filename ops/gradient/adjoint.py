@@ -5,7 +5,7 @@ For a statement `y[w(i)] = sum over r of body(i, r)` that reads `x[f(i, r)]`, ev
     dx[j] += sum over { (i, r): f(i, r) = j } of dbody/dread * dy[w(i)]
 
 The access map is inverted (`invert`), so that the sum runs over what is free in it: a broadcast becomes a sum, a sum a
-broadcast, a strided window a sum over its taps, guards stay. `max` and `min` pass the gradient to the first of equal
+broadcast, a strided window a sum over its taps, guards stay. A read at a place that an integer names becomes a scatter, and a scatter a read. `max` and `min` pass the gradient to the first of equal
 elements (row-major over the reduced axes), `prod` multiplies by the product of all others. A program is differentiated
 statement by statement in reverse; what lies inside it and is needed is computed again from the operands and results,
 and what turns out not to matter is left out (`invariance`: the maximum that softmax subtracts).
@@ -20,10 +20,12 @@ from math import prod
 from attrs import define, evolve, field, frozen
 
 from ...ir import (
+    COMBINERS,
     Call,
     Const,
     DType,
     Expr,
+    GraphError,
     Guard,
     Index,
     IndexValue,
@@ -36,6 +38,7 @@ from ...ir import (
     Var,
     as_index,
     expr_variables,
+    indirects,
     linearise,
     rebuild,
     row_major,
@@ -139,11 +142,15 @@ class _Adjoint(Sums):
         """Return what each tensor that a statement reads gets from it."""
         axes, seed = self.seeds[statement.target]
         seed = substitute_expr(seed, dict(zip(axes, statement.write, strict=True)))
-        value = Read(statement.target, statement.write) if statement.combine is None else None
+        value = Read(statement.target, statement.write) if statement.is_pointwise else None
         if statement.combine in ("max", "min"):
             seed = self._first_only(statement, seed)
         elif statement.combine == "prod":
             seed = self._times_others(statement, seed)
+        elif statement.into in ("max", "min"):
+            seed = self._first_to_arrive(statement, seed)
+        elif statement.into == "prod":
+            raise GraphError("no gradient of a scattered product is derived", statement.span, "state it with 'grad'")
         found: dict[str, list[Term]] = {}
         for read, gradient in differentiate(statement.body, seed, self.tensors, value).items():
             if read.tensor in varying:
@@ -165,6 +172,19 @@ class _Adjoint(Sums):
         here = Call("eq", (Read(place, element), IndexValue(position, DType.I64)))
         return Call("select", (here, seed, literal(0, self.dtype(seed))))
 
+    def _first_to_arrive(self, statement: Statement, seed: Expr) -> Expr:
+        """Let the gradient of an extremum reach the first that arrived with it."""
+        shape = self.tensors[statement.target].shape
+        position = linearise(list(map(as_index, statement.axes)), row_major(tuple(a.extent for a in statement.axes)))
+        number = IndexValue(position, DType.I64)
+        place = self.temporary(f"{statement.target}_place", TensorType(DType.I64, shape))
+        there = Call("eq", (statement.body, Read(statement.target, statement.write)))
+        last = Const(COMBINERS["min"].identity(DType.I64), DType.I64)
+        first = evolve(statement, target=place, body=Call("select", (there, number, last)), into="min")
+        self.statements.append(first)
+        here = Call("eq", (Read(place, statement.write), number))
+        return Call("select", (here, seed, literal(0, self.dtype(seed))))
+
     def _times_others(self, statement: Statement, seed: Expr) -> Expr:
         """Multiply by the product of all other factors, computed without dividing by this one."""
         dtype = self.tensors[statement.target].dtype
@@ -184,6 +204,8 @@ class _Adjoint(Sums):
         """Return the gradient of one read as terms over the elements of its tensor."""
         axes = self.axes_of(read.tensor)
         domain = (*statement.axes, *statement.reduce)
+        if self._is_lookup(read):
+            return [self._arriving(read, gradient, domain)]
         straight = [pieces_of(index) for index in read.indices]
         if any(straight) and prod(len(p) or 1 for p in straight) <= _MOST_PIECES:
             return self._piecewise(read, gradient, domain, straight)
@@ -204,6 +226,24 @@ class _Adjoint(Sums):
             term = self._term(read, gradient, turns, element, invert(read.indices, element, domain))
             terms.append(term or Term(turns, element, literal(0, self.tensors[read.tensor].dtype)))
         return terms
+
+    def _is_lookup(self, read: Read) -> bool:
+        """Whether data says where a read goes, and nothing else has to be asked: what it looks up is then given back by
+        a scatter.
+        """
+        places = [index for index in read.indices if indirects(index)]
+        alone = all(len(i.terms) == 1 and i.terms[0][1] == 1 and not i.const for i in places)
+        wraps = all(place.wraps for index in places for place in indirects(index))
+        return bool(places) and alone and wraps and not read.guards
+
+    def _arriving(self, read: Read, gradient: Expr, domain: tuple[Var, ...]) -> Term:
+        """Return the gradient of a read at places that integers name, scattered there."""
+        part = self.temporary(f"d_{read.tensor}_part", self.tensors[read.tensor])
+        axes = tuple(v for v in domain if v.extent > 1)
+        self.statements.append(Statement(part, axes, read.indices, gradient, into="sum"))
+        own = self.axes_of(read.tensor)
+        element = tuple(map(as_index, own))
+        return Term(own, element, Read(part, element))
 
     def _piecewise(
         self, read: Read, gradient: Expr, domain: tuple[Var, ...], straight: Sequence[Sequence[Piece]]

@@ -116,6 +116,8 @@ class _StatementWriter:
         if statement.combine:
             binders = ", ".join(f"{self.vars[v]} < {v.extent}" for v in statement.reduce)
             body = f"{statement.combine}[{binders}] {_wrapped(body)}"
+        if statement.into:
+            left = f"{'atomic' if statement.atomic else 'scatter'} {statement.into} {left}"
         return f"{left} = {_unwrapped(body)}" + (f" for {', '.join(rest)}" if rest else "")
 
     # ---- indices

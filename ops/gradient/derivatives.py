@@ -204,7 +204,8 @@ RULES: Mapping[str, Rule] = {
     "atan2": _angle,
     "hypot": _length,
     "copysign": _signed,
-    **dict.fromkeys(("sign", "floor", "ceil", "trunc", "round"), _nothing(1)),
+    "ldexp": lambda args, y, seed, _: (_call("ldexp", seed, args[1]), None),
+    **dict.fromkeys(("sign", "logb", "floor", "ceil", "trunc", "round"), _nothing(1)),
 }
 
 

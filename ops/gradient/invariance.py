@@ -81,7 +81,8 @@ def _of_statement(statement: Statement, tensors: _Tensors, element: Sequence[Ind
     if found is None or found.times == 0:
         return found
     if (
-        not _plain(statement, element)
+        statement.into
+        or not _plain(statement, element)
         or found.row is None
         or any(variables(i) & set(statement.reduce) for i in found.row)
     ):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from attrs import evolve
 
-from ...ir import Index, Read, SpecError, Statement, Var, as_index, indirects, is_affine, reads, variables
+from ...ir import COMBINERS, Const, DType, Index, Read, SpecError, Statement, Var, as_index, indirects, is_affine, reads, variables
 from . import syntax as s
 from .check_expressions import reads_itself, reads_unwritten
 from .declaration import Declaration
@@ -40,11 +41,15 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
     target, brackets = _target(evaluator, item.target)
     evaluator.target = target
     evaluator.position = write = _write(evaluator, target, brackets, item)
-    axes = _axes(write)
-    _check_injective(target, write, [v for v in evaluator.variables if v.extent != 1], item)
+    moving = [v for v in evaluator.variables if v.extent != 1]
+    axes = tuple(moving) if item.into else _axes(write)
+    _check_places(target, write, item)
+    _check_injective(target, write, moving, item)
     evaluator.variables = list(axes)
     if target.type.size and any(v.extent == 0 for v in axes):
         evaluator.unwritten.discard(target.name)
+        if item.into:
+            evaluator.statements.append(_nothing(target, item))
         _leave(evaluator, outer)  # a piece of no elements
         return
     first = len(evaluator.statements)
@@ -55,7 +60,9 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
         raise SpecError(
             f"'{target.name}' has element type {target.type.dtype}, the value {found}", item.value.span, "convert it"
         )
-    evaluator.statements.append(Statement(target.name, axes, write, body, span=item.span))
+    evaluator.statements.append(
+        Statement(target.name, axes, write, body, into=item.into, atomic=item.atomic, span=item.span)
+    )
     _merge(evaluator, first)
     _check_order(evaluator, target, evaluator.statements[first:], item)
     _leave(evaluator, outer)
@@ -118,7 +125,8 @@ def _write(
         if isinstance(inner, s.Name) and inner.id not in evaluator.scope:
             _bind_axis(evaluator, inner, isinstance(node, s.Spread), entry)
         with located(node.span):
-            write.extend(evaluator.as_index(v, 0, target.type) for v in evaluator.items((node,)))
+            for value in evaluator.items((node,)):
+                write.append(evaluator.as_index(value, len(write), target.type))
     if len(write) != len(target.type.shape):
         raise SpecError(
             f"{target.type} tensor '{target.name}' needs {len(target.type.shape)} subscripts, found {len(write)}",
@@ -126,7 +134,7 @@ def _write(
         )
     nothing = any(v.extent == 0 for v in evaluator.variables)
     for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
-        if indirects(index):
+        if indirects(index) and not item.into:
             raise _scattered(target, index, axis, item)
         low, high = index.bounds()
         if extent and not nothing and not 0 <= low <= high < extent:
@@ -136,24 +144,43 @@ def _write(
 
 
 def _scattered(target: TensorRef, index: Index, axis: int, item: s.Assignment) -> SpecError:
-    """Return the error that data decides where an assignment writes, with the way to say it: each element gathers what
-    arrives.
-    """
+    """Return the error that data decides where an assignment writes, with the way to say it."""
     place = indirects(index)[0]
-    binders = ", ".join(f"{v.name} < {v.extent}" for v in sorted(variables(index), key=lambda v: v.name))
     element = f"{place.tensor}[{', '.join(i.text for i in place.indices)}]"
-    way = f"{target.name}[k] = sum[{binders}] (value if index({element}, {target.type.shape[axis]}) == k else 0)"
+    way = f"scatter sum {target.name}[{element}] = value"
     where = f"'{target.name}' is written where data says, at {element} of axis {axis}"
     message = f"{where}: an element could be written twice, or never"
     return SpecError(
-        message, item.target.span, f"say for each element of '{target.name}' what arrives there, as in {way}"
+        message, item.target.span, f"say what becomes of values that meet, as in {way} (or prod, min, max)"
     )
+
+
+def _check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignment) -> None:
+    """An integer of a tensor is a place by itself, with nothing added to it: then it is known when there is no such
+    place. A condition does not arrive anywhere.
+    """
+    if item.into and target.type.dtype is DType.BOOL:
+        raise SpecError(f"'{target.name}' holds conditions, which have no {item.into}", item.target.span, "use integers")
+    for index in write:
+        if indirects(index) and not (len(index.terms) == 1 and index.terms[0][1] == 1 and index.const == 0):
+            raise SpecError(f"'{target.name}' is written at {index.text}, which is no element", item.target.span,
+                            "write what is computed to an intermediate of integers first")  # fmt: skip
+
+
+def _nothing(target: TensorRef, item: s.Assignment) -> Statement:
+    """Return the statement of a tensor at which nothing arrives: the identity everywhere."""
+    axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(target.type.shape))
+    value = Const(COMBINERS[str(item.into)].identity(target.type.dtype), target.type.dtype)
+    write = tuple(map(as_index, axes))
+    return Statement(target.name, tuple(a for a in axes if a.extent != 1), write, value, span=item.span)
 
 
 def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:
     """Different values of the variables write different elements: each has a place of its own, as digits of a number
     have.
     """
+    if item.into:
+        return
     lost = [v.name for v in axes if sum(v in variables(index) for index in write) != 1]
     for index in write:
         room = 1
@@ -192,7 +219,7 @@ def _merge(evaluator: ExpressionEvaluator, first: int) -> None:
     statements, tensors = evaluator.statements, evaluator.tensors
     last = statements[-1]
     body = last.body
-    if not isinstance(body, Read) or body.guards:
+    if not isinstance(body, Read) or body.guards or last.into:
         return
     for position in range(first, len(statements) - 1):
         source = statements[position]
@@ -212,9 +239,7 @@ def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: li
     """
     written: dict[str, int] = {}
     for statement in evaluator.statements:
-        count = 1
-        for axis in statement.axes:
-            count *= axis.extent
+        count = evaluator.tensors[statement.target].size if statement.into else prod(a.extent for a in statement.axes)
         written[statement.target] = written.get(statement.target, 0) + count
     for name, type_ in evaluator.tensors.items():
         if name in inputs or name in evaluator.tables or written.get(name, 0) == type_.size:

@@ -50,6 +50,8 @@ def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
         substitute_expr(statement.body, values),
         split(statement.reduce),
         statement.combine,
+        statement.into,
+        statement.atomic,
         span=statement.span,
     )
 

@@ -92,7 +92,8 @@ def _assignment(a: s.Assignment) -> str:
     each = f"each {_binder(a.each)}: " if a.each is not None else ""
     target = a.target.name + "".join(f"[{_list(items)}]" for items in a.target.brackets)
     tail = f" for {', '.join(map(_binder, a.binders))}" if a.binders else ""
-    return f"{each}{target} = {print_expression(a.value)}{tail}"
+    how = f"{'atomic' if a.atomic else 'scatter'} {a.into} " if a.into else ""
+    return f"{each}{how}{target} = {print_expression(a.value)}{tail}"
 
 
 def _step(step: s.Step) -> str:

@@ -289,12 +289,16 @@ class Target(Node):
 
 @frozen
 class Assignment(Node):
-    """`each j < n: target = value for c < C`."""
+    """`each j < n: target = value for c < C`, or `scatter sum target = value for c < C`: `into` names the reduction of
+    what arrives at an element, `atomic` says that it may arrive in any order.
+    """
 
     each: Binder | None
     target: Target
     value: Expression
     binders: tuple[Binder, ...]
+    into: str | None = None
+    atomic: bool = False
 
 
 @frozen

@@ -70,6 +70,10 @@ class TreeBuilder(Transformer[Token, Any]):
     def assignment(self, meta: Meta, c: Children) -> s.Assignment:
         return s.Assignment(c[0], c[1], c[2], tuple(b for b in c[3:] if b is not None), span=self._span(meta))
 
+    def arrival(self, meta: Meta, c: Children) -> s.Assignment:
+        binders = tuple(b for b in c[5:] if b is not None)
+        return s.Assignment(c[0], c[3], c[4], binders, str(c[2]), str(c[1]) == "atomic", span=self._span(meta))
+
     def repetition(self, meta: Meta, c: Children) -> s.Repetition:
         return s.Repetition(c[0], tuple(c[1:]), span=self._span(meta))
 

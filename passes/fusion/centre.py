@@ -87,7 +87,7 @@ class _Centring:
         """
         body, read = mean.body, _element(total.body)
         if (
-            mean.combine
+            not mean.is_pointwise
             or not isinstance(body, Call)
             or body.fn != "div"
             or read is None

@@ -151,7 +151,7 @@ def _folded(
 def _output(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard, ...], body: Expr) -> Output:
     write = tuple(substitute(w, values) for w in output.write)
     guards = tuple(dict.fromkeys((*substitute_guards(output.guards, values), *inside)))
-    return Output(output.tensor, write, body, guards=guards)
+    return evolve(output, write=write, body=body, guards=guards)
 
 
 @frozen

@@ -193,6 +193,7 @@ class _Normaliser:
             tuple(substitute(w, rows) for w in write),
             substitute_expr(body, rows),
             places.row_vars(extra),
+            into=statement.into,
         )
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:

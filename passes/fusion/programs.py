@@ -11,11 +11,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
-from ...ir import Array, Graph, GraphError, Node, Program, Read, SpecError, Statement, TensorType, indirects, retold
+from ...ir import (
+    COMBINERS,
+    Array,
+    Const,
+    Graph,
+    GraphError,
+    Node,
+    Program,
+    Read,
+    SpecError,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    indirects,
+    retold,
+)
 from ...ops import Instance, Registry
 from .fold_tables import unroll_tables
 from .normalise import Illegal, normalise
 from .rename import rename_statement
+from .scatters import settle_scatters
 
 #: Statements that one unit may have: declarations rarely have as many, an unrolled recurrence has thousands.
 LONGEST_RUN = 24
@@ -106,6 +123,8 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int])
     copies stay apart, they may be views.
     """
     run = program.statements[start:end]
+    if len(run) > 1 and any(s.into for s in run):
+        return False
     targets = {s.target for s in run}
     writes = _writes(run, end, last_reads, program.outputs)
     if len(targets) > 1 and any(copied(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
@@ -192,6 +211,10 @@ class _Builder:
             own = {s.target for s in run}
             reads = tuple(t for t in _read(run) if t not in own and t not in self.tables)
             name = node.name if len(ends) == 1 else f"{node.name}/{number}"
+            if run[0].into:
+                reads = (*reads, run[0].target)
+                start = _start(run[0], self.types[run[0].target])
+                units.append(Unit(f"{name}.start", node.name, node.op, (start,), (), (start.target,)))
             units.append(Unit(name, node.name, node.op, tuple(run), reads, _writes(run, end, last_reads, outputs)))
         return units
 
@@ -205,7 +228,7 @@ class _Builder:
                 instance = self.registry[node.op].instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
-            program = unroll_tables(instance.program)
+            program = settle_scatters(unroll_tables(instance.program))
             found = evolve(instance, program=program), cut(program)
             if known.used:
                 return found
@@ -218,9 +241,17 @@ class _Builder:
         return name
 
 
+def _start(statement: Statement, type_: TensorType) -> Statement:
+    """Return what must stand in a tensor before anything arrives: the identity, everywhere."""
+    axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
+    value = Const(COMBINERS[str(statement.into)].identity(type_.dtype), type_.dtype)
+    write = tuple(map(as_index, axes))
+    return Statement(statement.target, tuple(a for a in axes if a.extent > 1), write, value, span=statement.span)
+
+
 def copied(statement: Statement) -> Read | None:
     """Return what a pure copy reads, None for any other statement."""
     body = statement.body
-    if statement.combine or not isinstance(body, Read) or body.guards or any(indirects(i) for i in body.indices):
+    if not statement.is_pointwise or not isinstance(body, Read) or body.guards or any(indirects(i) for i in body.indices):
         return None
     return body

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from ...ir import Statement, Var, rename_expr, substitute, substitute_expr
+from ...ir import Statement, Var, rename_expr, rename_index, substitute, substitute_expr
 
 
 def rename_statement(statement: Statement, names: Mapping[str, str]) -> Statement:
     """Replace the names of all tensors of a statement."""
     return evolve(
-        statement, target=names.get(statement.target, statement.target), body=rename_expr(statement.body, names)
+        statement,
+        target=names.get(statement.target, statement.target),
+        write=tuple(rename_index(w, names) for w in statement.write) if statement.into else statement.write,
+        body=rename_expr(statement.body, names),
     )
 
 

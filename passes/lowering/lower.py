@@ -60,7 +60,7 @@ from ...ir import (
 from .extract import substitute_phase
 from .fetch import fetch_phase
 from .frames import Frame, Layout, lay_out
-from .index_values import Context, strides_of, value_of
+from .index_values import Context, resolve, strides_of, value_of
 from .staging import AxisBinding, Tile, bind_dims, stage
 from .tabulate import Flat, tabulate
 
@@ -434,7 +434,8 @@ def _store(state: _Segment, output: Output, binding: AxisBinding, guards: tuple[
     if output.tensor in state.layout.boxes:
         address = linearise([as_index(u) for u in state.frame.tiles], state.layout.pitches[output.tensor])
         return Store("shared", state.layout.buffers[output.tensor].name, address, value, dtype, guards)
-    places = [substitute(i, binding.places) for i in output.write]
+    places = [resolve(substitute(i, binding.places), context) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
     written = substitute_guards(output.guards, binding.places)
-    return Store("global", output.tensor, address, value, dtype, (*binding.valid.values(), *guards, *written))
+    every = (*binding.valid.values(), *guards, *written)
+    return Store("global", output.tensor, address, value, dtype, every, output.into)

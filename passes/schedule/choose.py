@@ -110,6 +110,7 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
         (
             names[o.tensor],
             tuple(rename_index(substitute(i, places), names) for i in o.write),
+            o.into,
             tuple(places[v] for v in o.extra),
             rename_expr(substitute_expr(o.body, places), names),
             map_guards(substitute_guards(o.guards, places), lambda index: rename_index(index, names)),

@@ -1,0 +1,65 @@
+"""Helpers of kernels that combine a value with what stands in memory, whatever other threads do meanwhile.
+
+    cuts_into_max_f32(&p0[i], v);    // p0[i] = max(p0[i], v)
+
+Where the language has an instruction for it, the helper is that. Else it exchanges the word that holds the element until
+nobody changed the word in between; a word holds several elements of narrow types. The function itself is that of the
+table, so that NaN, wraparound and the order of zeros are those of every other kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ...ir import COMBINERS, DType
+from .ctext import call_text
+from .dialects import Dialect
+
+_HELPER = re.compile(r"cuts_into_(\w+)_([a-z0-9]+)$")
+
+
+def combining_helpers(used: Iterable[str], dialect: Dialect) -> tuple[str, frozenset[str]]:
+    """Return the definitions of the helpers among the names that a kernel uses, and the names that they use."""
+    wanted = sorted({name for name in used if _HELPER.match(name)})
+    kinds = [(name, *match.groups()) for name in wanted if (match := _HELPER.match(name))]
+    widths = sorted({max(4, DType(dtype).size) for _, _, dtype in kinds})
+    lines = [dialect.atomics.enable[width] for width in widths if width in dialect.atomics.enable]
+    lines += [line for name, into, dtype in kinds for line in _helper(name, into, DType(dtype), dialect)]
+    text = "".join(f"{line}\n" for line in lines)
+    return text, frozenset(re.findall(r"\bcuts_\w+", text)) - {*wanted}
+
+
+def _helper(name: str, into: str, dtype: DType, dialect: Dialect) -> Iterator[str]:
+    memory, register = dialect.memory_type(dtype), dialect.type(dtype)
+    pointer = dialect.atomics.pointer
+    yield f"{dialect.atomics.qualifier} void {name}({pointer.format(type=memory)} p, {register} v) {{"
+    native = dialect.atomics.native.get(f"{into}_{dtype}")
+    if native:
+        yield f"  {native}"
+    else:
+        yield from _exchange(into, dtype, dialect)
+    yield "}"
+
+
+def _exchange(into: str, dtype: DType, dialect: Dialect) -> Iterator[str]:
+    """Yield the loop that exchanges words; what it would leave as it is it does not touch."""
+    atomics, width = dialect.atomics, max(4, dtype.size)
+    word, exchange = atomics.words[width]
+    memory = dialect.memory_type(dtype)
+    held = dialect.shared_bits.get(memory, memory)
+    element = {"p": f"(({memory}*)x.e)", "i": "k"}
+    old = dialect.load.get(dtype.value, "{p}[{i}]").format(**element)
+    store = dialect.store.get(dtype.value, "{p}[{i}] = {v};")
+    combined = call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect)
+    words = atomics.pointer.format(type=word)
+    yield f"  const size_t at = (size_t)p; const int k = (int)(at % {width}) / {dtype.size};"
+    yield f"  {words} w = ({words})(at - at % {width});"
+    yield f"  union {{ {word} bits; {held} e[{width // dtype.size}]; }} x;"
+    yield f"  {word} seen, next = *w;"
+    yield "  do {"
+    yield f"    x.bits = seen = next; const {dialect.type(dtype)} a = {old};"
+    yield f"    {store.format(**element, v=combined)}"
+    yield "    if (x.bits == seen) break;"
+    yield f"    next = {exchange}(w, seen, x.bits);"
+    yield "  } while (next != seen);"

@@ -1,0 +1,209 @@
+"""Scatters whose result is the same each time, as atomic operations whose order does not matter.
+
+What arrives at an element arrives in any order on a device. For integers, and for `max` and `min`, that changes nothing.
+Sums of floats round, so they are made of integers: the greatest magnitude that arrives at an element says how fine its
+terms are counted, as multiples of a power of two of which 62 bits hold all terms, and their sum is exact. Its error is
+far below one of single precision; doubles, which have more digits, are counted twice, first coarsely, then what is left.
+
+    scatter sum y[at[j], k] = u[j, k]
+      ->  scatter max size[at[j], k] = |u[j, k]|
+          scatter sum total[at[j], k] = i64(round(u[j, k] * 2 ** (bits - logb(size[at[j], k]))))
+          y[v, k] = total[v, k] * 2 ** (logb(size[v, k]) - bits)
+
+What arrives of infinities is counted instead, and NaN is in the magnitude already. The work is that of the terms and of
+the elements, not of all pairs of them. Where the pairs are few, one kernel that compares each of them is faster; so is
+every product of floats computed, for which there are no such integers.
+
+    scatter prod y[at[j], k] = u[j, k]    ->    y[v, k] = prod over j of (u[j, k] if at[j] == v else 1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from math import prod
+
+from attrs import define, evolve
+
+from ...ir import (
+    COMBINERS,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    InRange,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    dtype_of,
+    variables,
+)
+from ...ops.language import unused_name
+
+#: Up to this many pairs of a term and an element are compared.
+COMPARED = 1 << 15
+#: Bits of an integer that hold sums: one is the sign, one is left for rounding.
+BITS = 62
+#: Where negative infinities are counted: positive ones have the digits below.
+_INFINITIES = 1 << 32
+
+
+def settle_scatters(program: Program) -> Program:
+    """Return the program with scatters that mean the same, and of which the order of arrival changes no bit, unless they
+    ask for atomic operations.
+    """
+    if not any(s.into and not s.atomic for s in program.statements):
+        return program
+    writer = _Writer(dict(program.tensors))
+    statements = tuple(new for s in program.statements for new in writer.settled(s))
+    return evolve(program, tensors=writer.tensors, statements=statements)
+
+
+@define
+class _Writer:
+    """Writes statements; `tensors` grows by what lies between them."""
+
+    tensors: dict[str, TensorType]
+
+    def settled(self, statement: Statement) -> Iterator[Statement]:
+        """Yield what takes a statement's place."""
+        type_ = self.tensors[statement.target]
+        if statement.into is None or statement.atomic:
+            yield statement
+        elif _pairs(statement, type_) <= COMPARED or (statement.into == "prod" and type_.dtype.is_float):
+            yield _compared(statement, type_)
+        elif statement.into == "sum" and type_.dtype.is_float:
+            yield from self._counted(statement, type_)
+        else:
+            yield statement
+
+    # ---- sums of floats, counted
+
+    def _counted(self, statement: Statement, type_: TensorType) -> Iterator[Statement]:
+        wide = DType.F64 if type_.dtype is DType.F64 else DType.F32
+        bits = BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()
+        value = statement.body
+        if not isinstance(value, Read):
+            name = self._tensor(f"{statement.target}.value", type_.dtype, tuple(a.extent for a in statement.axes))
+            place = tuple(map(as_index, statement.axes))
+            yield evolve(statement, target=name, write=place, into=None)
+            value = Read(name, place)
+        value = _converted(value, wide, self.tensors)
+        size = self._tensor(f"{statement.target}.size", wide, type_.shape)
+        yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
+        at = Read(size, statement.write)
+        totals: list[str] = []
+        left, scale = value, Call("sub", (Const(float(bits), wide), Call("logb", (at,))))
+        for number in range(2 if wide is DType.F64 else 1):
+            units: Expr = Cast(DType.I64, Call("round", (Call("ldexp", (left, scale)),)))
+            left = Call("sub", (left, Call("ldexp", (Cast(wide, units), Call("neg", (scale,))))))
+            scale = Call("add", (scale, Const(float(bits), wide)))
+            totals.append(self._tensor(f"{statement.target}.total{number}", DType.I64, type_.shape))
+            marked = Call("select", (_finite(at, wide), units, _mark(value, wide) if number == 0 else _whole(0)))
+            yield evolve(statement, target=totals[-1], body=marked)
+        yield self._result(statement, type_, size, totals, bits)
+
+    def _result(
+        self, statement: Statement, type_: TensorType, size: str, totals: list[str], bits: int
+    ) -> Statement:
+        """Return the statement that makes numbers of what was counted."""
+        axes, place = _elements(type_)
+        wide = self.tensors[size].dtype
+        greatest = Read(size, place)
+        parts = [Read(name, place) for name in totals]
+        scale: Expr = Call("sub", (Call("logb", (greatest,)), Const(float(bits), wide)))
+        value: Expr = Call("ldexp", (Cast(wide, parts[0]), scale))
+        for part in parts[1:]:
+            scale = Call("sub", (scale, Const(float(bits), wide)))
+            value = Call("add", (value, Call("ldexp", (Cast(wide, part), scale))))
+        value = Call("select", (_finite(greatest, wide), value, _infinite(greatest, parts[0], wide)))
+        return Statement(
+            statement.target, axes, place, _converted(value, type_.dtype, self.tensors), span=statement.span
+        )
+
+    def _tensor(self, name: str, dtype: DType, shape: tuple[int, ...]) -> str:
+        name = unused_name(name, self.tensors)
+        self.tensors[name] = TensorType(dtype, shape)
+        return name
+
+
+def _whole(value: int) -> Const:
+    return Const(value, DType.I64)
+
+
+def _converted(value: Expr, dtype: DType, tensors: dict[str, TensorType]) -> Expr:
+    return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
+
+
+def _finite(value: Expr, dtype: DType) -> Expr:
+    return Call("lt", (value, Const(math.inf, dtype)))
+
+
+def _mark(value: Expr, dtype: DType) -> Expr:
+    """Return what an infinite term counts for; a finite one beside it counts for nothing."""
+    negative = Call("select", (Call("eq", (value, Const(-math.inf, dtype))), _whole(_INFINITIES), _whole(0)))
+    return Call("select", (Call("eq", (value, Const(math.inf, dtype))), _whole(1), negative))
+
+
+def _infinite(greatest: Expr, marks: Expr, dtype: DType) -> Expr:
+    """Return the sum where a term is infinite or NaN: NaN where infinities of both signs meet."""
+    both = Call("sub", (greatest, greatest))
+    above = Call("select", (Call("ge", (marks, _whole(_INFINITIES))), both, greatest))
+    has_above = Call("ne", (Call("bitand", (marks, _whole(_INFINITIES - 1))), _whole(0)))
+    infinity = Call("select", (has_above, above, Const(-math.inf, dtype)))
+    return Call("select", (Call("isnan", (greatest,)), greatest, infinity))
+
+
+# ---- comparisons
+
+
+def _elements(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
+    """Return variables for the dims of a tensor, and its element there."""
+    axes = tuple(Var(f"p{n}", extent) for n, extent in enumerate(type_.shape))
+    return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
+
+
+def _own_dims(statement: Statement, type_: TensorType) -> dict[int, Var]:
+    """Return the dims along which each value of an axis has its own element, each with its axis."""
+    found: dict[int, Var] = {}
+    for number, (index, extent) in enumerate(zip(statement.write, type_.shape, strict=True)):
+        axis = next((a for a in statement.axes if index == as_index(a) and a.extent == extent > 1), None)
+        if axis is not None and sum(axis in variables(other) for other in statement.write) == 1:
+            found[number] = axis
+    return found
+
+
+def _pairs(statement: Statement, type_: TensorType) -> int:
+    """Return how many pairs of a term and an element may meet."""
+    own = _own_dims(statement, type_)
+    others = prod(extent for number, extent in enumerate(type_.shape) if number not in own)
+    return prod(a.extent for a in statement.axes) * others
+
+
+def _compared(statement: Statement, type_: TensorType) -> Statement:
+    """Return the statement in which every element looks for what arrives at it."""
+    own, combiner = _own_dims(statement, type_), COMBINERS[str(statement.into)]
+    taken = {a.name for a in statement.axes}
+    places = [
+        as_index(own.get(n) or Var(unused_name(f"p{n}", taken), extent)) for n, extent in enumerate(type_.shape)
+    ]
+    guards = [
+        Guard(index - place, 0, 1)
+        for number, (index, place) in enumerate(zip(statement.write, places, strict=True))
+        if number not in own
+    ]
+    asked = tuple(dict.fromkeys(g for g in guards if not g.always))
+    body = statement.body
+    if asked:
+        identity = Const(combiner.identity(type_.dtype), type_.dtype)
+        body = Call("select", (InRange(asked), body, identity))
+    axes = tuple(v for place in places for v in variables(place))
+    reduce = tuple(a for a in statement.axes if a not in own.values() and a.extent > 1)
+    combine = combiner.name if reduce else None
+    return Statement(statement.target, axes, tuple(places), body, reduce, combine, span=statement.span)
