@@ -21,7 +21,7 @@ from .functions import COMBINERS
 from .index import Index, Var, as_index
 from .source import Span
 from .types import TensorType
-from .walk import indirects, reads, tensors_read
+from .walk import indirects, reads, tensors_read, variables
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -68,11 +68,27 @@ class Statement:
         """Whether there is no reduction, neither of what is read nor of what arrives."""
         return self.combine is None and self.into is None
 
+    def own_dims(self, shape: tuple[int, ...]) -> dict[int, Var]:
+        """Return the dims of a target of that shape along which each value of an axis writes its own element, each with
+        its axis.
+        """
+        found: dict[int, Var] = {}
+        for number, (index, extent) in enumerate(zip(self.write, shape, strict=True)):
+            axis = next((a for a in self.axes if index == as_index(a) and a.extent == extent > 1), None)
+            if axis is not None and sum(axis in variables(other) for other in self.write) == 1:
+                found[number] = axis
+        return found
+
     @property
     def arrives_where(self) -> Expr | None:
         """The condition under which something arrives (`into`): else the body is the identity, and goes nowhere."""
         body = self.body
-        if self.into is None or not isinstance(body, Call) or body.fn != "select" or not isinstance(body.args[2], Const):
+        if (
+            self.into is None
+            or not isinstance(body, Call)
+            or body.fn != "select"
+            or not isinstance(body.args[2], Const)
+        ):
             return None
         other = body.args[2]
         return body.args[0] if other.value == COMBINERS[self.into].identity(other.dtype) else None

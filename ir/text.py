@@ -50,7 +50,10 @@ FORMS: dict[type, Form] = {
             "*statements",
         ),
     ),
-    Statement: Form("let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>) = {?<combine> over (<reduce>) of ?}<body>"),
+    Statement: Form(
+        "let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>) = "
+        "{?<combine> over (<reduce>) of ?}<body>"
+    ),
     FusedGroup: Form(
         "group",
         (

@@ -1,6 +1,7 @@
 """Which integers a program uses as indices, and the program that finds the first of them that is out of range.
 
-Derived from the accesses: wherever a statement reads `x[ids[i]]`, scatters to it, or asks whether `index(ids[i], n)` equals a place,
+Derived from the accesses: wherever a statement reads `x[ids[i]]`, scatters to it, or asks whether `index(ids[i], n)`
+equals a place,
 the element `ids[i]` must lie from -n to n - 1, for all values of the statement's variables under which it is looked at
 (the guards of the read, the branch of a conditional, the left side of an `and`). What is looked for is the element of
 least position:

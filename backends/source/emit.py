@@ -38,7 +38,9 @@ def emit(kernel: Kernel, dialect_name: str, info: Mapping[str, object] | None = 
     digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
     name = f"cuts_{digest}"
     combining, more = combining_helpers(used, dialect)
-    source = f"{dialect.prologue}{dialect.helpers_of(used | more)}{combining}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
+    source = (
+        f"{dialect.prologue}{dialect.helpers_of(used | more)}{combining}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
+    )
     return KernelFunction(
         name=name,
         dialect=dialect.name,

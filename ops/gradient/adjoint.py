@@ -5,10 +5,11 @@ For a statement `y[w(i)] = sum over r of body(i, r)` that reads `x[f(i, r)]`, ev
     dx[j] += sum over { (i, r): f(i, r) = j } of dbody/dread * dy[w(i)]
 
 The access map is inverted (`invert`), so that the sum runs over what is free in it: a broadcast becomes a sum, a sum a
-broadcast, a strided window a sum over its taps, guards stay. A read at a place that an integer names becomes a scatter, and a scatter a read. `max` and `min` pass the gradient to the first of equal
-elements (row-major over the reduced axes), `prod` multiplies by the product of all others. A program is differentiated
-statement by statement in reverse; what lies inside it and is needed is computed again from the operands and results,
-and what turns out not to matter is left out (`invariance`: the maximum that softmax subtracts).
+broadcast, a strided window a sum over its taps, guards stay. A read at a place that an integer names becomes a scatter,
+and a scatter a read. `max` and `min` pass the gradient to the first of equal elements (row-major over the reduced
+axes), `prod` multiplies by the product of all others. A program is differentiated statement by statement in reverse;
+what lies inside it and is needed is computed again from the operands and results, and what turns out not to matter is
+left out (`invariance`: the maximum that softmax subtracts).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from ...ir import (
     Const,
     DType,
     Expr,
-    GraphError,
     Guard,
     Index,
     IndexValue,
@@ -150,7 +150,7 @@ class _Adjoint(Sums):
         elif statement.into in ("max", "min"):
             seed = self._first_to_arrive(statement, seed)
         elif statement.into == "prod":
-            raise GraphError("no gradient of a scattered product is derived", statement.span, "state it with 'grad'")
+            seed = self._times_others(statement, seed)
         found: dict[str, list[Term]] = {}
         for read, gradient in differentiate(statement.body, seed, self.tensors, value).items():
             if read.tensor in varying:
@@ -186,13 +186,23 @@ class _Adjoint(Sums):
         return Call("select", (here, seed, literal(0, self.dtype(seed))))
 
     def _times_others(self, statement: Statement, seed: Expr) -> Expr:
-        """Multiply by the product of all other factors, computed without dividing by this one."""
-        dtype = self.tensors[statement.target].dtype
-        others = tuple(Var(f"{r.name}_other", r.extent) for r in statement.reduce)
-        renamed = substitute_expr(statement.body, dict(zip(statement.reduce, others, strict=True)))
-        pairs = zip(others, statement.reduce, strict=True)
-        same = InRange(tuple(Guard(as_index(o) - r, 0, 1) for o, r in pairs))
-        axes = (*statement.axes, *statement.reduce)
+        """Multiply by the product of all other factors, computed without dividing by this one; of what is scattered, of
+        those that meet it.
+        """
+        dtype, shape = self.tensors[statement.target].dtype, self.tensors[statement.target].shape
+        own = statement.own_dims(shape).values()
+        factors = tuple(a for a in statement.axes if a not in own) if statement.into else statement.reduce
+        if not factors:
+            return seed  # there are no others
+        others = tuple(Var(f"{r.name}_other", r.extent) for r in factors)
+        values = dict(zip(factors, others, strict=True))
+        renamed = substitute_expr(statement.body, values)
+        if statement.into:
+            apart = [index - substitute(index, values) for index in statement.write]
+            meets = tuple(dict.fromkeys(g for g in (Guard(i, 0, 1) for i in apart) if not g.always))
+            renamed = Call("select", (InRange(meets), renamed, literal(1, dtype))) if meets else renamed
+        same = InRange(tuple(Guard(as_index(o) - r, 0, 1) for o, r in zip(others, factors, strict=True)))
+        axes = tuple(dict.fromkeys((*statement.axes, *statement.reduce)))
         name = self.temporary(f"{statement.target}_others", TensorType(dtype, tuple(a.extent for a in axes)))
         element = tuple(map(as_index, axes))
         self.statements.append(

@@ -108,7 +108,7 @@ class _StatementWriter:
             v
             for w, n in zip(statement.write, shape, strict=True)
             for v in statement.axes
-            if w == as_index(v) and v.extent == n
+            if w == as_index(v) and v.extent == n and not statement.into
         }
         rest = [f"{self.vars[v]} < {v.extent}" for v in statement.axes if v not in bound]
         dtype = self.writer.types[statement.target].dtype

@@ -7,7 +7,21 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import COMBINERS, Const, DType, Index, Read, SpecError, Statement, Var, as_index, indirects, is_affine, reads, variables
+from ...ir import (
+    COMBINERS,
+    Const,
+    DType,
+    Index,
+    Read,
+    SpecError,
+    Statement,
+    Var,
+    as_index,
+    indirects,
+    is_affine,
+    reads,
+    variables,
+)
 from . import syntax as s
 from .check_expressions import reads_itself, reads_unwritten
 from .declaration import Declaration
@@ -160,7 +174,9 @@ def _check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignmen
     place. A condition does not arrive anywhere.
     """
     if item.into and target.type.dtype is DType.BOOL:
-        raise SpecError(f"'{target.name}' holds conditions, which have no {item.into}", item.target.span, "use integers")
+        raise SpecError(
+            f"'{target.name}' holds conditions, which have no {item.into}", item.target.span, "use integers"
+        )
     for index in write:
         if indirects(index) and not (len(index.terms) == 1 and index.terms[0][1] == 1 and index.const == 0):
             raise SpecError(f"'{target.name}' is written at {index.text}, which is no element", item.target.span,

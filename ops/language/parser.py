@@ -34,7 +34,7 @@ _READABLE = {
     "LESSTHAN": "'<'", "VBAR": "'|'", "$END": "the end",
 }  # fmt: skip
 _OPERATORS = {"COMPARE", "DIVIDE", "STAR", "PLUS", "MINUS", "CONCAT", "POWER", "IF", "OUTSIDE", "AND", "OR"}
-_ITEMS = {"IN", "OUT", "TEMP", "ATTR", "LET", "TABLE", "REQUIRE", "TYPE", "EACH", "ALGORITHM", "GRAD"}
+_ITEMS = {"IN", "OUT", "TEMP", "ATTR", "LET", "TABLE", "REQUIRE", "TYPE", "EACH", "ALGORITHM", "GRAD", "ARRIVING"}
 
 
 @lru_cache(maxsize=1)
@@ -174,6 +174,8 @@ def _expected(terminals: Iterable[str] | None) -> str:
     if len(names & _ITEMS) > 3:
         names -= _ITEMS | {"NAME"}
         parts.append("a line of the declaration (in, out, attr, let, require, ... or an assignment)")
+    if "NAME" in names:  # which begins an assignment too
+        names -= {"ARRIVING"}
     if {"NAME", "NUMBER", "LPAR"} <= names:
         names -= {"NAME", "NUMBER", "LPAR", "LSQB", "STRING", "MINUS", "REDUCE", "NOT"}
         parts.append("an expression")

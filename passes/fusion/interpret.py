@@ -19,7 +19,9 @@ def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Valu
     for segment in group.segments:
         for output in segment.outputs:
             type_ = group.tensors[output.tensor]
-            start = COMBINERS[output.into].identity(type_.dtype) if output.into else np.nan if type_.dtype.is_float else 0
+            start = (
+                COMBINERS[output.into].identity(type_.dtype) if output.into else np.nan if type_.dtype.is_float else 0
+            )
             memory.setdefault(output.tensor, np.full(type_.shape, start, working_dtype(type_.dtype)))
         _run_segment(segment, memory)
     return {name: memory[name] for name in group.outputs}

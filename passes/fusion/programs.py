@@ -252,6 +252,11 @@ def _start(statement: Statement, type_: TensorType) -> Statement:
 def copied(statement: Statement) -> Read | None:
     """Return what a pure copy reads, None for any other statement."""
     body = statement.body
-    if not statement.is_pointwise or not isinstance(body, Read) or body.guards or any(indirects(i) for i in body.indices):
+    if (
+        not statement.is_pointwise
+        or not isinstance(body, Read)
+        or body.guards
+        or any(indirects(i) for i in body.indices)
+    ):
         return None
     return body

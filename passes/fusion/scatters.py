@@ -1,9 +1,9 @@
 """Scatters whose result is the same each time, as atomic operations whose order does not matter.
 
-What arrives at an element arrives in any order on a device. For integers, and for `max` and `min`, that changes nothing.
-Sums of floats round, so they are made of integers: the greatest magnitude that arrives at an element says how fine its
+What arrives at an element arrives in any order on a device. For integers, and for `max` and `min`, that changes
+nothing. Sums of floats round, so they are made of integers: the greatest magnitude that arrives at an element says how fine its
 terms are counted, as multiples of a power of two of which 62 bits hold all terms, and their sum is exact. Its error is
-far below one of single precision; doubles, which have more digits, are counted twice, first coarsely, then what is left.
+far below that of single precision; doubles, which have more digits, are counted twice, first coarsely, then the rest.
 
     scatter sum y[at[j], k] = u[j, k]
       ->  scatter max size[at[j], k] = |u[j, k]|
@@ -55,8 +55,8 @@ _INFINITIES = 1 << 32
 
 
 def settle_scatters(program: Program) -> Program:
-    """Return the program with scatters that mean the same, and of which the order of arrival changes no bit, unless they
-    ask for atomic operations.
+    """Return the program with scatters that mean the same, of which the order of arrival changes no bit, unless they ask
+    for atomic operations.
     """
     if not any(s.into and not s.atomic for s in program.statements):
         return program
@@ -109,9 +109,7 @@ class _Writer:
             yield evolve(statement, target=totals[-1], body=marked)
         yield self._result(statement, type_, size, totals, bits)
 
-    def _result(
-        self, statement: Statement, type_: TensorType, size: str, totals: list[str], bits: int
-    ) -> Statement:
+    def _result(self, statement: Statement, type_: TensorType, size: str, totals: list[str], bits: int) -> Statement:
         """Return the statement that makes numbers of what was counted."""
         axes, place = _elements(type_)
         wide = self.tensors[size].dtype
@@ -169,30 +167,18 @@ def _elements(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
     return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
-def _own_dims(statement: Statement, type_: TensorType) -> dict[int, Var]:
-    """Return the dims along which each value of an axis has its own element, each with its axis."""
-    found: dict[int, Var] = {}
-    for number, (index, extent) in enumerate(zip(statement.write, type_.shape, strict=True)):
-        axis = next((a for a in statement.axes if index == as_index(a) and a.extent == extent > 1), None)
-        if axis is not None and sum(axis in variables(other) for other in statement.write) == 1:
-            found[number] = axis
-    return found
-
-
 def _pairs(statement: Statement, type_: TensorType) -> int:
     """Return how many pairs of a term and an element may meet."""
-    own = _own_dims(statement, type_)
+    own = statement.own_dims(type_.shape)
     others = prod(extent for number, extent in enumerate(type_.shape) if number not in own)
     return prod(a.extent for a in statement.axes) * others
 
 
 def _compared(statement: Statement, type_: TensorType) -> Statement:
     """Return the statement in which every element looks for what arrives at it."""
-    own, combiner = _own_dims(statement, type_), COMBINERS[str(statement.into)]
+    own, combiner = statement.own_dims(type_.shape), COMBINERS[str(statement.into)]
     taken = {a.name for a in statement.axes}
-    places = [
-        as_index(own.get(n) or Var(unused_name(f"p{n}", taken), extent)) for n, extent in enumerate(type_.shape)
-    ]
+    places = [as_index(own.get(n) or Var(unused_name(f"p{n}", taken), extent)) for n, extent in enumerate(type_.shape)]
     guards = [
         Guard(index - place, 0, 1)
         for number, (index, place) in enumerate(zip(statement.write, places, strict=True))

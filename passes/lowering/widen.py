@@ -93,7 +93,9 @@ def _phase(phase: Phase, aligned: Mapping[str, int]) -> Phase:
         done: dict[Value, Value] = dict(loads)
         roots = [evolve(r, value=_replace(r.value, done)) if isinstance(r, (Store, Accumulate)) else r for r in roots]
     stores: dict[Root, _Run[Store]] = {
-        store: run for run in _runs((r for r in roots if isinstance(r, Store) and not r.into), aligned) for store in run.members
+        store: run
+        for run in _runs((r for r in roots if isinstance(r, Store) and not r.into), aligned)
+        for store in run.members
     }
     roots = tuple(r for root in roots for r in _stored(root, stores.get(root)))
     return evolve(phase, roots=roots, unrolled=(*phase.unrolled, *added))

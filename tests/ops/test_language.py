@@ -67,8 +67,6 @@ def test_parentheses_are_kept_where_they_matter() -> None:
 #: Operations that take more lines than most, each with its reason.
 LONG = {
     "lstm": "four gates and two states, each of them a statement of the step",
-    "gather_grad": "slices are put in order of their places, so that not every element is asked for every slice",
-    "scatter_nd": "what is added is put in order of its places, as in gather_grad",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
 }
 

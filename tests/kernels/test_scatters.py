@@ -1,0 +1,229 @@
+"""What arrives at places that data names: combined as NumPy does, for every element type and reduction, with a result
+that does not depend on the order of arrival, and with the work of what arrives, not of all pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cuts
+import numpy as np
+import pytest
+from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.source.atomics import combining_helpers
+from cuts.backends.source.dialects import CUDA
+from cuts.ir import CutsError, DType, Program, Source, TensorType
+from cuts.ops import Registry, evaluate
+from cuts.ops.costs import program_costs
+from cuts.passes.fusion import scatters
+from cuts.tests.needs import needs_opencl, needs_toolchain
+from cuts.tests.ops.test_empty_tensors import graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NUMBERS = [d for d in DType if d is not DType.BOOL]
+WAYS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "both": math.inf, "zero": -0.0}
+
+
+@pytest.fixture
+def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small scatters take the way of large ones."""
+    monkeypatch.setattr(scatters, "COMPARED", 0)
+
+
+def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "") -> np.ndarray[Any, Any]:
+    """Values over the whole range of an integer type, or of very different magnitudes."""
+    rng = np.random.default_rng(seed)
+    if dtype.is_int:
+        whole = np.frombuffer(rng.bytes(count * width * dtype.size), dtype.numpy)
+        return whole.reshape(count, width).copy()
+    spread = 3.0 if dtype is DType.F16 else 20.0
+    found = (rng.standard_normal((count, width)) * np.exp(rng.uniform(-spread, spread, (count, 1)) / 2)).astype(
+        dtype.numpy
+    )
+    if special:
+        found[count // 2, 0] = SPECIAL[special]
+    if special == "both":
+        found[0, 0] = -math.inf
+    return found
+
+
+def combined(how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], updates: np.ndarray[Any, Any]) -> Any:
+    """What NumPy makes of it, in float64; integers wrap."""
+    result = x.astype(np.float64) if x.dtype.kind == "f" else x.copy()
+    inside = (places >= -len(x)) & (places < len(x))
+    with np.errstate(all="ignore"):
+        WAYS[how].at(result, places[inside], updates[inside].astype(result.dtype))
+    return result
+
+
+def allowed(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
+    """Rounding of the result; sums in any order of NumPy's own float64, products of every factor, besides."""
+    if not dtype.is_float:
+        return 0.0
+    terms = len(updates) if how in ("add", "mul") else 0
+    finite = np.nan_to_num(np.abs(updates.astype(np.float64)), nan=0, posinf=0).sum()
+    own = max(dtype.element.epsilon, DType.F64.element.epsilon)
+    step = terms * own if how == "mul" else own
+    floor = {DType.F16: 2.0**-24}.get(dtype, 2.0**-126)  # the least number that is not rounded to nothing
+    return np.abs(np.nan_to_num(result, posinf=0, neginf=0)) * step + finite * terms * 2.0**-52 + floor
+
+
+CASES = st.tuples(
+    st.sampled_from(sorted(WAYS)),
+    st.sampled_from(NUMBERS),
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.integers(0, 99),
+    st.sampled_from(["", "", *SPECIAL]),
+)
+
+
+def check(case: Any, target: str, slack: int, **attributes: Any) -> None:
+    how, dtype, count, rows, width, seed, special = case
+    rng = np.random.default_rng(seed)
+    x = updates_of(dtype, rows, width, seed + 1)
+    updates = updates_of(dtype, count, width, seed, special)
+    places = rng.integers(-rows - slack, rows + slack, count)
+    ids = places[:, None]
+    plan = cuts.build(graph("scatter_nd", x, ids, updates, reduction=how, **attributes), target=target)
+    found = plan.run({"x0": x, "x1": ids, "x2": updates})["y0"]
+    with np.errstate(all="ignore"):
+        expected = combined(how, x, places, updates)
+        rounded = expected.astype(dtype.numpy)
+        wrong = np.abs(np.subtract(found.astype(expected.dtype), expected)) if dtype.is_float else found != rounded
+    same = (found == rounded) | (np.isnan(rounded) & np.isnan(found)) if dtype.is_float else ~wrong
+    if dtype is DType.F32 and how == "mul":  # partial products of single precision may leave its range
+        same = same | (np.abs(expected) > 1e30) | ~np.isfinite(found) | (np.abs(expected) < 1e-30)
+    if dtype is DType.F16 and how == "mul":
+        same = same | ~np.isfinite(found) | (np.abs(expected) < 1e-4)
+    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= allowed(how, dtype, expected, updates))), (
+        found,
+        expected,
+    )
+
+
+@given(CASES)
+@settings(max_examples=40)
+def test_the_reference_combines_as_numpy(case: Any) -> None:
+    check(case, "reference", 0)
+
+
+@needs_opencl
+@pytest.mark.usefixtures("no_comparisons")
+@given(CASES)
+@settings(max_examples=12)
+def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -> None:
+    check(case, "opencl", 2)
+
+
+@needs_opencl
+@pytest.mark.parametrize("how", ["add", "mul"])
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32, DType.F64, DType.U8, DType.I64])
+def test_atomic_operations_combine_as_numpy(how: str, dtype: DType) -> None:
+    values = np.array([[1], [2], [-1], [2], [1], [2], [1]]).astype(dtype.numpy)  # exact in any order
+    x, ids = values[:3], np.array([[0], [2], [2], [-3], [1], [2], [5]])
+    plan = cuts.build(graph("scatter_nd", x, ids, values, reduction=how, atomic=True), target="opencl")
+    found = plan.run({"x0": x, "x1": ids, "x2": values})["y0"]
+    np.testing.assert_array_equal(found, combined(how, x, ids[:, 0], values).astype(dtype.numpy))
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32, DType.F64])
+def test_sums_do_not_depend_on_the_order_of_arrival_and_round_once(dtype: DType) -> None:
+    count, rows = 3000, 40
+    rng = np.random.default_rng(0)
+    updates, ids = updates_of(dtype, count, 2, 5), rng.integers(0, rows, (count, 1))
+    if dtype is DType.F16:
+        updates = updates / np.float16(64)
+    x = np.zeros((rows, 2), dtype.numpy)
+    plan = cuts.build(graph("scatter_nd", x, ids, updates, reduction="add"), target="opencl")
+    assert len(plan.kernels) > 1  # not the one kernel that compares
+    results = []
+    for _ in range(3):
+        order = rng.permutation(count)
+        results.append(plan.run({"x0": x, "x1": ids[order], "x2": updates[order]})["y0"])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    exact = [[math.fsum(updates[ids[:, 0] == v, k].astype(np.float64)) for k in range(2)] for v in range(rows)]
+    greatest = [[np.abs(updates[ids[:, 0] == v, k].astype(np.float64)).max() for k in range(2)] for v in range(rows)]
+    bound = np.abs(exact) * dtype.element.epsilon + np.array(greatest) * count * 2.0 ** -(
+        48 if dtype is not DType.F64 else 90
+    )
+    assert np.all(np.abs(results[0].astype(np.float64) - exact) <= bound + 2.0**-24 * (dtype is DType.F16))
+
+
+def test_the_work_is_that_of_updates_and_elements() -> None:
+    rows = updates = 20_000
+    operands = [TensorType(DType.F32, (rows,)), TensorType(DType.I64, (updates, 1)), TensorType(DType.F32, (updates,))]
+    for how in ("none", "add", "max", "min"):
+        program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": how}).program
+        settled = scatters.settle_scatters(program)
+        assert program_costs(settled).flops < 60 * (rows + updates)
+
+
+def test_what_takes_the_place_of_a_scatter_computes_the_same() -> None:
+    operands = [TensorType(DType.F64, (4, 2)), TensorType(DType.I64, (30, 1)), TensorType(DType.F64, (30, 2))]
+    rng = np.random.default_rng(0)
+    inputs = {
+        "x": np.zeros((4, 2)),
+        "indices": rng.integers(-4, 4, (30, 1)),
+        "updates": updates_of(DType.F64, 30, 2, 1),
+    }
+    for how in WAYS:
+        program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": how}).program
+        expected = evaluate(program, inputs)["y"]
+        for most in (0, 1 << 20):
+            found = evaluate(settled_with(program, most), inputs)["y"]
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
+
+
+def settled_with(program: Program, most: int) -> Program:
+    before, scatters.COMPARED = scatters.COMPARED, most
+    try:
+        return scatters.settle_scatters(program)
+    finally:
+        scatters.COMPARED = before
+
+
+@needs_toolchain
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+def test_every_atomic_operation_compiles_for_cuda(arch: str) -> None:
+    used = {f"cuts_into_{into}_{dtype}" for into in ("sum", "prod", "min", "max") for dtype in NUMBERS}
+    text, more = combining_helpers(used, CUDA)
+    calls = [f"{name}(({CUDA.memory_type(DType(name.rsplit('_', 1)[1]))}*)p, 3);" for name in sorted(used)]
+    source = CUDA.helpers_of(more) + text + 'extern "C" __global__ void every(void* p) {\n' + "\n".join(calls) + "\n}\n"
+    code, _ = find_toolchain().compile(source, arch, 120.0)
+    assert code
+
+
+WRONG = {
+    ("f32", "scatter sum y[index(ids[n], 3) + 1] = x[n]"): "which is no element",
+    ("f32", "y[ids[n]] = x[n]"): "an element could be written twice, or never",
+    ("f32", "scatter sum y[n] = y[n]"): "'y' is read by the statement that writes it",
+    ("f32", "y[n] = x[n] for n < N scatter sum y[ids[n]] = x[n]"): "writes 8 of the 4 elements",
+    ("bool", "scatter sum y[ids[n]] = x[n] > 0"): "holds conditions",
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_scatter_that_has_no_meaning_is_an_error(case: tuple[str, str]) -> None:
+    kind, line = case
+    text = f'op t "t" {{ type B: bool in x: f32[N], ids: i64[N] attr d: dtype out y: d[N] {line} for n < N }}'
+    with pytest.raises(CutsError, match=WRONG[case]):
+        _instantiated(text, {"d": DType(kind)})
+
+
+def _instantiated(text: str, attributes: Any) -> object:
+    registry = Registry.builtin().extend(Source("t.cuts", text))
+    return registry["t"].instantiate([TensorType(DType.F32, (4,)), TensorType(DType.I64, (4,))], attributes)
+
+
+def test_a_scatter_over_nothing_is_the_identity() -> None:
+    text = 'op t "t" { in x: f32[N], ids: i64[N] out y: f32[3] scatter max y[ids[n]] = x[n] for n < N }'
+    decl = Registry.builtin().extend(Source("t.cuts", text))["t"]
+    program = decl.instantiate([TensorType(DType.F32, (0,)), TensorType(DType.I64, (0,))]).program
+    assert np.all(np.isneginf(evaluate(program, {"x": np.zeros(0, np.float32), "ids": np.zeros(0, np.int64)})["y"]))
