@@ -1,9 +1,10 @@
 """Scatters whose result is the same each time, as atomic operations whose order does not matter.
 
 What arrives at an element arrives in any order on a device. For integers, and for `max` and `min`, that changes
-nothing. Sums of floats round, so they are made of integers: the greatest magnitude that arrives at an element says how fine its
-terms are counted, as multiples of a power of two of which 62 bits hold all terms, and their sum is exact. Its error is
-far below that of single precision; doubles, which have more digits, are counted twice, first coarsely, then the rest.
+nothing. Sums of floats round, so they are made of integers: the greatest magnitude that arrives at an element says how
+fine its terms are counted, as multiples of a power of two of which 62 bits hold all terms, and their sum is exact. Its
+error is far below that of single precision; doubles, which have more digits, are counted twice, first coarsely, then
+the rest.
 
     scatter sum y[at[j], k] = u[j, k]
       ->  scatter max size[at[j], k] = |u[j, k]|
@@ -55,8 +56,8 @@ _INFINITIES = 1 << 32
 
 
 def settle_scatters(program: Program) -> Program:
-    """Return the program with scatters that mean the same, of which the order of arrival changes no bit, unless they ask
-    for atomic operations.
+    """Return a program that means the same, in which the order of arrival changes no bit where scatters do not ask for
+    atomic operations.
     """
     if not any(s.into and not s.atomic for s in program.statements):
         return program
