@@ -213,8 +213,8 @@ class _Builder:
             name = node.name if len(ends) == 1 else f"{node.name}/{number}"
             if run[0].into:
                 reads = (*reads, run[0].target)
-                start = _start(run[0], self.types[run[0].target])
-                units.append(Unit(f"{name}.start", node.name, node.op, (start,), (), (start.target,)))
+                before = _start(run[0], self.types[run[0].target])
+                units.append(Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,)))
             units.append(Unit(name, node.name, node.op, tuple(run), reads, _writes(run, end, last_reads, outputs)))
         return units
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import frozen
 
-from ...ir import Reduction, Segment, Target, expr_variables, operands, reads
+from ...ir import Reduction, Segment, Target, expr_variables, is_affine, operands, reads
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -23,6 +23,10 @@ BASE = 26.0
 DECODED = 10.0
 #: Elements of an operand that is used once: a few are in flight, none is kept.
 PASSING = 8.0
+#: Of each neighbour that an instance of a stencil reads besides its own element, in kernels whose loops are unrolled:
+#: ptxas used 40 to 167 registers for filters of 3x3 to 7x7 taps and 4 to 32 outputs a thread, up to 255 with mirrored
+#: borders.
+NEIGHBOUR, CLAMPED = 0.2, 0.3
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -54,7 +58,7 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
     """Estimate one segment."""
     instances = product(geometry.thread) * 1.0
     if not segment.reductions:
-        used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * _shared(segment)
+        used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * max(float(_shared(segment)), _stencil(segment))
         return Registers(8.0, used, used)
     own = [r.name for r in segment.reductions]
     held = instances * len(segment.reductions)
@@ -75,6 +79,19 @@ def _shared(segment: Segment) -> int:
     found = [set(reads(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
+
+
+def _stencil(segment: Segment) -> float:
+    """Return what an instance holds of the neighbours it reads, where a tensor is read at several places for each
+    output: sums and elements that the compiler loads early, and the addresses of those that clamps lead to.
+    """
+    most = 0.0
+    for output in segment.outputs:
+        found = reads(output.body)
+        straight = all(is_affine(i) for r in found for i in r.indices)
+        neighbours = len(found) - len({r.tensor for r in found})
+        most = max(most, neighbours * (NEIGHBOUR if straight else CLAMPED))
+    return most
 
 
 def _fragments(segment: Segment, reduction: Reduction, geometry: Geometry, position: int, own: Sequence[str]) -> Count:

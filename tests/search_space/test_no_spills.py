@@ -1,0 +1,95 @@
+"""What is chosen without measuring spills no registers: compiled for a GPU that need not be there, and read off the
+compiler's log.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+import pytest
+from attrs import evolve
+from cuts.backends import find_target
+from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.source import emit
+from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
+from cuts.ops import Registry
+from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.schedule.legal_points import check_schedule
+from cuts.passes.stages import Compilation
+from cuts.tests.needs import needs_toolchain
+
+TARGET = find_target("cuda:sm_90")
+BORDERS = {"zeros": ("{}", " outside 0"), "mirrored": ("mirror({}, {})", ""), "repeated": ("clamp({}, 0, {} - 1)", "")}
+
+
+def blur(taps: int, border: str) -> str:
+    """Declare a filter with binomial weights in a table."""
+    index, outside = BORDERS[border]
+    row, column = (
+        index.format(f"{v} + {tap} - {taps // 2}", size) for v, tap, size in (("i", "a", "H"), ("j", "b", "W"))
+    )
+    line = [comb(taps - 1, k) / 2 ** (taps - 1) for k in range(taps)]
+    rows = ", ".join("[" + ", ".join(str(a * b) for b in line) + "]" for a in line)
+    return f"""op blur "weights in a table" {{
+      in x: f32[C, H, W]
+      table w: f32 = [{rows}]
+      out y: f32[C, H, W]
+      y[c, i, j] = sum[a < {taps}, b < {taps}] w[a, b] * (x[c, {row}, {column}]{outside})
+    }}"""
+
+
+def graph_of(registry: Registry, op: str, *shapes: tuple[int, ...], **attributes: object) -> Graph:
+    """One operation of tensors of f32, or of positions where a shape begins with -1."""
+    types = [TensorType(DType.I64, s[1:]) if s[0] == -1 else TensorType(DType.F32, s) for s in shapes]
+    names = tuple(f"x{n}" for n in range(len(types)))
+    results = registry[op].instantiate(types, attributes).output_types
+    outputs = tuple(f"y{n}" for n in range(len(results)))
+    every = dict(zip((*names, *outputs), (*types, *results), strict=True))
+    return Graph("g", names, outputs, every, (Node("n", op, names, outputs, attributes),))
+
+
+CASES = {
+    "blur of 5x5 taps": (blur(5, "zeros"), "blur", [(64, 256, 256)], {}),
+    "small blur": (blur(5, "zeros"), "blur", [(3, 64, 64)], {}),
+    "mirrored blur": (blur(7, "mirrored"), "blur", [(3, 512, 512)], {}),
+    "repeated border": (blur(7, "repeated"), "blur", [(3, 64, 64)], {}),
+    "product": ("", "matmul", [(512, 384), (384, 640)], {}),
+    "convolution": ("", "conv", [(2, 32, 28, 28), (64, 32, 3, 3)], {}),
+    "depthwise": ("", "conv", [(1, 96, 56, 56), (96, 1, 3, 3)], {"groups": 96}),
+    "winograd": ("", "winograd_input", [(1, 32, 30, 30)], {}),
+    "softmax": ("", "softmax", [(512, 1000)], {}),
+    "norm": ("", "layer_norm", [(256, 768), (768,), (768,)], {}),
+    "pooling": ("", "max_pool", [(1, 64, 56, 56)], {"kernel_shape": (3, 3), "strides": (2, 2)}),
+    "attention": ("", "attention", [(1, 8, 128, 64), (1, 8, 128, 64), (1, 8, 128, 64)], {}),
+    "scatter": ("", "scatter_nd", [(4000, 16), (-1, 5000, 1), (5000, 16)], {"reduction": "add"}),
+}
+
+
+@needs_toolchain
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_chosen_without_measuring_spills_nothing(case: str) -> None:
+    text, op, shapes, attributes = CASES[case]
+    registry = Registry.builtin().extend(Source("own.cuts", text)) if text else Registry.builtin()
+    graph = graph_of(registry, op, *shapes, **attributes)
+    compiled = compile_graph(graph, registry, TARGET, CompileOptions(verify=False), emit)
+    spilled = {k.name: c.spill_bytes for k, c in zip(compiled.kernels, compile_kernels(compiled.kernels, "sm_90"))}
+    assert not any(spilled.values()), spilled
+
+
+def test_a_thread_holds_the_neighbours_that_its_outputs_read() -> None:
+    """With 16 mirrored outputs of 7x7 taps a thread, ptxas uses all 255 registers and spills 128 bytes."""
+    registry = Registry.builtin().extend(Source("own.cuts", blur(7, "mirrored")))
+    graph = graph_of(registry, "blur", (64, 256, 256))
+    work = Compilation(registry, TARGET, CompileOptions(verify=False), emit, graph)
+    for stage in all_stages(registry):
+        stage.perform(work)
+        if stage.name == "schedule":
+            break
+    ((key, group),) = work.unique.items()
+    schedule = work.chosen[key].schedule
+    (segment,) = schedule.segments
+    (dim,) = segment.dims
+    wide = evolve(schedule, segments=(evolve(segment, dims=(evolve(dim, block=1024, thread=16, vector=1),)),))
+    assert check_schedule(group.form, schedule, TARGET) == []
+    (reason,) = check_schedule(group.form, wide, TARGET)
+    assert "registers per thread" in reason
