@@ -65,6 +65,15 @@ def as_held(value: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
         return np.asarray(value).astype(dtype)
 
 
+def saturated(value: Values, dtype: DType) -> Values:
+    """Return floats as integers of a type: cut towards zero, the nearest there is beyond its range, 0 for NaN."""
+    low, high = dtype.element.lowest, dtype.element.highest
+    whole, above = np.trunc(value), float(high + 1)
+    known = np.where((whole >= low) & (whole < above), whole, 0).astype(dtype.numpy)
+    limit = np.where(whole >= above, np.asarray(high, dtype.numpy), np.asarray(low, dtype.numpy))
+    return np.where((whole >= above) | (whole < low), limit, known)
+
+
 class Evaluation:
     """Values of indices, conditions and scalar expressions as arrays that broadcast against each other.
 
@@ -160,5 +169,5 @@ class Evaluation:
         if dtype is DType.BOOL:
             return np.asarray(value != 0)
         if dtype.is_int and value.dtype.kind == "f":
-            value = np.trunc(value)
+            return saturated(value, dtype)
         return as_held(value, self.dtype(dtype))

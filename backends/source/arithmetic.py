@@ -5,6 +5,8 @@
 * Integers wrap: what may overflow is computed unsigned. Division rounds towards zero; by zero quotient and remainder
   are 0. A shift by no number of bits moves all bits out. A power is exact, and wraps; of a negative exponent it is the
   reciprocal towards zero.
+* A float that becomes an integer is cut towards zero; one beyond the range of the type becomes the nearest integer that
+  it has, and NaN becomes 0.
 
 The names end in the type's; a kernel's text holds the helpers that it calls and no others.
 """
@@ -24,6 +26,7 @@ def arithmetic_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, st
             continue
         kind = types[dtype.value]
         own = _integers(dtype, types) if dtype.is_int else _scales() if dtype.is_float else ()
+        helpers |= _conversions(qualifier, dtype, types) if dtype.is_float else {}
         for name, parameters, body in (*_extremes(dtype), *own):
             full, listed = f"cuts_{name}_{dtype}", ", ".join(f"{kind} {p}" for p in parameters)
             helpers[full] = f"{qualifier} {kind} {full}({listed}) {{ {body} }}"
@@ -40,6 +43,23 @@ def _scales() -> Iterator[tuple[str, str, str]]:
     """Yield powers of two: the exponent of a number (0 has that of 1), and a number times such a power."""
     yield "logb", "a", "return a == 0 ? 0 : logb(a);"
     yield "ldexp", "ab", "return b != b ? b : ldexp(a, b < -9999 ? -9999 : b > 9999 ? 9999 : (int)b);"
+
+
+def _conversions(qualifier: str, dtype: DType, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that make integers of a type of floats: the bounds are powers of two, which floats have."""
+    found: dict[str, str] = {}
+    suffix = "f" if dtype is DType.F32 else ""
+    for whole in DType:
+        if not whole.is_int:
+            continue
+        kind, name = types[whole.value], f"cuts_{whole}_of_{dtype}"
+        signed, unsigned = whole.element.kind == "signed", types[unsigned_of(whole).value]
+        above = f"(({kind})(({unsigned})-1 >> {8 * max(4, whole.size) - whole.element.digits}))"
+        below = f"(-{above} - 1)" if signed else "0"
+        low, high = float(whole.element.lowest), float(whole.element.highest + 1)
+        body = f"a != a ? 0 : a >= {high!r}{suffix} ? {above} : a <= {low!r}{suffix} ? {below} : ({kind})a"
+        found[name] = f"{qualifier} {kind} {name}({types[dtype.value]} a) {{ return {body}; }}"
+    return found
 
 
 def unsigned_of(dtype: DType) -> DType:

@@ -134,6 +134,15 @@ def call_text(fn: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> s
     return dialect.math(template, dtype).format(*args, t=dtype.arithmetic)
 
 
+def convert_text(text: str, old: DType, new: DType, dialect: Dialect) -> str:
+    """Return a value of one element type as one of another."""
+    if new is DType.BOOL:
+        return f"({text} != 0)"
+    if new.is_int and old.is_float:
+        return f"cuts_{new}_of_{old.arithmetic}({text})"
+    return f"(({dialect.type(new)}){text})"
+
+
 def _wrapped(template: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> str:
     """Return an operator on integers that wraps: C leaves open what a signed overflow is, and computes narrow types as
     int.

@@ -41,7 +41,7 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
-from .ctext import call_text, guard_text, index_text, literal_text, number_text, place_text
+from .ctext import call_text, convert_text, guard_text, index_text, literal_text, number_text, place_text
 from .scope import KernelNames, Writer
 
 
@@ -258,8 +258,7 @@ class NodePrinter:
             kind = node.args[-1 if node.fn == "select" else 0].dtype
             return call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
         if isinstance(node, Convert):
-            text = self._text(node.arg)
-            return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"
+            return convert_text(self._text(node.arg), node.arg.dtype, node.dtype, dialect)
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))

@@ -194,6 +194,8 @@ class Reader:
         """Return a value in another element type."""
         if self.types[value].dtype is dtype:
             return value
+        if dtype is DType.U8 and self.types[value].dtype.is_float:
+            value = self.emit("cast", value, to=DType.I64.value)  # PyTorch wraps what is below 0 here, and only here
         result: Value = self.emit("cast", value, to=dtype.value)
         return result
 

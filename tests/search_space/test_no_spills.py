@@ -72,7 +72,9 @@ def test_what_is_chosen_without_measuring_spills_nothing(case: str) -> None:
     registry = Registry.builtin().extend(Source("own.cuts", text)) if text else Registry.builtin()
     graph = graph_of(registry, op, *shapes, **attributes)
     compiled = compile_graph(graph, registry, TARGET, CompileOptions(verify=False), emit)
-    spilled = {k.name: c.spill_bytes for k, c in zip(compiled.kernels, compile_kernels(compiled.kernels, "sm_90"))}
+    spilled = {
+        k.name: c.spill_bytes for k, c in zip(compiled.kernels, compile_kernels(compiled.kernels, "sm_90"), strict=True)
+    }
     assert not any(spilled.values()), spilled
 
 

@@ -1,0 +1,63 @@
+"""Floats that become integers: one rule for every pair of types, on the reference and on devices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cuts
+import numpy as np
+import pytest
+from cuts.ir import DType
+from cuts.ir.evaluate import saturated
+from cuts.tests.needs import needs_opencl
+from cuts.tests.ops.test_empty_tensors import graph
+from hypothesis import given
+from hypothesis import strategies as st
+
+FLOATS = [d for d in DType if d.is_float]
+INTEGERS = [d for d in DType if d.is_int]
+
+
+def edges(floats: DType) -> np.ndarray[Any, Any]:
+    """Every end of every integer type, its neighbours, and what is no number in between."""
+    powers = [math.ldexp(1.0, n) for n in (7, 8, 15, 16, 31, 32, 63, 64)]
+    ends = np.array([*powers, 0.0, 0.5, 1.0, 1e30, math.inf])
+    with np.errstate(over="ignore"):
+        near = np.concatenate([ends, -ends]).astype(floats.numpy)
+        every = [near, np.nextafter(near, np.inf, dtype=near.dtype), np.nextafter(near, -np.inf, dtype=near.dtype)]
+        shifted = [near + near.dtype.type(s) for s in (-1.5, -1, 1, 1.5)]
+    return np.concatenate([*every, *shifted, np.array([math.nan, 2.7, -2.7, 300, -300], near.dtype)])
+
+
+def exactly(value: float, dtype: DType) -> int:
+    """The rule, in integers of any size: cut towards zero, then the nearest that the type has; NaN is 0."""
+    if math.isnan(value):
+        return 0
+    whole = math.trunc(value) if math.isfinite(value) else math.copysign(1 << 70, value)
+    return int(min(max(whole, dtype.element.lowest), dtype.element.highest))
+
+
+@given(st.floats(), st.sampled_from(INTEGERS))
+def test_the_reference_cuts_and_saturates(value: float, dtype: DType) -> None:
+    assert saturated(np.array([value]), dtype)[0] == exactly(value, dtype)
+
+
+def check(floats: DType, integers: DType, target: str) -> None:
+    x = edges(floats)
+    found = cuts.build(graph("cast", x, to=integers.value), target=target).run({"x0": x})["y0"]
+    expected = np.array([exactly(float(v), integers) for v in x], integers.numpy)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_the_reference_makes_the_nearest_integer_that_there_is(floats: DType) -> None:
+    for integers in INTEGERS:
+        check(floats, integers, "reference")
+
+
+@needs_opencl
+@pytest.mark.parametrize("integers", INTEGERS)
+@pytest.mark.parametrize("floats", FLOATS)
+def test_kernels_make_the_same(floats: DType, integers: DType) -> None:
+    check(floats, integers, "opencl")
