@@ -116,8 +116,9 @@ def require_right_plan(
 def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
     """Describe the first kernel whose result is wrong, an empty text where there is none."""
     for part, given in plan.part_inputs(inputs):
-        found = first_wrong_step(part.session, given, part.reference_values(given), part.tolerances())
-        if found:
+        values = part.reference_values(given)
+        found = first_wrong_step(part.session, given, values, part.tolerances())
+        if found and (found := first_wrong_step(part.session, given, values, part.conditioned_tolerances(given))):
             return found
     return ""
 

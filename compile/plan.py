@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from attrs import evolve
 
 from ..backends import accumulations, require_host_memory, run_reference
@@ -116,12 +117,13 @@ class CompiledPlan:
         arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
         return run_reference(model.graph, spec_of_texts(model.specs).registry, arrays)
 
-    def reference_values(self, inputs: Mapping[str, object]) -> dict[str, Any]:
-        """Compute every value of the model like `reference`, intermediates included."""
+    def reference_values(self, inputs: Mapping[str, object], kind: npt.DTypeLike = np.float64) -> dict[str, Any]:
+        """Compute every value of the model like `reference`, intermediates included; floats in the precision `kind`."""
         model = self._model()
         arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
         values = tuple(value for node in model.graph.nodes for value in node.outputs)
-        return run_reference(evolve(model.graph, outputs=values), spec_of_texts(model.specs).registry, arrays)
+        graph = evolve(model.graph, outputs=values)
+        return run_reference(graph, spec_of_texts(model.specs).registry, arrays, kind)
 
     def random_inputs(self, seed: int = 0) -> dict[str, Any]:
         """Return random inputs of the right types."""
@@ -161,19 +163,22 @@ class CompiledPlan:
         return results if all(result.ok for result in results) else self._conditioned(results, given)
 
     def _conditioned(self, results: tuple[Comparison, ...], inputs: Mapping[str, object]) -> tuple[Comparison, ...]:
-        """Return comparisons whose tolerance follows the condition of the function.
+        """Return comparisons whose tolerance follows the condition of the function."""
+        allowed = self.conditioned_tolerances(inputs)
+        return tuple(evolve(r, tolerance=max(r.tolerance, allowed.get(r.tensor, 0.0))) for r in results)
+
+    def conditioned_tolerances(self, inputs: Mapping[str, object]) -> dict[str, float]:
+        """Return the relative error that rounding and the condition of the function explain, for every value of the
+        model.
 
         A function may lose digits by itself: a cosine of 4,096 radians does in single precision, however it is
         computed. What it loses is how far its declaration evaluated in single precision, operation by operation, is
         from itself in double precision. A kernel may lose as much in each of two ways of rounding, so twice of it is
         rounding.
         """
-        model = self._model()
-        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
-        registry = spec_of_texts(model.specs).registry
-        single, double = (run_reference(model.graph, registry, arrays, kind) for kind in (np.float32, np.float64))
-        lost = {name: compare(name, single[name], double[name], 0.0).error for name in self.plan.outputs}
-        return tuple(evolve(result, tolerance=max(result.tolerance, 2 * lost[result.tensor])) for result in results)
+        single, double = (self.reference_values(inputs, kind) for kind in (np.float32, np.float64))
+        lost = {name: compare(name, single[name], value, 0.0).error for name, value in double.items()}
+        return {name: max(value, 2 * lost.get(name, 0.0)) for name, value in self.tolerances().items()}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder, whole or not at all."""
