@@ -30,7 +30,8 @@ from cuts.passes.model.bound import bound
 from cuts.passes.model.counts import NUMBERS, Features
 from cuts.passes.model.rank import rank
 from cuts.passes.model.rank_constants import FITTED, RankConstants
-from cuts.passes.schedule.legal_points import check_schedule, features_of, geometry_of
+from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.passes.schedule.legal_points import features_of, geometry_of
 
 Array = np.ndarray[Any, Any]
 NAMES = tuple(f.name for f in attrs.fields(RankConstants))

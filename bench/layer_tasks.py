@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from attrs import frozen
+from cuts.latency import POINTWISE, POOLS
 
 Shape = tuple[int, ...]
 
@@ -224,27 +225,6 @@ def linear(count: int = 250, seed: str = "linear") -> Iterator[Task]:
             "linear",
             (rows, draw.choice((512, 2048, 9216, 25088, *(_channels(draw, 16, 8192) for _ in range(3)))), wide),
         )
-
-
-#: Operations on an image (n, c, h, w) that read and write each element about once.
-POINTWISE = (
-    "relu",
-    "relu6",
-    "sigmoid",
-    "silu",
-    "hardswish",
-    "hardsigmoid",
-    "gelu",
-    "add",
-    "multiply",
-    "scale",
-    "bias",
-    "batch_norm",
-    "concat",
-    "global_average",
-)
-#: Pools: (n, c, h, w, window, stride, padding).
-POOLS = ("max_pool", "average_pool")
 
 
 def _image(draw: random.Random) -> Shape:

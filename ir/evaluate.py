@@ -8,6 +8,7 @@ one can be held against the other.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -74,7 +75,7 @@ def saturated(value: Values, dtype: DType) -> Values:
     return np.where((whole >= above) | (whole < low), limit, known)
 
 
-class Evaluation:
+class Evaluation(ABC):
     """Values of indices, conditions and scalar expressions as arrays that broadcast against each other.
 
     A subclass says what `axis`, `element` and `dtype` are. `live` is where the value of what is being evaluated
@@ -83,13 +84,13 @@ class Evaluation:
 
     live: Values = np.ones((), np.bool_)
 
+    @abstractmethod
     def axis(self, var: Var) -> Values:
         """Return the values of a variable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
         """Return elements of a tensor, anything where not `inside`."""
-        raise NotImplementedError
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         """Return the NumPy type that values of an element type are computed in."""

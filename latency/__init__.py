@@ -8,9 +8,12 @@ from .buckets import Bucket, Plateau, buckets, plateaus
 from .models import ModelPrediction, predict_model
 from .plotting import Line, check_suffix, plot
 from .predictor import PRECISIONS, STATES, Prediction, Predictor
+from .simple_model import POINTWISE, POOLS
 from .sweeps import Curve, sweep
 
 __all__ = [
+    "POINTWISE",
+    "POOLS",
     "PRECISIONS",
     "STATES",
     "Bucket",

@@ -18,8 +18,10 @@ from .fitting import least_deviations
 #: Images of a batch that an operation reads and writes, in units of its own size; reductions and pools write less.
 READS: Mapping[str, int] = {"add": 2, "multiply": 2, "concat": 2}
 WRITES: Mapping[str, int] = {"concat": 2}
+#: Pools: (n, c, h, w, window, stride, padding).
 POOLS = ("max_pool", "average_pool")
-OPERATIONS = (
+#: Operations on an image (n, c, h, w) that read and write each element about once.
+POINTWISE = (
     "relu",
     "relu6",
     "sigmoid",
@@ -34,8 +36,8 @@ OPERATIONS = (
     "batch_norm",
     "concat",
     "global_average",
-    *POOLS,
 )
+OPERATIONS = (*POINTWISE, *POOLS)
 #: Where lines may bend, in bytes moved: what fits into half of the cache and into all of it.
 _BENDS = (30e6, 60e6)
 

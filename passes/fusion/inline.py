@@ -31,6 +31,7 @@ from ...ir import (
     Statement,
     TensorType,
     Values,
+    Var,
     as_held,
     as_index,
     distinct,
@@ -108,6 +109,14 @@ class _Outside(Evaluation):
     def read(self, read: Read) -> Values:
         """Return the fill."""
         return as_held(read.fill, self.dtype(self.tensors[read.tensor].dtype))
+
+    def axis(self, var: Var) -> Values:
+        """Return nothing: outside there are no places (`_is_known_outside`)."""
+        raise AssertionError(f"{var.name} has no value outside")
+
+    def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
+        """Return nothing: what is read is the fill."""
+        raise AssertionError(f"no element of {tensor} is read outside")
 
 
 def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | None:

@@ -1,9 +1,9 @@
 """The space of a group's schedules: enumerated as arrays, pruned, climbed, and the best points chosen."""
 
+from .check_schedules import check_schedule
 from .choose import Candidate, assess, candidate_of, choose
 from .climb import Point, best_points, neighbours
 from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sampled, to_schedule
-from .legal_points import check_schedule
 from .prune import proven_slower, score
 from .space import Space, make_space, segment_structures
 

@@ -34,7 +34,7 @@ from ..model import (
     next_power,
     own_order,
 )
-from .legal_points import MAX_BODY
+from .check_schedules import MAX_BODY
 from .space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.

@@ -1,20 +1,14 @@
-"""Whether a schedule is legal for a group on a target: the scalar counterpart of the vectorised rules, with reasons in
-words.
-"""
+"""One point of a space, chosen here or written by hand: its staged tiles, its shared memory, what the models count."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 
 from ...ir import (
     FusedGroup,
-    PassError,
     ReduceDim,
-    Reduction,
-    ReductionSchedule,
     Schedule,
     Segment,
     SegmentSchedule,
@@ -25,107 +19,8 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, Frame, Layout, Tile, bind_dims, lay_out, local_vars, stage
-from ..model import Features, Geometry, SegmentStructure, count_features, next_power
-
-#: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
-MAX_BODY = 4096
-#: Most buffers a loop over chunks cycles through.
-MAX_STAGES = 4
-
-
-def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> list[str]:
-    """Return why a schedule is not legal for a group on a target; nothing where it is."""
-    if len(schedule.segments) != len(group.segments):
-        return [f"the schedule has {len(schedule.segments)} segments, expected {len(group.segments)}"]
-    found = [
-        reason
-        for pair in zip(group.segments, schedule.segments, strict=True)
-        for reason in _check_shape(*pair, group, target)
-    ]
-    if schedule.index not in ("computed", "table"):
-        found.append(f"index function '{schedule.index}' is not one of computed, table")
-    if schedule.raster < 1 or schedule.min_blocks < 0:
-        found.append("raster must be at least 1 and min_blocks at least 0")
-    return found or list(_check_resources(group, schedule, target))
-
-
-def _power(value: int) -> bool:
-    return value >= 1 and value & (value - 1) == 0
-
-
-def _check_shape(segment: Segment, schedule: SegmentSchedule, group: FusedGroup, target: Target) -> Iterator[str]:
-    """Yield what is wrong with a segment's dims and loops, sizes of memory apart."""
-    if tuple(a for d in schedule.dims for a in d.axes) != segment.axes:
-        yield "the tile dims do not cover the parallel axes in order"
-    held = any(o.tensor in group.shared for o in segment.outputs)
-    for dim in schedule.dims:
-        name = "*".join(a.name for a in dim.axes)
-        if dim.thread < 1 or dim.vector < 1:
-            yield f"dim {name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
-        elif dim.block % dim.thread or dim.thread % dim.vector:
-            expected = f"must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
-            yield f"dim {name}: block {dim.block} {expected}"
-        if not held and dim.block > next_power(dim.extent):
-            yield f"dim {name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
-        if held and len(dim.axes) > 1:
-            yield f"dim {name}: a tensor in shared memory has one dim per axis"
-    if not _power(schedule.lanes) or not _power(schedule.row_vector):
-        yield f"lanes {schedule.lanes} and row vector {schedule.row_vector} must be powers of two"
-    if schedule.warp and (len(schedule.warp) != len(schedule.dims) or prod(schedule.warp) != target.warp_size):
-        yield f"the warp map {schedule.warp} must place {target.warp_size} lanes on {len(schedule.dims)} dims"
-    elif schedule.warp and any(d.threads % w for d, w in zip(schedule.dims, schedule.warp, strict=True)):
-        yield f"the warp map {schedule.warp} does not divide the threads of each dim"
-    if len(schedule.reductions) != len(segment.reductions):
-        yield f"the schedule has {len(schedule.reductions)} reductions, expected {len(segment.reductions)}"
-        return
-    own = [r.name for r in segment.reductions]
-    for reduction, loop in zip(segment.reductions, schedule.reductions, strict=True):
-        yield from _check_loop(reduction, loop, schedule, len(operands(reduction, own)))
-
-
-def _check_loop(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule, count: int) -> Iterator[str]:
-    """Yield what is wrong with the loop of one reduction."""
-    name = reduction.name
-    if tuple(a for d in loop.dims for a in d.axes) != reduction.reduce:
-        yield f"reduction {name}: the reduce dims do not cover its axes in order"
-    for dim in loop.dims:
-        if not 1 <= dim.chunk <= next_power(dim.extent):
-            yield f"reduction {name}: chunk {dim.chunk} is not between 1 and the extent {dim.extent}"
-    step = schedule.lanes * schedule.row_vector
-    if step > 1 and (len(loop.dims) != 1 or loop.dims[0].chunk % step):
-        yield f"reduction {name}: lanes need one reduce dim whose chunk is a multiple of {step}"
-    if step > 1 and loop.staging:
-        yield f"reduction {name}: a reduction shared by lanes stages nothing"
-    if not 1 <= loop.stages <= MAX_STAGES:
-        yield f"reduction {name}: {loop.stages} stages, expected 1 to {MAX_STAGES}"
-    chosen = [s.operand for s in loop.staging]
-    if len(set(chosen)) != len(chosen) or any(not 0 <= o < count for o in chosen):
-        yield f"reduction {name}: staged operands {chosen} are not distinct positions below {count}"
-
-
-def _check_resources(group: FusedGroup, schedule: Schedule, target: Target) -> Iterator[str]:
-    """Yield which limits of the machine a well-formed schedule exceeds."""
-    if schedule.threads > target.MAX_thread:
-        yield f"{schedule.threads} threads in a block, at most {target.MAX_thread}"
-    try:
-        layout = lay_out(group, schedule, target)
-        tiles = staged_tiles_of(layout)
-    except PassError as error:
-        yield error.message
-        return
-    if any(sorted(order) != list(range(len(order))) for order in staging_orders(schedule)):
-        yield "the layout order of a staged tile is no permutation"
-    if any(tile.count <= 1 for tile, _ in tiles):
-        yield "a staged tile has one element only"
-    used = shared_bytes(layout, tiles)
-    if used > target.MAX_shared:
-        yield f"{used} bytes of shared memory, at most {target.MAX_shared}"
-    counts = features_of(group, schedule, target)
-    if counts.needed > counts.limit:
-        yield f"about {int(counts.needed)} registers per thread, at most {int(counts.limit)}"
-    if counts.body > MAX_BODY:
-        yield f"an unrolled body of {int(counts.body)} operations per thread, at most {MAX_BODY}"
+from ..lowering import AxisBinding, Frame, Layout, Tile, bind_dims, local_vars, stage
+from ..model import Features, Geometry, SegmentStructure, count_features
 
 
 def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:

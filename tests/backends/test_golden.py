@@ -17,7 +17,7 @@ from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.fusion.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.schedule.legal_points import check_schedule
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.fusion.build import fused, graph, op
 
 TARGETS = {"cuda": "cuda:h200", "opencl": "opencl"}

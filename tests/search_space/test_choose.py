@@ -8,9 +8,9 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.errors import PassError, UsageError
 from cuts.passes.model.bound import bound
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess, choose, explain, structural_key
 from cuts.passes.schedule.enumerate import batches, to_schedule
-from cuts.passes.schedule.legal_points import check_schedule
 from cuts.passes.schedule.prune import prune
 from cuts.passes.schedule.space import make_space
 

@@ -21,7 +21,8 @@ from cuts.passes.fusion.split_reduction import split_reduction
 from cuts.passes.model.counts import SUMS, Features
 from cuts.passes.model.footprint import Cover, distinct, elements
 from cuts.passes.model.least_work import group_work
-from cuts.passes.schedule.legal_points import check_schedule, features_of
+from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.passes.schedule.legal_points import features_of
 from hypothesis import given
 from hypothesis import strategies as st
 

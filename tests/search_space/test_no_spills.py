@@ -14,7 +14,7 @@ from cuts.backends.source import emit
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
 from cuts.passes.pipeline import all_stages, compile_graph
-from cuts.passes.schedule.legal_points import check_schedule
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.stages import Compilation
 from cuts.tests.needs import needs_toolchain
 

@@ -9,8 +9,9 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.passes.lowering.frames import lay_out
 from cuts.passes.model.bound import bound
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
-from cuts.passes.schedule.legal_points import check_schedule, features_of, shared_bytes, staged_tiles_of
+from cuts.passes.schedule.legal_points import features_of, shared_bytes, staged_tiles_of
 from cuts.passes.schedule.space import make_space
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -12,8 +12,9 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.passes.model.bound import bound
 from cuts.passes.model.rank import rank
 from cuts.passes.model.registers import register_limit
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.legal_points import check_schedule, features_of
+from cuts.passes.schedule.legal_points import features_of
 
 from .groups import matmul, softmax
 

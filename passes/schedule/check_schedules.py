@@ -1,0 +1,258 @@
+"""The verifier of schedules: a list of named checks, each stating one invariant of a group's schedule on a target.
+
+They are the scalar counterpart of the rules that enumeration applies to whole columns of points. A check yields every
+violation it finds, in words. What a schedule needs of the machine is asked only of one that is well formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+from attrs import frozen
+
+from ...ir import (
+    FusedGroup,
+    PassError,
+    Reduction,
+    ReductionSchedule,
+    Schedule,
+    Segment,
+    SegmentSchedule,
+    Target,
+    TileDim,
+    operands,
+)
+from ..lowering import Layout, Tile, lay_out
+from ..model import Features, next_power
+from .legal_points import features_of, shared_bytes, staged_tiles_of, staging_orders
+
+#: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
+MAX_BODY = 4096
+#: Most buffers a loop over chunks cycles through.
+MAX_STAGES = 4
+
+
+@frozen(slots=False)
+class Scheduled:
+    """A group, its schedule and the machine, with what several checks ask about them."""
+
+    group: FusedGroup
+    schedule: Schedule
+    target: Target
+
+    @property
+    def segments(self) -> Iterator[tuple[Segment, SegmentSchedule]]:
+        """Each segment with its schedule."""
+        return zip(self.group.segments, self.schedule.segments, strict=False)
+
+    @property
+    def dims(self) -> Iterator[tuple[str, TileDim, bool]]:
+        """Each tile dim: its name, itself, and whether its segment leaves a tensor in shared memory."""
+        for segment, schedule in self.segments:
+            held = any(o.tensor in self.group.shared for o in segment.outputs)
+            for dim in schedule.dims:
+                yield f"dim {'*'.join(a.name for a in dim.axes)}", dim, held
+
+    @property
+    def loops(self) -> Iterator[tuple[str, Reduction, ReductionSchedule, SegmentSchedule]]:
+        """Each reduction: the words for it, itself, its loop and the schedule of its segment."""
+        for segment, schedule in self.segments:
+            for reduction, loop in zip(segment.reductions, schedule.reductions, strict=False):
+                yield f"reduction {reduction.name}", reduction, loop, schedule
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where everything lies in a block."""
+        return lay_out(self.group, self.schedule, self.target)
+
+    @cached_property
+    def tiles(self) -> list[tuple[Tile, int]]:
+        """The tile of every staged operand, and the bytes of its buffer."""
+        return staged_tiles_of(self.layout)
+
+    @cached_property
+    def features(self) -> Features:
+        """What the models count."""
+        return features_of(self.group, self.schedule, self.target)
+
+
+def check_segments_match(case: Scheduled) -> Iterator[str]:
+    """A schedule has a part for each segment of its group, and that one a loop for each of its reductions."""
+    found, wanted = len(case.schedule.segments), len(case.group.segments)
+    if found != wanted:
+        yield f"the schedule has {found} segments, expected {wanted}"
+        return
+    for segment, schedule in case.segments:
+        if len(schedule.reductions) != len(segment.reductions):
+            yield f"the schedule has {len(schedule.reductions)} reductions, expected {len(segment.reductions)}"
+
+
+def check_axes_covered(case: Scheduled) -> Iterator[str]:
+    """Tile dims hold the parallel axes in order, the dims of a loop those of its reduction."""
+    for segment, schedule in case.segments:
+        if tuple(a for d in schedule.dims for a in d.axes) != segment.axes:
+            yield "the tile dims do not cover the parallel axes in order"
+    for name, reduction, loop, _ in case.loops:
+        if tuple(a for d in loop.dims for a in d.axes) != reduction.reduce:
+            yield f"{name}: the reduce dims do not cover its axes in order"
+
+
+def check_tiles_divide(case: Scheduled) -> Iterator[str]:
+    """A block's tile is a multiple of a thread's, and that of its vector; all are positive."""
+    for name, dim, _ in case.dims:
+        if dim.thread < 1 or dim.vector < 1:
+            yield f"{name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
+        elif dim.block % dim.thread or dim.thread % dim.vector:
+            expected = f"must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
+            yield f"{name}: block {dim.block} {expected}"
+
+
+def check_tiles_fit(case: Scheduled) -> Iterator[str]:
+    """No block is larger than its dim takes; of a tensor in shared memory each axis is a dim."""
+    for name, dim, held in case.dims:
+        if not held and dim.block > next_power(dim.extent):
+            yield f"{name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
+        if held and len(dim.axes) > 1:
+            yield f"{name}: a tensor in shared memory has one dim per axis"
+
+
+def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
+    """Lanes exchange values by halves, so their number is a power of two, as that of neighbours in a row is."""
+    for _, schedule in case.segments:
+        if not _power(schedule.lanes) or not _power(schedule.row_vector):
+            yield f"lanes {schedule.lanes} and row vector {schedule.row_vector} must be powers of two"
+
+
+def check_warps_placed(case: Scheduled) -> Iterator[str]:
+    """A warp map places all lanes of a warp, within the threads of each dim."""
+    size = case.target.warp_size
+    for _, schedule in case.segments:
+        if not schedule.warp:
+            continue
+        if len(schedule.warp) != len(schedule.dims) or prod(schedule.warp) != size:
+            yield f"the warp map {schedule.warp} must place {size} lanes on {len(schedule.dims)} dims"
+        elif any(d.threads % w for d, w in zip(schedule.dims, schedule.warp, strict=True)):
+            yield f"the warp map {schedule.warp} does not divide the threads of each dim"
+
+
+def check_chunks_fit(case: Scheduled) -> Iterator[str]:
+    """A trip of a loop takes at least one element, and no more than there are."""
+    for name, _, loop, _ in case.loops:
+        for dim in loop.dims:
+            if not 1 <= dim.chunk <= next_power(dim.extent):
+                yield f"{name}: chunk {dim.chunk} is not between 1 and the extent {dim.extent}"
+
+
+def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
+    """What lanes share is one reduce dim, in whole turns of all lanes, and straight from memory."""
+    for name, _, loop, schedule in case.loops:
+        step = schedule.lanes * schedule.row_vector
+        if step > 1 and (len(loop.dims) != 1 or loop.dims[0].chunk % step):
+            yield f"{name}: lanes need one reduce dim whose chunk is a multiple of {step}"
+        if step > 1 and loop.staging:
+            yield f"{name}: a reduction shared by lanes stages nothing"
+
+
+def check_staging_known(case: Scheduled) -> Iterator[str]:
+    """A ring has a few buffers, and what is staged are operands of the reduction, each once."""
+    held = [r.name for segment, _ in case.segments for r in segment.reductions]
+    for name, reduction, loop, _ in case.loops:
+        if not 1 <= loop.stages <= MAX_STAGES:
+            yield f"{name}: {loop.stages} stages, expected 1 to {MAX_STAGES}"
+        chosen, count = [s.operand for s in loop.staging], len(operands(reduction, held))
+        if len(set(chosen)) != len(chosen) or any(not 0 <= o < count for o in chosen):
+            yield f"{name}: staged operands {chosen} are not distinct positions below {count}"
+
+
+def check_orders_permute(case: Scheduled) -> Iterator[str]:
+    """The layout of a staged tile is an order of its dims."""
+    if any(sorted(order) != list(range(len(order))) for order in staging_orders(case.schedule)):
+        yield "the layout order of a staged tile is no permutation"
+
+
+def check_launch_known(case: Scheduled) -> Iterator[str]:
+    """How indices are computed is one of the ways there are; raster and resident blocks are counts."""
+    if case.schedule.index not in ("computed", "table"):
+        yield f"index function '{case.schedule.index}' is not one of computed, table"
+    if case.schedule.raster < 1 or case.schedule.min_blocks < 0:
+        yield "raster must be at least 1 and min_blocks at least 0"
+
+
+def check_threads_fit(case: Scheduled) -> Iterator[str]:
+    """A block has no more threads than the machine allows."""
+    if case.schedule.threads > case.target.MAX_thread:
+        yield f"{case.schedule.threads} threads in a block, at most {case.target.MAX_thread}"
+
+
+def check_tiles_laid_out(case: Scheduled) -> Iterator[str]:
+    """Everything staged has a place, and more than one element."""
+    try:
+        tiles = case.tiles
+    except PassError as error:
+        yield error.message
+        return
+    if any(tile.count <= 1 for tile, _ in tiles):
+        yield "a staged tile has one element only"
+
+
+def check_shared_memory_fits(case: Scheduled) -> Iterator[str]:
+    """A block takes no more shared memory than there is."""
+    used = shared_bytes(case.layout, case.tiles)
+    if used > case.target.MAX_shared:
+        yield f"{used} bytes of shared memory, at most {case.target.MAX_shared}"
+
+
+def check_registers_suffice(case: Scheduled) -> Iterator[str]:
+    """A thread needs no more registers than it gets: else it spills them to memory."""
+    if case.features.needed > case.features.limit:
+        yield f"about {int(case.features.needed)} registers per thread, at most {int(case.features.limit)}"
+
+
+def check_bodies_compile(case: Scheduled) -> Iterator[str]:
+    """No unrolled body is so long that compiling it takes minutes."""
+    if case.features.body > MAX_BODY:
+        yield f"an unrolled body of {int(case.features.body)} operations per thread, at most {MAX_BODY}"
+
+
+Check: TypeAlias = Callable[[Scheduled], Iterator[str]]
+
+#: What makes a schedule one of its group.
+SHAPE_CHECKS: tuple[Check, ...] = (
+    check_segments_match,
+    check_axes_covered,
+    check_tiles_divide,
+    check_tiles_fit,
+    check_lanes_are_powers,
+    check_warps_placed,
+    check_chunks_fit,
+    check_lanes_share_one_row,
+    check_staging_known,
+    check_orders_permute,
+    check_launch_known,
+)
+#: What is asked of the layout alone, and what of the sizes that follow from it.
+LAYOUT_CHECKS: tuple[Check, ...] = (check_threads_fit, check_tiles_laid_out)
+SIZE_CHECKS: tuple[Check, ...] = (check_shared_memory_fits, check_registers_suffice, check_bodies_compile)
+CHECKS: tuple[Check, ...] = (*SHAPE_CHECKS, *LAYOUT_CHECKS, *SIZE_CHECKS)
+
+
+def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> list[str]:
+    """Return why a schedule is not legal for a group on a target; nothing where it is."""
+    case = Scheduled(group, schedule, target)
+    if found := list(check_segments_match(case)):
+        return found
+    if found := [reason for check in SHAPE_CHECKS[1:] for reason in check(case)]:
+        return found
+    found = [reason for check in LAYOUT_CHECKS for reason in check(case)]
+    return found + [reason for check in SIZE_CHECKS for reason in check(case)] if _is_laid_out(case) else found
+
+
+def _is_laid_out(case: Scheduled) -> bool:
+    return "tiles" in vars(case)
+
+
+def _power(value: int) -> bool:
+    return value >= 1 and value & (value - 1) == 0

@@ -1,0 +1,88 @@
+"""The verifier of schedules: each named check states its invariant and finds the schedule that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+from cuts.backends import find_target
+from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from cuts.passes.schedule.check_schedules import CHECKS, Scheduled, check_schedule
+
+from .groups import matmul
+
+TARGET = find_target("cuda:h200")
+GROUP = matmul(256, 256, 256)
+ROWS, COLUMNS = GROUP.segments[0].axes
+(K,) = GROUP.segments[0].reductions[0].reduce
+RIGHT = Schedule(
+    (
+        SegmentSchedule(
+            (TileDim((ROWS,), 64, 8, 4), TileDim((COLUMNS,), 64, 8, 4)),
+            (ReductionSchedule((ReduceDim((K,), 16),), (Staging(0, (), 4), Staging(1, (), 4)), 2),),
+        ),
+    )
+)
+
+
+def segment(**changes: object) -> Schedule:
+    """The schedule with another segment."""
+    return evolve(RIGHT, segments=(evolve(RIGHT.segments[0], **changes),))
+
+
+def loop(**changes: object) -> Schedule:
+    """The schedule with another loop."""
+    return segment(reductions=(evolve(RIGHT.segments[0].reductions[0], **changes),))
+
+
+def dims(*tiles: tuple[int, int, int]) -> Schedule:
+    """The schedule with other tiles."""
+    return segment(dims=tuple(TileDim((a,), *tile) for a, tile in zip((ROWS, COLUMNS), tiles, strict=True)))
+
+
+def one_element() -> SegmentSchedule:
+    """A segment whose first operand's tile is one element."""
+    part = dims((1, 1, 1), (64, 8, 4)).segments[0]
+    return evolve(part, reductions=(ReductionSchedule((ReduceDim((K,), 1),), (Staging(0, (), 4),), 1),))
+
+
+#: What each check finds, and a schedule that breaks nothing that is asked before it.
+BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
+    "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
+    "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
+    "check_tiles_divide": (lambda: dims((64, 8, 3), (64, 8, 4)), "must be a multiple"),
+    "check_tiles_fit": (lambda: dims((512, 8, 4), (64, 8, 4)), "exceeds its extent 256 needlessly"),
+    "check_lanes_are_powers": (lambda: segment(lanes=3), "must be powers of two"),
+    "check_warps_placed": (lambda: segment(warp=(2, 8)), "must place 32 lanes"),
+    "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 is not between"),
+    "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
+    "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 4"),
+    "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
+    "check_launch_known": (lambda: evolve(RIGHT, raster=0), "raster must be at least 1"),
+    "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
+    "check_tiles_laid_out": (
+        lambda: evolve(RIGHT, segments=(one_element(),)),
+        "a staged tile has one element only",
+    ),
+    "check_shared_memory_fits": (lambda: loop(dims=(ReduceDim((K,), 256),), stages=4), "bytes of shared memory"),
+    "check_registers_suffice": (lambda: dims((256, 16, 4), (256, 32, 4)), "registers per thread"),
+    "check_bodies_compile": (lambda: loop(dims=(ReduceDim((K,), 128),), stages=1), "an unrolled body of 8192"),
+}
+
+
+def test_every_check_states_its_invariant_and_is_tried() -> None:
+    assert all(check.__name__.startswith("check_") and (check.__doc__ or "").strip() for check in CHECKS)
+    assert [check.__name__ for check in CHECKS] == list(BROKEN)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callable[..., object]) -> None:
+    make, reason = BROKEN[check.__name__]
+    assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
+    assert any(reason in found for found in check(Scheduled(GROUP, make(), TARGET)))  # type: ignore[attr-defined]
+    assert any(reason in found for found in check_schedule(GROUP, make(), TARGET))
+
+
+def test_the_number_of_segments_comes_first() -> None:
+    assert check_schedule(GROUP, Schedule(()), TARGET) == ["the schedule has 0 segments, expected 1"]
