@@ -20,6 +20,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,71 +131,89 @@ def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kerne
     return known[key]
 
 
+def folder_of(case: Case, root: Path, capped: bool) -> Path:
+    """Return where a run's files go: inference changes nothing, so all of it reads the same ones."""
+    own = case.name.replace(" ", "-") + ("" if capped else "-whole")
+    return root / (own if case.training else case.model.name)
+
+
+def run_once(
+    case: Case, capped: bool, make: Callable[[Path, ClusterPlan, float], Runner], root: Path, machine: Machine
+) -> tuple[dict[str, Any], Any]:
+    """Run a case, or the case whole in memory; return what it took, and what it computed."""
+    way = case.way if capped else case.whole
+    cap = cap_of(case, machine) if capped else LARGE
+    folder = folder_of(case, root, capped)
+    runner = make(folder, ClusterPlan(case.model, machine, way, case.training), cap)
+    row = predicted(runner) if capped else {}
+    outcome = computed(runner, case)
+    row |= taken(runner, case, cap) if capped else {"whole_seconds": runner.report.seconds}
+    runner.engine.least(0)
+    runner.close()
+    if case.training and runner.engine.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    runner.engine.least(0)
+    return row, outcome
+
+
+def predicted(runner: Runner) -> dict[str, Any]:
+    """Return what the planner expects, from rates measured here."""
+    measured, terms = predict(runner)
+    block = measured.measured[0]
+    return {
+        "predicted": terms["total"],
+        "terms": terms,
+        "read": measured.storage_read,
+        "write": measured.storage_write,
+        "forward": block.forward,
+        "backward": block.backward,
+        "link": measured.gpu_link,
+    }
+
+
+def computed(runner: Runner, case: Case) -> dict[int, Any]:
+    """Run all steps; return what training made of the weights, or the first results of inference."""
+    if case.training:
+        runner.train(case.steps)
+        return weights_of(runner)
+    results = [runner.infer(number) for number in range(case.steps)]
+    return results[0]
+
+
+def taken(runner: Runner, case: Case, cap: float) -> dict[str, Any]:
+    """Return what a run reports."""
+    report = runner.report
+    return {
+        "seconds": report.seconds,
+        "losses": report.losses,
+        "memory": report.memory,
+        "cap": cap,
+        "weights": 4 * case.model.parameters // case.way.p,
+        "read_bytes": report.read_bytes,
+        "written_bytes": report.written_bytes,
+        "kernels": report.compute / len(report.seconds),
+    }
+
+
 def run_case(case: Case, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
     """Predict, run, and compare with the run that keeps all in memory."""
-    begin = time.perf_counter()
-    batches = cached(case)
+    begin, batches = time.perf_counter(), cached(case)
+
+    def make(folder: Path, plan: ClusterPlan, cap: float) -> Runner:
+        kernels, engine = compiled(plan, target, known), engine_of(plan.way)
+        return Runner(plan, folder, target, memory=cap, engine=engine, kernels=kernels, batches=batches)
+
     row: dict[str, Any] = {"case": case.name, "training": case.training, "way": asdict(case.way)}
     outcomes = []
     for capped in (True, False):
-        way = case.way if capped else case.whole
-        cap = cap_of(case, machine) if capped else LARGE
-        plan = ClusterPlan(case.model, machine, way, case.training)
-        # Inference changes nothing, so all of it reads the same files.
-        folder = root / (
-            case.name.replace(" ", "-") + ("" if capped else "-whole") if case.training else case.model.name
-        )
-        runner = Runner(
-            plan,
-            folder,
-            target,
-            memory=cap,
-            engine=engine_of(way),
-            kernels=compiled(plan, target, known),
-            batches=batches,
-        )
-        if capped:
-            measured, terms = predict(runner)
-            row |= {
-                "predicted": terms["total"],
-                "terms": terms,
-                "read": measured.storage_read,
-                "write": measured.storage_write,
-            }
-            row |= {
-                "forward": measured.measured[0].forward,
-                "backward": measured.measured[0].backward,
-                "link": measured.gpu_link,
-            }
-        if case.training:
-            runner.train(case.steps)
-            outcomes.append(weights_of(runner))
-        else:
-            results = [runner.infer(number) for number in range(case.steps)]
-            outcomes.append(results[0])
-        if capped:
-            report = runner.report
-            row |= {"seconds": report.seconds, "losses": report.losses, "memory": report.memory, "cap": cap}
-            row |= {
-                "weights": 4 * case.model.parameters // case.way.p,
-                "read_bytes": report.read_bytes,
-                "written_bytes": report.written_bytes,
-            }
-            row["kernels"] = report.compute / len(report.seconds)
-        else:
-            row["whole_seconds"] = runner.report.seconds
-        runner.engine.least(0)
-        runner.close()
-        if case.training and runner.engine.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-        runner.engine.least(0)
-        del runner  # and its device memory
-        gc.collect()
+        found, outcome = run_once(case, capped, make, root, machine)
+        row |= found
+        outcomes.append(outcome)
+        gc.collect()  # the runner's device memory
     row["difference"] = max((float(np.abs(a - b).max()) for a, b in pairs(*outcomes)), default=0.0)
-    taken = min(row["seconds"][1:] or row["seconds"])
-    terms = row["terms"]
-    row |= {"taken": taken, "off": taken / row["predicted"] - 1, "all": time.perf_counter() - begin}
-    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / taken
+    least, terms = min(row["seconds"][1:] or row["seconds"]), row["terms"]
+    row |= {"taken": least, "off": least / row["predicted"] - 1, "all": time.perf_counter() - begin}
+    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / least
     return row
 
 

@@ -1,161 +1,26 @@
 """Running a plan: the schedule's steps in order, with weights that come from storage while layers compute.
 
 At any time three things happen at once, as in the rounds of `stages.py`: a step computes, what the next one needs comes
-in, what the last one made leaves. All device memory comes from one arena with a cap. The kernels are plans of ours,
-compiled once for all layers.
+in, what the last one made leaves (`run_traffic.py`). The kernels are plans of ours, compiled once for all layers.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from attrs import define, field
 
-from ..backends import Array, Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
-from ..ir import UsageError
-from .batches import Batches, random_batches
-from .bound import BoundPlan
-from .buffers import Arena, Held, HostPool, Slots
-from .disk import Disk
-from .engine import Alone, Engine
-from .kernels import Kernels, check_runnable, compile_kernels
-from .layer_files import paged, reserve
-from .mover import Move, Mover
-from .plan_file import ClusterPlan
-from .schedule import Step, order, placement
-from .store import Store, open_store
-from .updates import Updates
-from .ways import RESIDENT
-
-_ROOM = 64  # bytes of a scalar's buffer
+from ..backends import Array, Pointer
+from .buffers import Held
+from .run_process import Report
+from .run_traffic import Traffic
+from .schedule import Step, order
 
 
-@define
-class Report:
-    """What a run took: seconds of each step, bytes read and written by this process, seconds that kernels ran, and the
-    losses.
-    """
-
-    seconds: list[float] = field(factory=list)
-    losses: list[float] = field(factory=list)
-    compute: float = 0.0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    memory: int = 0
-    first_step: int = 0
-
-
-class Runner:
-    """One process of a run: a stage of a group, on one device."""
-
-    def __init__(
-        self,
-        plan: ClusterPlan,
-        folder: str | os.PathLike[str],
-        target: str = "opencl",
-        *,
-        memory: float | None = None,
-        engine: Engine | Callable[[Device], Engine] | None = None,
-        kernels: Kernels | None = None,
-        batches: Batches | None = None,
-        seed: int = 0,
-        direct: bool = True,
-    ) -> None:
-        check_runnable(plan)
-        self.plan, self.model, self.way = plan, plan.model, plan.way
-        self.device = open_device(find_target(target))
-        self.engine: Engine = engine(self.device) if callable(engine) else engine or Alone()
-        if self.engine.size != self.way.gpus:
-            raise UsageError(
-                f"the plan takes {self.way.gpus} processes, {self.engine.size} run", hint="start them with torchrun"
-            )
-        self.stage, self.group = self.engine.rank % self.way.p, self.engine.rank // self.way.p
-        self.layers = placement(self.model, self.way)[self.stage]
-        self.names = [each.layer for each in self.layers]
-        self.micros = self.model.batch // (self.way.dp * self.way.micro)
-        self.level = RESIDENT.index(self.way.resident)
-        self.offload = self.way.activations.endswith("offload")
-        self.batches = batches or random_batches(self.model, self.way.micro, seed)
-        own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else folder
-        self.store: Store = open_store(own, self.model, self.names, training=plan.training, seed=seed)
-        self.engine.least(0)
-        self.kernels = kernels or compile_kernels(plan, target)
-        self.transfers: Transfers = open_transfers(self.device)
-        self.disk = Disk(direct=direct, prepare=self.transfers.prepare)
-        self.pool = HostPool(self.transfers)
-        self.mover = Mover(self.disk, self.transfers, self.pool)
-        self.arena = Arena(self.device, memory if memory is not None else plan.machine.memory)
-        self._allocate()
-        self._reserve()
-        self.report = Report()
-        self.done = self.engine.least(self.store.steps(self.stage)) if plan.training else 0
-        self.report.first_step = self.done
-        self.generation: int | None = None  # of the weights in memory
-
-    # Memory.
-
-    def _allocate(self) -> None:
-        model, kernels = self.model, self.kernels
-        boundary = 4 * self.way.micro * model.sequence * model.hidden
-        self.boundary = boundary
-        self.acts = Slots(self.arena, boundary, "activations between layers")
-        self.weights: dict[int, Buffer] = {}
-        nbytes = self.store.weights.nbytes
-        self.weight_slots = Slots(self.arena, nbytes, "weights")
-        plans = [p for p in (kernels.forward, kernels.backward, kernels.loss) if p is not None]
-        bound: list[BoundPlan] = []
-        scratch: Buffer | None = None
-        for plan in sorted(plans, key=lambda p: -p.arena):
-            made = BoundPlan(plan, self.device, self.arena, scratch)
-            scratch = scratch or made.arena
-            bound.append(made)
-        by_plan = {id(made.plan): made for made in bound}
-        self.forward = by_plan[id(kernels.forward)]
-        if kernels.backward is None or kernels.loss is None or kernels.adam is None:
-            return
-        self.backward, self.loss = by_plan[id(kernels.backward)], by_plan[id(kernels.loss)]
-        self.updates = Updates(self, kernels, scratch)
-        self.sum_slots = Slots(self.arena, nbytes, "gradients")
-        self.zeros = self.arena.allocate(nbytes, "gradients")
-        types = kernels.forward.types
-        self.saved_offsets, cursor = {}, 0
-        for name in kernels.saved:
-            self.saved_offsets[name] = cursor
-            cursor += -(-types[name].nbytes // 256) * 256
-        self.saved_bytes = cursor
-        self.saved_slots = Slots(self.arena, max(cursor, 1), "values inside layers")
-        self.scalars = {name: self.arena.allocate(_ROOM, "scalars") for name in ("rate", "step", "loss")}
-
-    def _reserve(self) -> None:
-        """Take the room on the disk that activations need, so that a full disk shows before anything is computed."""
-        if not self.offload:
-            return
-        kinds = {"inputs": self.boundary}
-        if self.plan.training:
-            kinds |= {"inner": self.saved_bytes} if self.kernels.saved else {}
-            kinds |= {"grads": self.boundary} if self.way.policy == "PR" else {}
-        for kind, nbytes in kinds.items():
-            reserve(self.store.scratch(self.stage, kind), len(self.names) * self.micros * paged(nbytes))
-
-    def close(self) -> None:
-        """Stop the threads and close all files."""
-        self.mover.leaving.clear()
-        self.disk.close()
+class Runner(Traffic):
+    """One process of a run, step by step."""
 
     # One mini-batch's passes.
-
-    def _reset(self) -> None:
-        self.inputs: dict[tuple[int, int], Held] = {}
-        self.grads: dict[tuple[int, int], Held] = {}
-        self.inner: dict[tuple[int, int], Held] = {}
-        self.sums: dict[int, Buffer] = {}
-        self.sending: list[tuple[Callable[[], None], Held]] = []
-        self.outputs: dict[int, Array] = {}
-        self.lost = 0.0
 
     def passes(self, number: int) -> None:
         """Take all micro-batches of a mini-batch through this stage's layers, forward and in training backward."""
@@ -174,83 +39,6 @@ class Runner:
             wait()
             held.release()
         self.sending.clear()
-
-    def _fetch(self, step: Step, before: Step | None, number: int) -> list[Move]:
-        """Begin to bring what a step needs from storage; the buffers that it goes to are free while `before`
-        computes.
-        """
-        moves = self._fetch_weights(step.layer, None if before is None else before.layer, number)
-        key, pr = (step.layer, step.micro), self.way.policy == "PR"
-        first = step.layer == 0
-        if self.offload and not first and (step.backward or (pr and before is not None)) and key not in self.inputs:
-            moves += self._fetch_held(("inputs", *key), self.inputs, key, self.acts, self.boundary)
-        if not step.backward:
-            return moves
-        if self.offload and self.kernels.saved:
-            moves += self._fetch_held(("inner", *key), self.inner, key, self.saved_slots, self.saved_bytes)
-        if self.offload and pr and key not in self.grads:
-            moves += self._fetch_held(("grads", *key), self.grads, key, self.acts, self.boundary)
-        if self.level == 0 and not pr and step.micro:
-            self.mover.gone(("sum", step.layer))
-            held = self.sum_slots.take()
-            self.sums[step.layer] = held
-            path, made = self.store.path("gradients", step.layer), self.store.weights
-            moves.append(self.mover.fetch(path, made.start, made.nbytes, Pointer(held)))
-        return moves
-
-    def _fetch_held(
-        self, name: tuple[str, int, int], into: dict[Any, Held], key: tuple[int, int], slots: Slots, nbytes: int
-    ) -> list[Move]:
-        if (*name, "stored") not in self.stored:
-            return []  # it arrives from another stage, or is still here
-        self.mover.gone(name)
-        held = Held(slots, slots.take())
-        into[key] = held
-        return [
-            self.mover.fetch(
-                self.store.scratch(self.stage, name[0]), self._scratch_start(name, nbytes), nbytes, held.place
-            )
-        ]
-
-    def _scratch_start(self, name: tuple[str, int, int], nbytes: int) -> int:
-        _, layer, micro = name
-        return (self.names.index(layer) * self.micros + micro) * paged(nbytes)
-
-    def _fetch_weights(self, layer: int, before: int | None, number: int) -> list[Move]:
-        generation = number % 2 if self.plan.training else 0
-        if layer in self.weights and (self.level >= 2 or layer == before) and self.generation == generation:
-            return []
-        if self.generation != generation:
-            for buffer in self.weights.values():
-                self.weight_slots.give(buffer)
-            self.weights.clear()
-            self.generation = generation
-        if self.level < 2:
-            for old in [each for each in self.weights if each != before]:
-                self.weight_slots.give(self.weights.pop(old))
-        wanted = self.names if self.level >= 2 else [layer]
-        moves = []
-        for each in wanted:
-            self.weights[each] = self.weight_slots.take()
-            moves.append(self.move_weights(each, generation=generation))
-        return moves
-
-    def move_weights(self, layer: int, place: Pointer | None = None, generation: int = 0) -> Move:
-        """Begin to bring a layer's weights to a place, by default to the buffer that it has."""
-        made = self.store.weights
-        path = self.store.path("weights", layer, generation)
-        return self.mover.fetch(path, made.start, made.nbytes, place or Pointer(self.weights[layer]))
-
-    def places(self, layer: int) -> dict[str, Pointer]:
-        """Return where the parameters of a layer lie in device memory."""
-        return {name: Pointer(self.weights[layer], offset) for name, offset in self.store.weights.offsets.items()}
-
-    def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:
-        """Run a plan and wait for it."""
-        begin = time.perf_counter()
-        bound.launch(places)
-        self.device.synchronize()
-        self.report.compute += time.perf_counter() - begin
 
     def _input(self, step: Step, number: int) -> Held:
         """Return what a layer reads: from memory, from the batch, from storage (fetched before) or from the stage
@@ -306,13 +94,6 @@ class Runner:
             if self.offload and self.way.policy == "PR":
                 self._store("inputs", key, self.inputs.pop(key), self.boundary)
 
-    def _send(self, held: Held, stage: int, *, backward: bool) -> None:
-        self.sending.append((self.engine.send(held.place, self.boundary // 4, stage, backward=backward), held))
-        while len(self.sending) > self.micros:  # with PR, the other stage may take a layer's results only later
-            wait, old = self.sending.pop(0)
-            wait()
-            old.release()
-
     def _end(self, step: Step, y: Held, number: int) -> None:
         if not self.plan.training:
             host = np.empty(self.boundary // 4, np.float32)
@@ -331,38 +112,6 @@ class Runner:
         y.release()
         goal.release()
         self._keep("grads", self.grads, (step.layer, step.micro), dy, self.boundary, only_pr=True)
-
-    def _keep(
-        self,
-        kind: str,
-        into: dict[Any, Held],
-        key: tuple[int, int],
-        held: Held,
-        nbytes: int,
-        *,
-        only_pr: bool = False,
-    ) -> None:
-        """Keep a value in memory, or move it to storage where the plan says so."""
-        if self.offload and (not only_pr or self.way.policy == "PR"):
-            self._store(kind, key, held, nbytes)
-        else:
-            into[key] = held
-
-    def _store(self, kind: str, key: tuple[int, int], held: Held, nbytes: int) -> None:
-        name = (kind, *key)
-        self._settle()
-        self.mover.store(
-            self.store.scratch(self.stage, kind), self._scratch_start(name, nbytes), nbytes, held.place, name
-        )
-        self.stored.add((*name, "stored"))
-        self.leaving.append((name, held))
-
-    def _settle(self, most: int = 1) -> None:
-        """Wait until at most so many buffers are on their way out, and free the others."""
-        while len(self.leaving) > most:
-            name, held = self.leaving.pop(0)
-            self.mover.gone(name)
-            held.release()
 
     def _backward(self, step: Step, number: int) -> None:
         layer, micro = step.layer, step.micro
@@ -406,12 +155,6 @@ class Runner:
             self.mover.store(self.store.path("gradients", layer), made.start, made.nbytes, Pointer(buffer), name)
             self.leaving_sums.append((name, buffer))
 
-    def _settle_sums(self, most: int = 0) -> None:
-        while len(self.leaving_sums) > most:
-            name, buffer = self.leaving_sums.pop(0)
-            self.mover.gone(name)
-            self.sum_slots.give(buffer)
-
     # What a user calls.
 
     def infer(self, number: int = 0) -> dict[int, Array]:
@@ -439,9 +182,7 @@ class Runner:
         return self.report
 
     def _step(self) -> _Timed:
-        self.stored: set[object] = set()
-        self.leaving: list[tuple[tuple[str, int, int], Held]] = []
-        self.leaving_sums: list[tuple[tuple[str, int], Buffer]] = []
+        self._begin()
         return _Timed(self)
 
 

@@ -1,0 +1,153 @@
+"""What one process of a run holds: its device, the memory it may use, its files, and the plans bound to all of these.
+
+All device memory comes from one arena with a cap, in buffers that are handed out and given back by their kind.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from attrs import define, field
+
+from ..backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
+from ..ir import UsageError
+from .batches import Batches, random_batches
+from .bound import BoundPlan
+from .buffers import Arena, HostPool, Slots
+from .disk import Disk
+from .engine import Alone, Engine
+from .kernels import Kernels, check_runnable, compile_kernels
+from .layer_files import paged, reserve
+from .mover import Mover
+from .plan_file import ClusterPlan
+from .schedule import placement
+from .store import Store, open_store
+from .updates import Updates
+from .ways import RESIDENT
+
+_ROOM = 64  # bytes of a scalar's buffer
+
+
+@define
+class Report:
+    """What a run took: seconds of each step, bytes read and written by this process, seconds that kernels ran, and the
+    losses.
+    """
+
+    seconds: list[float] = field(factory=list)
+    losses: list[float] = field(factory=list)
+    compute: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    memory: int = 0
+    first_step: int = 0
+
+
+class Process:
+    """One process of a run: a stage of a group, on one device, with nothing done yet."""
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        folder: str | os.PathLike[str],
+        target: str = "opencl",
+        *,
+        memory: float | None = None,
+        engine: Engine | Callable[[Device], Engine] | None = None,
+        kernels: Kernels | None = None,
+        batches: Batches | None = None,
+        seed: int = 0,
+        direct: bool = True,
+    ) -> None:
+        check_runnable(plan)
+        self.plan, self.model, self.way = plan, plan.model, plan.way
+        self.device = open_device(find_target(target))
+        self.engine: Engine = engine(self.device) if callable(engine) else engine or Alone()
+        if self.engine.size != self.way.gpus:
+            raise UsageError(
+                f"the plan takes {self.way.gpus} processes, {self.engine.size} run", hint="start them with torchrun"
+            )
+        self.stage, self.group = self.engine.rank % self.way.p, self.engine.rank // self.way.p
+        self.layers = placement(self.model, self.way)[self.stage]
+        self.names = [each.layer for each in self.layers]
+        self.micros = self.model.batch // (self.way.dp * self.way.micro)
+        self.level = RESIDENT.index(self.way.resident)
+        self.offload = self.way.activations.endswith("offload")
+        self.batches = batches or random_batches(self.model, self.way.micro, seed)
+        own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else folder
+        self.store: Store = open_store(own, self.model, self.names, training=plan.training, seed=seed)
+        self.engine.least(0)
+        self.kernels = kernels or compile_kernels(plan, target)
+        self.transfers: Transfers = open_transfers(self.device)
+        self.disk = Disk(direct=direct, prepare=self.transfers.prepare)
+        self.pool = HostPool(self.transfers)
+        self.mover = Mover(self.disk, self.transfers, self.pool)
+        self.arena = Arena(self.device, memory if memory is not None else plan.machine.memory)
+        self._allocate()
+        self._reserve()
+        self.report = Report()
+        self.done = self.engine.least(self.store.steps(self.stage)) if plan.training else 0
+        self.report.first_step = self.done
+        self.generation: int | None = None  # of the weights in memory
+        self.sums: dict[int, Buffer] = {}  # of gradients, by layer
+
+    def _allocate(self) -> None:
+        model, kernels = self.model, self.kernels
+        boundary = 4 * self.way.micro * model.sequence * model.hidden
+        self.boundary = boundary
+        self.acts = Slots(self.arena, boundary, "activations between layers")
+        self.weights: dict[int, Buffer] = {}
+        nbytes = self.store.weights.nbytes
+        self.weight_slots = Slots(self.arena, nbytes, "weights")
+        plans = [p for p in (kernels.forward, kernels.backward, kernels.loss) if p is not None]
+        bound: list[BoundPlan] = []
+        scratch: Buffer | None = None
+        for plan in sorted(plans, key=lambda p: -p.arena):
+            made = BoundPlan(plan, self.device, self.arena, scratch)
+            scratch = scratch or made.arena
+            bound.append(made)
+        by_plan = {id(made.plan): made for made in bound}
+        self.forward = by_plan[id(kernels.forward)]
+        if kernels.backward is None or kernels.loss is None or kernels.adam is None:
+            return
+        self.backward, self.loss = by_plan[id(kernels.backward)], by_plan[id(kernels.loss)]
+        self.updates = Updates(self, kernels, scratch)
+        self.sum_slots = Slots(self.arena, nbytes, "gradients")
+        self.zeros = self.arena.allocate(nbytes, "gradients")
+        types = kernels.forward.types
+        self.saved_offsets, cursor = {}, 0
+        for name in kernels.saved:
+            self.saved_offsets[name] = cursor
+            cursor += -(-types[name].nbytes // 256) * 256
+        self.saved_bytes = cursor
+        self.saved_slots = Slots(self.arena, max(cursor, 1), "values inside layers")
+        self.scalars = {name: self.arena.allocate(_ROOM, "scalars") for name in ("rate", "step", "loss")}
+
+    def _reserve(self) -> None:
+        """Take the room on the disk that activations need, so that a full disk shows before anything is computed."""
+        if not self.offload:
+            return
+        kinds = {"inputs": self.boundary}
+        if self.plan.training:
+            kinds |= {"inner": self.saved_bytes} if self.kernels.saved else {}
+            kinds |= {"grads": self.boundary} if self.way.policy == "PR" else {}
+        for kind, nbytes in kinds.items():
+            reserve(self.store.scratch(self.stage, kind), len(self.names) * self.micros * paged(nbytes))
+
+    def close(self) -> None:
+        """Stop the threads and close all files."""
+        self.mover.leaving.clear()
+        self.disk.close()
+
+    def places(self, layer: int) -> dict[str, Pointer]:
+        """Return where the parameters of a layer lie in device memory."""
+        return {name: Pointer(self.weights[layer], offset) for name, offset in self.store.weights.offsets.items()}
+
+    def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:
+        """Run a plan and wait for it."""
+        begin = time.perf_counter()
+        bound.launch(places)
+        self.device.synchronize()
+        self.report.compute += time.perf_counter() - begin

@@ -1,0 +1,148 @@
+"""What moves while layers compute: weights, activations and gradients, between storage and device memory, and values to
+other stages.
+
+`Traffic` begins movements and knows when buffers are free again; when each is due, the `Runner` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import Array, Buffer, Pointer
+from .buffers import Held, Slots
+from .layer_files import paged
+from .mover import Move
+from .run_process import Process
+from .schedule import Step
+
+
+class Traffic(Process):
+    """A process whose values come and go."""
+
+    def _begin(self) -> None:
+        """Forget what earlier steps left in storage and on its way there."""
+        self.stored: set[object] = set()
+        self.leaving: list[tuple[tuple[str, int, int], Held]] = []
+        self.leaving_sums: list[tuple[tuple[str, int], Buffer]] = []
+
+    def _reset(self) -> None:
+        """Forget the values of the mini-batch before."""
+        self.inputs: dict[tuple[int, int], Held] = {}
+        self.grads: dict[tuple[int, int], Held] = {}
+        self.inner: dict[tuple[int, int], Held] = {}
+        self.sums.clear()
+        self.sending: list[tuple[Callable[[], None], Held]] = []
+        self.outputs: dict[int, Array] = {}
+        self.lost = 0.0
+
+    def _fetch(self, step: Step, before: Step | None, number: int) -> list[Move]:
+        """Begin to bring what a step needs from storage; the buffers that it goes to are free while `before`
+        computes.
+        """
+        moves = self._fetch_weights(step.layer, None if before is None else before.layer, number)
+        key, pr = (step.layer, step.micro), self.way.policy == "PR"
+        first = step.layer == 0
+        if self.offload and not first and (step.backward or (pr and before is not None)) and key not in self.inputs:
+            moves += self._fetch_held(("inputs", *key), self.inputs, key, self.acts, self.boundary)
+        if not step.backward:
+            return moves
+        if self.offload and self.kernels.saved:
+            moves += self._fetch_held(("inner", *key), self.inner, key, self.saved_slots, self.saved_bytes)
+        if self.offload and pr and key not in self.grads:
+            moves += self._fetch_held(("grads", *key), self.grads, key, self.acts, self.boundary)
+        if self.level == 0 and not pr and step.micro:
+            self.mover.gone(("sum", step.layer))
+            held = self.sum_slots.take()
+            self.sums[step.layer] = held
+            path, made = self.store.path("gradients", step.layer), self.store.weights
+            moves.append(self.mover.fetch(path, made.start, made.nbytes, Pointer(held)))
+        return moves
+
+    def _fetch_held(
+        self, name: tuple[str, int, int], into: dict[Any, Held], key: tuple[int, int], slots: Slots, nbytes: int
+    ) -> list[Move]:
+        if (*name, "stored") not in self.stored:
+            return []  # it arrives from another stage, or is still here
+        self.mover.gone(name)
+        held = Held(slots, slots.take())
+        into[key] = held
+        return [
+            self.mover.fetch(
+                self.store.scratch(self.stage, name[0]), self._scratch_start(name, nbytes), nbytes, held.place
+            )
+        ]
+
+    def _scratch_start(self, name: tuple[str, int, int], nbytes: int) -> int:
+        _, layer, micro = name
+        return (self.names.index(layer) * self.micros + micro) * paged(nbytes)
+
+    def _fetch_weights(self, layer: int, before: int | None, number: int) -> list[Move]:
+        generation = number % 2 if self.plan.training else 0
+        if layer in self.weights and (self.level >= 2 or layer == before) and self.generation == generation:
+            return []
+        if self.generation != generation:
+            for buffer in self.weights.values():
+                self.weight_slots.give(buffer)
+            self.weights.clear()
+            self.generation = generation
+        if self.level < 2:
+            for old in [each for each in self.weights if each != before]:
+                self.weight_slots.give(self.weights.pop(old))
+        wanted = self.names if self.level >= 2 else [layer]
+        moves = []
+        for each in wanted:
+            self.weights[each] = self.weight_slots.take()
+            moves.append(self.move_weights(each, generation=generation))
+        return moves
+
+    def move_weights(self, layer: int, place: Pointer | None = None, generation: int = 0) -> Move:
+        """Begin to bring a layer's weights to a place, by default to the buffer that it has."""
+        made = self.store.weights
+        path = self.store.path("weights", layer, generation)
+        return self.mover.fetch(path, made.start, made.nbytes, place or Pointer(self.weights[layer]))
+
+    def _keep(
+        self,
+        kind: str,
+        into: dict[Any, Held],
+        key: tuple[int, int],
+        held: Held,
+        nbytes: int,
+        *,
+        only_pr: bool = False,
+    ) -> None:
+        """Keep a value in memory, or move it to storage where the plan says so."""
+        if self.offload and (not only_pr or self.way.policy == "PR"):
+            self._store(kind, key, held, nbytes)
+        else:
+            into[key] = held
+
+    def _store(self, kind: str, key: tuple[int, int], held: Held, nbytes: int) -> None:
+        name = (kind, *key)
+        self._settle()
+        self.mover.store(
+            self.store.scratch(self.stage, kind), self._scratch_start(name, nbytes), nbytes, held.place, name
+        )
+        self.stored.add((*name, "stored"))
+        self.leaving.append((name, held))
+
+    def _settle(self, most: int = 1) -> None:
+        """Wait until at most so many buffers are on their way out, and free the others."""
+        while len(self.leaving) > most:
+            name, held = self.leaving.pop(0)
+            self.mover.gone(name)
+            held.release()
+
+    def _settle_sums(self, most: int = 0) -> None:
+        while len(self.leaving_sums) > most:
+            name, buffer = self.leaving_sums.pop(0)
+            self.mover.gone(name)
+            self.sum_slots.give(buffer)
+
+    def _send(self, held: Held, stage: int, *, backward: bool) -> None:
+        self.sending.append((self.engine.send(held.place, self.boundary // 4, stage, backward=backward), held))
+        while len(self.sending) > self.micros:  # with PR, the other stage may take a layer's results only later
+            wait, old = self.sending.pop(0)
+            wait()
+            old.release()
