@@ -28,6 +28,7 @@ from ..ir import (
     Var,
     expr_indirects,
     expr_variables,
+    indirects,
     reads,
     variables,
     walk,
@@ -78,14 +79,14 @@ def flops(statement: Statement, tile: Tile) -> Extent:
     """Return the scalar operations over a tile.
 
     An operation counts once for each value of the axes it depends on, and equal operations count once: what does not
-    depend on an axis is taken out of its loop. A reduction adds one operation per term.
+    depend on an axis is taken out of its loop. A reduction adds one operation per term, a scatter one per arrival.
     """
     tile = complete(statement, tile)
     total: Extent = 0
     for node in dict.fromkeys(walk(statement.body)):
         if isinstance(node, Call):
             total = total + FUNCTIONS[node.fn].flops * _volume(tile, expr_variables(node))
-    if statement.combine is not None:
+    if not statement.is_pointwise:
         total = total + _product(list(tile.values()))
     return total
 
@@ -94,7 +95,8 @@ def footprints(statement: Statement, tensors: Mapping[str, TensorType], tile: Ti
     """Return the footprint of each distinct read, in order of first occurrence, indirect index tensors last."""
     tile = complete(statement, tile)
     found = [footprint(read.tensor, tensors[read.tensor], read.indices, tile) for read in reads(statement.body)]
-    found.extend(footprint(i.tensor, tensors[i.tensor], i.indices, tile) for i in expr_indirects(statement.body))
+    places = dict.fromkeys((*expr_indirects(statement.body), *(i for w in statement.write for i in indirects(w))))
+    found.extend(footprint(i.tensor, tensors[i.tensor], i.indices, tile) for i in places)
     return tuple(found)
 
 
