@@ -33,7 +33,7 @@ from cuts.cluster.feasible import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.measure import predict
 from cuts.cluster.plan_file import ClusterPlan
-from cuts.cluster.runner import Runner
+from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way, columns
 
 #: Device memory that the capped runs may use, as a part of the model's weights (inference) or weights and state

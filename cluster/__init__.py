@@ -10,8 +10,7 @@ from .measure import predict
 from .plan_file import ClusterPlan, load_cluster_plan, save_cluster_plan
 from .planner import FORMS, Ranked, Ranking, rank
 from .probe import probe_machine
-from .run_process import Report
-from .runner import Runner
+from .running import Report, Runner
 from .simulate import simulate
 from .what_if import Answer, what_if
 

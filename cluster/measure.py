@@ -13,7 +13,7 @@ from attrs import evolve
 from ..backends import Pointer
 from .corrected import corrected_terms
 from .describe import Machine, Measured
-from .runner import Runner
+from .running import Runner
 from .ways import columns
 
 #: Bytes that a measurement of storage moves at least, where layers are small.

@@ -32,7 +32,7 @@ PROGRAM = """
     import json, sys
     import numpy as np
     from cuts.cluster.plan_file import load_cluster_plan
-    from cuts.cluster.runner import Runner
+    from cuts.cluster.running import Runner
     path, folder = sys.argv[1:3]
     plan = load_cluster_plan(path)
     share = plan.model.batch // plan.way.dp // plan.way.micro

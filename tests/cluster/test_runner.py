@@ -19,7 +19,7 @@ from cuts.cluster.describe import Machine, Transformer
 from cuts.cluster.feasible import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
-from cuts.cluster.runner import Runner
+from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way, columns
 from cuts.ir.errors import BackendError, CutsError, PlanError, UsageError
 from cuts.tests.needs import opencl_reason
@@ -225,7 +225,7 @@ def test_a_killed_process_goes_on_from_the_last_finished_step(tmp_path: Path) ->
         import os, signal
         from cuts.cluster import disk
         from cuts.cluster.plan_file import load_cluster_plan
-        from cuts.cluster.runner import Runner
+        from cuts.cluster.running import Runner
         runner = Runner(load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}, seed=3)
         runner.train(2)
         store = runner.updates.store_chunk

@@ -10,13 +10,18 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
+from cuts.backends import find_target
 from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.source import emit
 from cuts.backends.source.atomics import combining_helpers
 from cuts.backends.source.dialects import CUDA
-from cuts.ir import CutsError, DType, Program, Source, TensorType
+from cuts.ir import CompileOptions, CutsError, DType, Program, Source, TensorType, parse_ir, print_ir
 from cuts.ops import Registry, evaluate
 from cuts.ops.costs import program_costs
+from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.fusion import scatters
+from cuts.passes.pipeline import all_stages
+from cuts.passes.stages import Compilation
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given, settings
@@ -227,3 +232,31 @@ def test_a_scatter_over_nothing_is_the_identity() -> None:
     decl = Registry.builtin().extend(Source("t.cuts", text))["t"]
     program = decl.instantiate([TensorType(DType.F32, (0,)), TensorType(DType.I64, (0,))]).program
     assert np.all(np.isneginf(evaluate(program, {"x": np.zeros(0, np.float32), "ids": np.zeros(0, np.int64)})["y"]))
+
+
+def test_the_gradient_of_a_lookup_is_a_scatter() -> None:
+    rows = picks = 20_000
+    operands = [TensorType(DType.F32, (rows, 2)), TensorType(DType.I64, (picks, 2))]
+    program = Registry.builtin()["gather_elements"].instantiate(operands, {"axis": 0}).program
+    derived = adjoint(program, ["x"], ["y"]).program
+    assert [s.into for s in derived.statements if s.into] == ["sum"]
+    settled = scatters.settle_scatters(derived)
+    assert program_costs(settled).flops < 60 * 2 * (rows + picks)
+
+
+def test_kernels_that_add_to_memory_are_printed_and_read_back() -> None:
+    operands = (np.zeros((40, 2), np.float32), np.zeros((2000, 1), np.int64), np.zeros((2000, 2), np.float32))
+    work = Compilation(
+        Registry.builtin(),
+        find_target("opencl"),
+        CompileOptions(),
+        emit,
+        graph("scatter_nd", *operands, reduction="add"),
+    )
+    for stage in all_stages(work.registry):
+        stage.perform(work)
+    printed = [print_ir(node) for each in (work.blocks, work.threads) for node in each.values()]
+    printed += [print_ir(group.form) for group in work.unique.values()]
+    assert sum(" into sum: " in text for text in printed) == 2
+    assert sum("into max" in text for text in printed) == 3
+    assert [print_ir(parse_ir(text)) for text in printed] == printed

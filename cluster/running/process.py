@@ -11,21 +11,21 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from ..backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
-from ..ir import UsageError
-from .batches import Batches, random_batches
-from .bound import BoundPlan
-from .buffers import Arena, HostPool, Slots
-from .disk import Disk
-from .engine import Alone, Engine
-from .kernels import Kernels, check_runnable, compile_kernels
-from .layer_files import paged, reserve
-from .mover import Mover
-from .plan_file import ClusterPlan
-from .schedule import placement
-from .store import Store, open_store
-from .updates import Updates
-from .ways import RESIDENT
+from ...backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
+from ...ir import UsageError
+from ..batches import Batches, random_batches
+from ..bound import BoundPlan
+from ..buffers import Arena, HostPool, Slots
+from ..disk import Disk
+from ..engine import Alone, Engine
+from ..kernels import Kernels, check_runnable, compile_kernels
+from ..layer_files import paged, reserve
+from ..mover import Mover
+from ..plan_file import ClusterPlan
+from ..schedule import placement
+from ..store import Store, open_store
+from ..updates import Updates
+from ..ways import RESIDENT
 
 _ROOM = 64  # bytes of a scalar's buffer
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, Buffer, Pointer
-from .buffers import Held, Slots
-from .layer_files import paged
-from .mover import Move
-from .run_process import Process
-from .schedule import Step
+from ...backends import Array, Buffer, Pointer
+from ..buffers import Held, Slots
+from ..layer_files import paged
+from ..mover import Move
+from ..schedule import Step
+from .process import Process
 
 
 class Traffic(Process):

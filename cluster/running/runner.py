@@ -1,7 +1,7 @@
 """Running a plan: the schedule's steps in order, with weights that come from storage while layers compute.
 
-At any time three things happen at once, as in the rounds of `stages.py`: a step computes, what the next one needs comes
-in, what the last one made leaves (`run_traffic.py`). The kernels are plans of ours, compiled once for all layers.
+At any time three things happen at once, as in the rounds of `cluster/stages.py`: a step computes, what the next one needs comes
+in, what the last one made leaves (`traffic.py`). The kernels are plans of ours, compiled once for all layers.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 
-from ..backends import Array, Pointer
-from .buffers import Held
-from .run_process import Report
-from .run_traffic import Traffic
-from .schedule import Step, order
+from ...backends import Array, Pointer
+from ..buffers import Held
+from ..schedule import Step, order
+from .process import Report
+from .traffic import Traffic
 
 
 class Runner(Traffic):
