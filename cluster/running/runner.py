@@ -1,7 +1,8 @@
 """Running a plan: the schedule's steps in order, with weights that come from storage while layers compute.
 
-At any time three things happen at once, as in the rounds of `cluster/stages.py`: a step computes, what the next one needs comes
-in, what the last one made leaves (`traffic.py`). The kernels are plans of ours, compiled once for all layers.
+At any time three things happen at once, as in the rounds of `cluster/stages.py`: a step computes, what the next one
+needs comes in, what the last one made leaves (`traffic.py`). The kernels are plans of ours, compiled once for all
+layers.
 """
 
 from __future__ import annotations
