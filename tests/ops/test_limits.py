@@ -130,8 +130,7 @@ def test_an_element_that_takes_part_in_an_index_needs_a_function(subscript: str)
 def test_places_that_data_decides_cannot_be_written() -> None:
     assert refused("y[i[n]] = x[n] for n < N") == (
         f"5:3 {OF}'y' is written where data says, at i[n] of axis 0: an element could be written twice, or never"
-        " | say for each element of 'y' what arrives there, "
-        "as in y[k] = sum[n < 8] (value if index(i[n], 8) == k else 0)"
+        " | say what becomes of values that meet, as in scatter sum y[i[n]] = value (or prod, min, max)"
     )
     assert (
         refused("y[n + 1] = x[n] for n < N")
