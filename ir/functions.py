@@ -70,6 +70,22 @@ def _power(a: Any, b: Any) -> Any:
     return np.where(exponent < 0, reciprocal, np.power(base, np.maximum(exponent, 0))).astype(base.dtype)
 
 
+def _tf32(x: Any) -> Any:
+    """Round to a significand of 11 bits, halves away from zero, as operands of TF32 atoms are rounded."""
+    wide = np.asarray(x)
+    bits = wide.astype(np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(wide), rounded, wide).astype(wide.dtype if wide.dtype.kind == "f" else np.float64)
+
+
+def _tf32_rest(x: Any) -> Any:
+    """Round what rounding leaves of a number; nothing of an infinity."""
+    wide = np.asarray(x)
+    with np.errstate(invalid="ignore"):
+        rest = wide - _tf32(wide)
+    return _tf32(np.where(np.isnan(rest), 0.0, rest).astype(rest.dtype))
+
+
 _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     # name: (NumPy, C with the f suffix handled by the printer's type table, issue slots)
     "exp": (np.exp, "exp({0})", 4),
@@ -142,6 +158,9 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
+    # The parts that f32 is split into for atoms: a number of 11 bits, and one more of what that leaves.
+    Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
+    Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=4),
     *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
 ]
 

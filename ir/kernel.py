@@ -23,13 +23,15 @@ class Share:
 
     `value` is the element a thread handles, in terms of thread coordinates and thread-local variables; `register`
     numbers it among the thread's own elements. `valid` holds where the element exists, for divisions that do not come
-    out even.
+    out even. Where atoms multiply, a warp holds other elements of the operands than of the result: `operand` is "a",
+    "b" or "c" for a share that only counts there.
     """
 
     var: Var
     value: Index
     register: Index
     valid: tuple[Guard, ...] = ()
+    operand: str = ""
 
 
 @frozen(cache_hash=True)

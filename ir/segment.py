@@ -21,13 +21,15 @@ from .walk import expr_indirects, expr_variables, reads
 class Reduction:
     """`name[axes] = combine over reduce of body(axes, reduce)`, a value that each lane of an instance holds afterwards.
 
-    Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min.
+    Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min. `math` names how a
+    sum of products may be computed (`ir.atoms.MATH_MODES`); where it is empty, in the types that stand there.
     """
 
     name: str
     reduce: tuple[Var, ...]
     combine: str
     body: Expr
+    math: str = ""
 
 
 @frozen(cache_hash=True)

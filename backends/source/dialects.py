@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
 from ...ir import DType
 from .arithmetic import arithmetic_helpers
+from .atom_text import emulations, instructions
 
 
 @frozen
@@ -19,7 +20,9 @@ class Dialect:
     between the two for types that need it ({p} pointer, {i} element, {v} value); `shared_bits` names what stands in for
     memory types that no shared variable may have. `spaces` qualifies pointers to memory of a kind, `warp` is how many
     lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter where threads wait for each
-    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32.
+    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32. `register_load` reads 32
+    bits of neighbours at once. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet
+    for it (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str
@@ -56,10 +59,20 @@ class Dialect:
     shuffle: str
     warp: int
     suffix: str
+    register_load: str
+    atom: str
+    atom_result: str
+    atom_scratch: str
+    atoms_meet: bool
 
-    def helpers_of(self, used: Container[str]) -> str:
-        """Return the definitions of the helpers among the names that a kernel uses."""
-        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in used)
+    def helpers_of(self, used: Iterable[str]) -> str:
+        """Return the definitions of the helpers among the names that a kernel uses, and of those that these use."""
+        needed: set[str] = set()
+        names = set(used)
+        while found := {n for n in self.helpers if n in names} - needed:
+            needed |= found
+            names = {word for name in found for word in _NAME.findall(self.helpers[name])}
+        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in needed)
 
     def type(self, dtype: DType) -> str:
         """Register type of an element type."""
@@ -75,6 +88,8 @@ class Dialect:
             return _MATH.sub(lambda m: f"{m.group(1)}{self.math_suffix}(", text)
         return text
 
+
+_NAME = re.compile(r"\bcuts_\w+")
 
 _NAMES = (
     "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
@@ -124,6 +139,15 @@ def _async_copy(width: int, cache: str) -> str:
     )
 
 
+def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
+    """Return the helpers that pack four bytes into a register."""
+    bits = " | ".join(f"({word})({x} & 255) << {8 * n}" for n, x in enumerate("abcd"))
+    return {
+        f"cuts_pack_{name}": f"{qualifier} {word} cuts_pack_{name}(int a, int b, int c, int d) {{ return {bits}; }}"
+        for name in ("i8", "u8")
+    }
+
+
 _DEVICE = "static __device__ __forceinline__"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
 _OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
@@ -155,6 +179,15 @@ _CUDA_HELPERS = (
         "cuts_copy4": _async_copy(4, "ca"),
         "cuts_copy8": _async_copy(8, "ca"),
         "cuts_copy16": _async_copy(16, "cg"),
+        "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) "
+        '{ float r; asm("cvt.rna.tf32.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
+        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) "
+        "{ const float r = x - cuts_tf32(x); return cuts_tf32(r == r ? r : 0.0f); }",
+        "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
+        "cuts_pack_f16": f"{_DEVICE} unsigned cuts_pack_f16(float a, float b) "
+        '{ unsigned r; asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(r) : "f"(a), "f"(b)); return r; }',
+        **_byte_packs(_DEVICE, "unsigned"),
+        **dict(instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
 
@@ -193,6 +226,11 @@ CUDA = Dialect(
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
     warp=32,
     suffix=".cu",
+    register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
+    atom="{name}({operands});",
+    atom_result="{}",
+    atom_scratch="",
+    atoms_meet=False,
 )
 
 OPENCL = Dialect(
@@ -200,7 +238,28 @@ OPENCL = Dialect(
     prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
     helpers=_index_helpers("static inline", _OPENCL_TYPES)
     | arithmetic_helpers("static inline", _OPENCL_TYPES)
-    | {"cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }"},
+    | {
+        "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
+        "cuts_tf32": "static inline float cuts_tf32(float x) "
+        "{ return isfinite(x) ? as_float((as_uint(x) + 0x1000u) & 0xffffe000u) : x; }",
+        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) "
+        "{ const float r = x - cuts_tf32(x); return cuts_tf32(r == r ? r : 0.0f); }",
+        "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
+        "cuts_pack_f16": "static inline uint cuts_pack_f16(float a, float b) "
+        "{ ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); "
+        "return (uint)h[0] | (uint)h[1] << 16; }",
+        "cuts_unpack_half": "static inline float cuts_unpack_half(uint r, int n) "
+        "{ const ushort h = (ushort)(r >> 16 * n); return vload_half(0, (const half*)&h); }",
+        **_byte_packs("static inline", "uint"),
+        **dict(
+            emulations(
+                "static inline __attribute__((always_inline))",
+                _OPENCL_TYPES,
+                "__local ",
+                "barrier(CLK_LOCAL_MEM_FENCE);",
+            )
+        ),
+    },
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
@@ -236,6 +295,11 @@ OPENCL = Dialect(
     shuffle="",
     warp=1,
     suffix=".cl",
+    register_load="*(const {space}uint*)(&{p}[{i}])",
+    atom="{name}((__local void*)&atom_scratch[tid / 32 * {words}], tid, {operands});",
+    atom_result="&{}",
+    atom_scratch="__local uint atom_scratch[{count}];",
+    atoms_meet=True,
 )
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

@@ -4,14 +4,20 @@ accumulations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from attrs import define, field
 
 from ...ir import (
     COMBINERS,
+    ELEMENT,
+    LANE,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
     Accumulate,
+    AtomAccumulate,
     Convert,
     DfgNode,
     DType,
@@ -24,7 +30,9 @@ from ...ir import (
     LaneReduce,
     Literal,
     Load,
+    MatrixAtom,
     Op,
+    Pack,
     Phase,
     Store,
     Test,
@@ -33,6 +41,7 @@ from ...ir import (
     WideStore,
     Window,
     as_index,
+    evaluate,
     linearise,
     own_variables,
     row_major,
@@ -40,7 +49,9 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
-from .ctext import call_text, guard_text, index_text, literal_text, number_text
+from .atom_text import operand_words
+from .ctext import call_text, literal_text, number_text
+from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
 
 
@@ -175,6 +186,8 @@ class NodePrinter:
             self._vector_store(node, node.address, node.guards, [self._text(v) for v in node.values])
         elif isinstance(node, Accumulate):
             self._accumulate(node)
+        elif isinstance(node, AtomAccumulate):
+            self._multiply(node)
         elif isinstance(node, Initialise):
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
@@ -186,6 +199,47 @@ class NodePrinter:
             name = self.names.fresh()
             self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self._expression(node)};")
             self.texts[node] = name
+
+    def absorbed(self, node: Load) -> bool:
+        """Whether what uses a load reads memory itself."""
+        users = self.users.get(node, [])
+        return self.feeds_copy(node) or (
+            bool(users) and all(isinstance(u, Pack) and self._whole_register(u) for u in users)
+        )
+
+    def _whole_register(self, node: Pack) -> bool:
+        """Whether the elements of a register lie in memory as they lie in it, and are there together or not at all."""
+        load = node.arg
+        if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
+            return False
+        return vector_address(load.address, node.axis) is not None
+
+    def _pack_text(self, node: Pack) -> str:
+        """Return the register that holds the elements of a value."""
+        dialect, load = self.names.dialect, node.arg
+        if self._whole_register(node):
+            assert isinstance(load, Load)
+            start = vector_address(load.address, node.axis)
+            assert start is not None
+            where = {"p": self.names.buffer(load.space, load.buffer), "i": index_text(start, self.names.pointers)}
+            return dialect.register_load.format(space=dialect.spaces[load.space], **where)
+        values = [self._lane_text(load, node.axis, n) for n in range(node.axis.extent)]
+        return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
+
+    def _multiply(self, node: AtomAccumulate) -> None:
+        """Print one atom: the registers of its C, in the order of its elements, then those of A and of B."""
+        atom, dialect = MATRIX_ATOMS[node.atom], self.names.dialect
+        results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in _fragment_places(node, atom)]
+        registers = [
+            self._lane_text(operand, axis, n)
+            for operand, axis in ((node.a, node.axes[0]), (node.b, node.axes[1]))
+            for n in range(axis.extent)
+        ]
+        self.out.line(
+            dialect.atom.format(
+                name=f"cuts_{atom.name}", words=operand_words(atom), operands=", ".join([*results, *registers])
+            )
+        )
 
     def feeds_copy(self, node: Load) -> bool:
         """Whether a load is the source of asynchronous copies and of nothing else."""
@@ -242,6 +296,8 @@ class NodePrinter:
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
             return call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
+        if isinstance(node, Pack):
+            return self._pack_text(node)
         if isinstance(node, Convert):
             text = self._text(node.arg)
             return f"({text} != 0)" if node.dtype is DType.BOOL else f"(({dialect.type(node.dtype)}){text})"
@@ -251,3 +307,17 @@ class NodePrinter:
         if not node.guards:
             return text
         return f"({guard_text(node.guards, pointers)} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+
+
+def _fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:
+    """Yield where a thread holds each element of a fragment of C: a lane's own runs of neighbours, as those of tile
+    dims.
+    """
+    for element in range(atom.c.size):
+        place = {LANE: 0, ELEMENT: element}
+        at = list(node.at)
+        for axis, (d, index) in enumerate(((node.rows, atom.c.row), (node.columns, atom.c.column))):
+            position = evaluate(index, place)
+            along = THREADS[axis] * NEIGHBOURS[axis]
+            at[d] = at[d] + position // along * NEIGHBOURS[axis] + position % NEIGHBOURS[axis]
+        yield tuple(at)

@@ -12,8 +12,9 @@ from math import prod
 from attrs import define, field
 
 from ...ir import COMBINERS, Index, Initialise, Kernel, LaneReduce, Var, linearise, row_major
-from .ctext import PointerName, call_text, index_text
+from .ctext import call_text
 from .dialects import Dialect
+from .index_ctext import PointerName, index_text
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -57,12 +58,12 @@ class Writer:
             yield
 
     @contextmanager
-    def loops(self, variables: Sequence[Var]) -> Iterator[None]:
-        """Open nested unrolled loops, a plain block for none."""
+    def loops(self, variables: Sequence[Var], meets: bool = False) -> Iterator[None]:
+        """Open nested unrolled loops, a plain block for none; `meets`: threads wait in them."""
         if not variables:
             yield
             return
-        with self.loop(variables[0]), self.loops(variables[1:]):
+        with self.loop(variables[0], meets=meets), self.loops(variables[1:], meets):
             yield
 
 

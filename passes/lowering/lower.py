@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ...ir import (
     COMBINERS,
+    MATH_MODES,
     Accumulate,
     Barrier,
     Commit,
@@ -30,6 +31,7 @@ from ...ir import (
     Loop,
     Op,
     Output,
+    PassError,
     Phase,
     Read,
     ReduceDim,
@@ -57,6 +59,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
+from .atoms import atom_loop, atom_operands, products
 from .extract import substitute_phase
 from .fetch import fetch_phase
 from .frames import Frame, Layout, lay_out
@@ -286,12 +289,61 @@ def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, 
     staged: dict[Expr, Value] = {
         operand: _tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
-    accumulate = _accumulate(state, reduction, binding, locals_, staged, {e: t.covered for e, (t, _) in tiles.items()})
-    compute = _phase(state, "compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
+    covered = {e: t.covered for e, (t, _) in tiles.items()}
+    if schedule.atom:
+        compute = _multiply(state, reduction, schedule, binding, locals_[0], staged, covered, prefix)
+    else:
+        accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
+        compute = _phase(state, "compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
     state.items.append(_phase(state, "compute", "init", (_initialise(state, reduction),), (), {}))
     state.items.extend(_ring(state, schedule, tiles, step, compute, prefix))
     if state.frame.schedule.lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (_lane_reduce(state, reduction),), state.frame.unrolled))
+
+
+def _multiply(
+    state: _Segment,
+    reduction: Reduction,
+    schedule: ReductionSchedule,
+    binding: AxisBinding,
+    depth: Var,
+    staged: Mapping[Expr, Value],
+    covered: Mapping[Expr, frozenset[Var]],
+    prefix: str,
+) -> Phase:
+    """Return the phase in which atoms add up one chunk: straight into the reduction's registers, or, where the math
+    mode promotes partial sums, into registers of the chunk's own that are added to those.
+    """
+    frame = state.frame
+    dims, dtype = frame.schedule.dims, state.group.tensors[reduction.name].dtype
+    parts = atom_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
+    if parts is None or frame.warp is None or frame.when:
+        raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.atom} multiplies")
+    context = _context(state, binding, staged)
+    a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
+    flats = {f.var: f for f in binding.flats.values()}
+    a, b = tabulate(a, flats, state.layout.tables), tabulate(b, flats, state.layout.tables)
+    shared = atom_loop(schedule, dims, frame.tiles, depth, frame.warp, prefix)
+    at = tuple(as_index(u) for u in frame.tiles)
+    mode = MATH_MODES.get(reduction.math)
+    name = f"{reduction.name}.part" if mode is not None and mode.every else reduction.name
+    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared.axes))
+    if name != reduction.name:
+        zero = evolve(_initialise(state, reduction), name=name)
+        roots = [zero, *roots, Accumulate(reduction.name, at, "sum", Held(name, at, dtype), (), dtype)]
+    shares = (*state.shares.values(), *shared.shares)
+    unrolled = tuple(v for v in shared.unrolled if v.extent > 1) + frame.unrolled
+    return Phase("compute", f"{frame.prefix}r{prefix[-1]}", tuple(roots), unrolled, shares, frame.when)
+
+
+def _present(
+    value: Value, part: Expr, depth: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]
+) -> Value:
+    """Return an operand that is 0 behind the ragged end of the depth: 0 times what lies there may be no number."""
+    if depth not in binding.valid or (part in covered and depth in covered[part]):
+        return value
+    zero = Literal(0.0 if value.dtype.is_float else 0, value.dtype)
+    return Op("select", (Test((binding.valid[depth],)), value, zero), value.dtype)
 
 
 def _walks_reduced(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> bool:
