@@ -109,20 +109,21 @@ MATRIX_ATOMS: Mapping[str, MatrixAtom] = {
 class MathMode:
     """How a sum of products is computed from operands of another format.
 
-    Each operand is a sum of `parts` numbers of the `format`, the first of them nearest to it. `products` are the pairs
-    of parts that are multiplied, (part of A, part of B), in order: what is small comes first. Atoms round each addition
+    Each operand is a sum of numbers of the `format`, which the functions `parts` make of it, the first of them nearest
+    to it. `products` are the pairs of parts that are multiplied, (part of A, part of B), in order: what is small comes
+    first. Atoms round each addition
     towards zero, so that their error grows with the number of additions; after at most `every` elements of k (0: never)
     what they added up is therefore added to another accumulator, which rounds to nearest.
     """
 
     format: str
-    parts: int
+    parts: tuple[str, ...]
     products: tuple[tuple[int, int], ...]
     every: int = 0
 
 
 #: How sums of products of f32 may be computed, by name.
 MATH_MODES: Mapping[str, MathMode] = {
-    "tf32": MathMode("tf32", 1, ((0, 0),)),
-    "fp32x3": MathMode("tf32", 2, ((1, 0), (0, 1), (0, 0)), every=32),
+    "tf32": MathMode("tf32", ("tf32",), ((0, 0),)),
+    "fp32x3": MathMode("tf32", ("tf32_high", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), every=32),
 }

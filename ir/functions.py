@@ -79,11 +79,10 @@ def _tf32(x: Any) -> Any:
 
 
 def _tf32_rest(x: Any) -> Any:
-    """Round what rounding leaves of a number; nothing of an infinity."""
+    """Round what rounding leaves of a number; of an infinity that is no number."""
     wide = np.asarray(x)
     with np.errstate(invalid="ignore"):
-        rest = wide - _tf32(wide)
-    return _tf32(np.where(np.isnan(rest), 0.0, rest).astype(rest.dtype))
+        return _tf32(wide - _tf32(wide))
 
 
 _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
@@ -158,9 +157,10 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
-    # The parts that f32 is split into for atoms: a number of 11 bits, and one more of what that leaves.
-    Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
-    Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=4),
+    # What f32 becomes for atoms: a number of 11 bits (with every NaN), or a sum of two, whose rest keeps the NaN.
+    Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0, issue=2),
+    Function("tf32_high", 1, _tf32, "cuts_tf32_high({0})", flops=0, issue=2),
+    Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=2),
     *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
 ]
 

@@ -180,9 +180,12 @@ _CUDA_HELPERS = (
         "cuts_copy8": _async_copy(8, "ca"),
         "cuts_copy16": _async_copy(16, "cg"),
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) "
-        '{ float r; asm("cvt.rna.tf32.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
+        '{ unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return __uint_as_float(r); }',
+        "cuts_tf32_high": f"{_DEVICE} float cuts_tf32_high(float x) "
+        "{ return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }",
+        # The machine looks at no more than 11 bits.
         "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) "
-        "{ const float r = x - cuts_tf32(x); return cuts_tf32(r == r ? r : 0.0f); }",
+        "{ return __uint_as_float(__float_as_uint(x - cuts_tf32_high(x)) + 0x1000u); }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         "cuts_pack_f16": f"{_DEVICE} unsigned cuts_pack_f16(float a, float b) "
         '{ unsigned r; asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(r) : "f"(a), "f"(b)); return r; }',
@@ -242,8 +245,8 @@ OPENCL = Dialect(
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
         "cuts_tf32": "static inline float cuts_tf32(float x) "
         "{ return isfinite(x) ? as_float((as_uint(x) + 0x1000u) & 0xffffe000u) : x; }",
-        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) "
-        "{ const float r = x - cuts_tf32(x); return cuts_tf32(r == r ? r : 0.0f); }",
+        "cuts_tf32_high": "static inline float cuts_tf32_high(float x) { return cuts_tf32(x); }",
+        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) { return cuts_tf32(x - cuts_tf32(x)); }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
         "cuts_pack_f16": "static inline uint cuts_pack_f16(float a, float b) "
         "{ ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); "

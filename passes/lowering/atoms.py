@@ -42,9 +42,6 @@ from ...ir import (
     substitute,
 )
 
-#: The functions that make the parts of a number of f32, by format: the nearest number, then what that leaves.
-PARTS = {"tf32": ("tf32", "tf32_rest")}
-
 
 def atom_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Var]) -> tuple[Expr, Expr] | None:
     """Return the factors of a sum of products that are A and B, None where there are no two such: A varies along the
@@ -183,7 +180,7 @@ def products(
     mode, atom = MATH_MODES.get(reduction.math), MATRIX_ATOMS[loop.atom]
     pairs = [operands]
     if mode is not None:
-        split = [[Op(fn, (value,), DType.F32) for fn in PARTS[mode.format][: mode.parts]] for value in operands]
+        split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]
         pairs = [(split[0][i], split[1][j]) for i, j in mode.products]
     return [
         AtomAccumulate(name, at, atom.name, a, b, (over,), atom.accumulator, loop.rows, loop.columns, axes)
