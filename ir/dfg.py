@@ -164,7 +164,7 @@ class AtomAccumulate:
 
     Over a block, `a` and `b` are values like any other, shares say which element a lane holds of each, and `axes` are
     the variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a
-    thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of a fragment of C.
+    thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C.
     """
 
     name: str

@@ -20,9 +20,9 @@ class Dialect:
     between the two for types that need it ({p} pointer, {i} element, {v} value); `shared_bits` names what stands in for
     memory types that no shared variable may have. `spaces` qualifies pointers to memory of a kind, `warp` is how many
     lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter where threads wait for each
-    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32. `register_load` reads 32
-    bits of neighbours at once. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet
-    for it (`atoms_meet`), they do so in `atom_scratch`.
+    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32.
+    `register_load` reads 32 bits of neighbours at once. `atom` calls the helper of an atom with `atom_result` of what
+    it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str

@@ -70,12 +70,14 @@ def thread_places(loop: ReductionSchedule, lane: Index, warps: Sequence[Index]) 
     C.
     """
     inside = {loop.rows: lane // THREADS[1], loop.columns: lane % THREADS[1]}
-    return tuple(warp * lanes_along(loop, d) + inside.get(d, Index()) for d, warp in enumerate(warps))
+    return tuple(
+        warp * lanes_along(loop.rows, loop.columns, d) + inside.get(d, Index()) for d, warp in enumerate(warps)
+    )
 
 
-def lanes_along(loop: ReductionSchedule, dim: int) -> int:
-    """Return how many lanes of a warp lie along a tile dim."""
-    return THREADS[0] if dim == loop.rows else THREADS[1] if dim == loop.columns else 1
+def lanes_along(rows: int, columns: int, dim: int) -> int:
+    """Return how many lanes of a warp lie along a tile dim, given those of an atom's rows and columns."""
+    return THREADS[0] if dim == rows else THREADS[1] if dim == columns else 1
 
 
 def runs(atom: MatrixAtom) -> tuple[int, int]:

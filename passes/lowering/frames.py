@@ -176,7 +176,8 @@ def _warp(layout: Layout, schedule: SegmentSchedule, prefix: str) -> AtomFrame |
         return None
     lane = Var(f"{prefix}x", LANES)
     layout.defines.append(Define(lane, as_index(layout.thread) % LANES))
-    counts = [dim.threads // lanes_along(schedule.atomic, d) for d, dim in enumerate(schedule.dims)]
+    rows, columns = schedule.atomic.rows, schedule.atomic.columns
+    counts = [dim.threads // lanes_along(rows, columns, d) for d, dim in enumerate(schedule.dims)]
     warps = tuple(Var(f"{prefix}w{d}", count) for d, count in enumerate(counts))
     places = delinearise(as_index(layout.thread) // LANES, counts)
     layout.defines += [Define(warp, place) for warp, place in zip(warps, places, strict=True) if warp.extent > 1]

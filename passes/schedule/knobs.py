@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import Segment, Target, Var, reads, variables
+from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Segment, Target, Var, reads, variables
 from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
@@ -16,6 +16,9 @@ def segment_knobs(
     segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
 ) -> Iterator[Knob]:
     """Yield the knobs of one segment; their names begin with `prefix`."""
+    if structure.atom:
+        yield from atom_knobs(segment, structure, prefix, target, coarse)
+        return
     matrix = bool(segment.reductions) and is_matrix_like(segment)
     for d, axes in enumerate(structure.dims):
         extent = prod(a.extent for a in axes)
@@ -51,12 +54,44 @@ def segment_knobs(
         yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
 
 
+def atom_knobs(
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+) -> Iterator[Knob]:
+    """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
+    chunks of whole atoms.
+    """
+    atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
+    sides = {structure.rows: 0, structure.columns: 1}
+    for d, axes in enumerate(structure.dims):
+        names, extent = (f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), prod(a.extent for a in axes)
+        if d not in sides:
+            yield Knob(names, ((1, 1, 1),))
+            continue
+        axis = sides[d]
+        size = (atom.m, atom.n)[axis]
+        along, run = THREADS[axis], size // THREADS[axis]
+        warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
+        counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6)
+        limit = max(next_power(extent), size)
+        yield Knob(
+            names,
+            tuple((w * along, n * run, NEIGHBOURS[axis]) for w in warps for n in counts if w * n * size <= limit),
+        )
+    extent, most = prod(a.extent for a in structure.loops[0]), 64
+    if reduction.math and MATH_MODES[reduction.math].every:
+        most = MATH_MODES[reduction.math].every
+    yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
+    yield _single(f"{prefix}stages", (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4))
+    yield _single(f"{prefix}pad", (4,) if coarse or not target.banked else (0, 4, 8))
+    yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
     """Return the knobs of a whole kernel that stages a matrix product: how the grid is walked, and how many blocks
     shall be resident.
     """
     last = structures[-1]
-    if not target.lockstep or not last.patch or not last.stages_any:
+    if not target.lockstep or not (last.patch or last.atom) or not last.stages_any:
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
     return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
     FusedGroup,
     PassError,
     ReduceDim,
@@ -25,7 +28,18 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, Frame, Layout, Tile, bind_dims, lay_out, local_vars, stage
+from ..lowering import (
+    AxisBinding,
+    Frame,
+    Layout,
+    Tile,
+    atom_faults,
+    atom_operands,
+    bind_dims,
+    lay_out,
+    local_vars,
+    stage,
+)
 from ..model import Features, Geometry, SegmentStructure, count_features, next_power
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
@@ -59,14 +73,14 @@ def _check_shape(segment: Segment, schedule: SegmentSchedule, group: FusedGroup,
     if tuple(a for d in schedule.dims for a in d.axes) != segment.axes:
         yield "the tile dims do not cover the parallel axes in order"
     held = any(o.tensor in group.shared for o in segment.outputs)
-    for dim in schedule.dims:
+    for d, dim in enumerate(schedule.dims):
         name = "*".join(a.name for a in dim.axes)
         if dim.thread < 1 or dim.vector < 1:
             yield f"dim {name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
         elif dim.block % dim.thread or dim.thread % dim.vector:
             expected = f"must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
             yield f"dim {name}: block {dim.block} {expected}"
-        if not held and dim.block > next_power(dim.extent):
+        if not held and dim.block > max(next_power(dim.extent), _least_block(schedule, d)):
             yield f"dim {name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
         if held and len(dim.axes) > 1:
             yield f"dim {name}: a tensor in shared memory has one dim per axis"
@@ -79,9 +93,45 @@ def _check_shape(segment: Segment, schedule: SegmentSchedule, group: FusedGroup,
     if len(schedule.reductions) != len(segment.reductions):
         yield f"the schedule has {len(schedule.reductions)} reductions, expected {len(segment.reductions)}"
         return
+    if schedule.atomic is not None:
+        yield from _check_atom(segment, schedule, schedule.atomic)
     own = [r.name for r in segment.reductions]
     for reduction, loop in zip(segment.reductions, schedule.reductions, strict=True):
         yield from _check_loop(reduction, loop, schedule, len(operands(reduction, own)))
+
+
+def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
+    """Return the least block of a tile dim where an atom multiplies: its rows or its columns; 0 of other dims."""
+    if not atom:
+        return 0
+    return MATRIX_ATOMS[atom].m if dim == rows else MATRIX_ATOMS[atom].n if dim == columns else 0
+
+
+def least_chunk(atom: str) -> int:
+    """Return the least chunk of a reduced dim where an atom multiplies; 0 where none does."""
+    return MATRIX_ATOMS[atom].k if atom else 0
+
+
+def _least_block(schedule: SegmentSchedule, dim: int) -> int:
+    loop = schedule.atomic
+    return 0 if loop is None else least_block(loop.atom, loop.rows, loop.columns, dim)
+
+
+def _check_atom(segment: Segment, schedule: SegmentSchedule, loop: ReductionSchedule) -> Iterator[str]:
+    """Yield why atoms cannot compute a segment's reduction as the schedule spreads it."""
+    if loop.atom not in MATRIX_ATOMS:
+        yield f"'{loop.atom}' is no atom"
+        return
+    yield from atom_faults(loop, schedule.dims, schedule.threads)
+    if len(segment.reductions) != 1:
+        yield f"atom {loop.atom}: a segment with atoms has one reduction"
+        return
+    (reduction,) = segment.reductions
+    mode = MATH_MODES.get(reduction.math)
+    if atom_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
+        yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
+    if mode is not None and mode.every and any(d.chunk > mode.every for d in loop.dims):
+        yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
 
 
 def _check_loop(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule, count: int) -> Iterator[str]:
@@ -90,7 +140,7 @@ def _check_loop(reduction: Reduction, loop: ReductionSchedule, schedule: Segment
     if tuple(a for d in loop.dims for a in d.axes) != reduction.reduce:
         yield f"reduction {name}: the reduce dims do not cover its axes in order"
     for dim in loop.dims:
-        if not 1 <= dim.chunk <= next_power(dim.extent):
+        if not 1 <= dim.chunk <= max(next_power(dim.extent), least_chunk(loop.atom)):
             yield f"reduction {name}: chunk {dim.chunk} is not between 1 and the extent {dim.extent}"
     step = schedule.lanes * schedule.row_vector
     if step > 1 and (len(loop.dims) != 1 or loop.dims[0].chunk % step):
@@ -182,6 +232,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
         schedule.lanes > 1 or schedule.row_vector > 1,
         next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
+        **_atom_of(schedule),
     )
     return Geometry(
         structure,
@@ -198,6 +249,12 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(schedule)),
     )
+
+
+def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:
+    """Return what a structure says of the atom that a schedule uses."""
+    loop = schedule.atomic
+    return {} if loop is None else {"atom": loop.atom, "rows": loop.rows, "columns": loop.columns}
 
 
 def _order(schedule: SegmentSchedule) -> int:

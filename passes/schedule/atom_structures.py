@@ -1,0 +1,54 @@
+"""Structures in which atoms multiply: derived from the classes of axes, as every structure is.
+
+A segment has them where it computes one sum of products of two factors in types that an atom of the target multiplies,
+where two of its runs of axes index one factor each (the rows and the columns), and where everything else is a batch, of
+which a block takes one. Either run may be the rows: an atom has more rows than columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ...ir import MATH_MODES, MATRIX_ATOMS, FusedGroup, MatrixAtom, Reduction, Segment, Target, Var, dtype_of, factors
+from ..lowering import atom_operands
+from ..model import SegmentStructure, axis_classes, class_runs
+
+
+def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentStructure]:
+    """Yield the structures of a segment for every atom of the target that multiplies what it multiplies."""
+    if len(segment.reductions) != 1 or any(o.extra for o in segment.outputs):
+        return
+    (reduction,) = segment.reductions
+    runs = class_runs(segment)
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    for rows, columns in ((r, c) for r in range(len(runs)) for c in range(len(runs)) if r != c):
+        if not _apart(runs, rows, columns, kinds) or atom_operands(reduction, runs[rows], runs[columns]) is None:
+            continue
+        for name, _ in target.atoms:
+            if multiplies(MATRIX_ATOMS[name], reduction, group):
+                yield SegmentStructure(
+                    runs, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns
+                )
+
+
+def _apart(runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]) -> bool:
+    """Whether two runs have a class of one operand each, and are the longest of their class."""
+    chosen = [kinds[runs[d][-1]] for d in (rows, columns)]
+    if any(len(kind) != 1 for kind in chosen) or chosen[0] == chosen[1]:
+        return False
+    longest = all(
+        prod(a.extent for a in runs[d]) == max(prod(a.extent for a in run) for run in runs if kinds[run[-1]] == kind)
+        for d, kind in zip((rows, columns), chosen, strict=True)
+    )
+    return longest and all(prod(a.extent for a in runs[d]) > 1 for d in (rows, columns))
+
+
+def multiplies(atom: MatrixAtom, reduction: Reduction, group: FusedGroup) -> bool:
+    """Whether an atom computes a reduction: in the math mode that it has, or in the types that stand there."""
+    if group.tensors[reduction.name].dtype is not atom.accumulator:
+        return False
+    held = {dtype_of(part, group.tensors) for part in factors(reduction.body)}
+    if reduction.math:
+        return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}
+    return atom.format == atom.held.value and held == {atom.held}
