@@ -81,7 +81,7 @@ from .statement import Program, Statement
 from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
-from .vector import vector_address, vector_guards
+from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
 from .verify_graph import MAX_ELEMENTS, Infer, find_cycle, quote, type_problem, verify_graph, violations
 from .verify_kernel import kernel_violations
 from .verify_program import verify_program
@@ -111,6 +111,7 @@ __all__ = [
     "COMBINERS",
     "FUNCTIONS",
     "MAX_ELEMENTS",
+    "WIDEST_BYTES",
     "ZERO",
     "Accumulate",
     "Argument",
@@ -229,6 +230,7 @@ __all__ = [
     "kernel_violations",
     "linearise",
     "live_graph",
+    "longest_vector",
     "magnitude",
     "map_atoms",
     "map_guards",
@@ -267,6 +269,7 @@ __all__ = [
     "variables",
     "vector_address",
     "vector_guards",
+    "vector_widths",
     "verify_graph",
     "verify_group",
     "verify_program",
