@@ -96,7 +96,7 @@ from .statement import Program, Statement
 from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
-from .vector import vector_address, vector_guards
+from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
 from .verify import (
     MAX_ELEMENTS,
     Infer,
@@ -140,6 +140,7 @@ __all__ = [
     "MAX_ELEMENTS",
     "NEIGHBOURS",
     "THREADS",
+    "WIDEST_BYTES",
     "ZERO",
     "Accumulate",
     "Argument",
@@ -263,6 +264,7 @@ __all__ = [
     "kernel_violations",
     "linearise",
     "live_graph",
+    "longest_vector",
     "magnitude",
     "map_atoms",
     "map_guards",
@@ -301,6 +303,7 @@ __all__ = [
     "variables",
     "vector_address",
     "vector_guards",
+    "vector_widths",
     "verify_graph",
     "verify_group",
     "verify_program",

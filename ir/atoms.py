@@ -97,6 +97,8 @@ MATRIX_ATOMS: Mapping[str, MatrixAtom] = {
         _atom(8, "tf32", DType.F32, DType.F32),
         _atom(8, "f16", DType.F16, DType.F32),
         _atom(16, "f16", DType.F16, DType.F32),
+        _atom(8, "bf16", DType.BF16, DType.F32),
+        _atom(16, "bf16", DType.BF16, DType.F32),
         _atom(16, "i8", DType.I8, DType.I32),
         _atom(32, "i8", DType.I8, DType.I32),
         _atom(16, "u8", DType.U8, DType.I32),

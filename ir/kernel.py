@@ -107,7 +107,7 @@ class Kernel:
     """A kernel: grid of `blocks`, `threads` per block, definitions, shared buffers and phases in order.
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many
-    elements their base is known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays
+    bytes their base is known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays
     that stand in the kernel's text.
     """
 

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import Array
-from ..ir import NumericsError, magnitude, quote, relative_error
+from ..ir import NumericsError, dtype_of_numpy, magnitude, quote, relative_error
 from .executor import Session
 
 
@@ -49,7 +49,8 @@ def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Compa
         return Comparison(tensor, 0.0, allowed, "")
     with np.errstate(all="ignore"):
         want = expected.astype(np.float64)
-        if np.issubdtype(found.dtype, np.floating):
+        kind = dtype_of_numpy(found.dtype)
+        if kind is not None and kind.is_float:
             want = np.where(np.isinf(expected.astype(found.dtype)), np.copysign(math.inf, want), want)
     error = relative_error(found, want, magnitude(want))
     index = np.unravel_index(int(np.argmax(error)), error.shape)

@@ -67,7 +67,8 @@ def _laid_out(atom: MatrixAtom, fragment: Fragment, names: list[str], width: int
     """Yield the stores of a lane's elements, each to its place in the operand."""
     for n in range(fragment.size):
         row, column = _place(fragment, n)
-        value = _UNPACKED[atom.held].format(names[n // fragment.packed], n % fragment.packed)
+        place = n % fragment.packed
+        value = _UNPACKED[atom.held].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
         yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
 
 
@@ -76,10 +77,11 @@ def _place(fragment: Fragment, element: int) -> tuple[str, str]:
     return index_text(substitute(fragment.row, at), {}), index_text(substitute(fragment.column, at), {})
 
 
-#: Element {1} of the register {0} as a number, in OpenCL C.
+#: Element {1} of the register {0} as a number, in OpenCL C; halves are the low one or the high one.
 _UNPACKED = {
     DType.F32: "as_float({0})",
-    DType.F16: "cuts_unpack_half({0}, {1})",
+    DType.F16: "cuts_{2}_f16({0})",
+    DType.BF16: "cuts_{2}_bf16({0})",
     DType.I8: "(int)(char)({0} >> 8 * {1} & 255)",
     DType.U8: "(int)({0} >> 8 * {1} & 255)",
 }

@@ -8,12 +8,14 @@ values stay in registers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 
 from attrs import define, evolve, field
 
 from ...ir import (
     COMBINERS,
     MATH_MODES,
+    WIDEST_BYTES,
     Accumulate,
     Barrier,
     Commit,
@@ -55,6 +57,7 @@ from ...ir import (
     expr_variables,
     factors,
     linearise,
+    longest_vector,
     operands,
     substitute,
     substitute_guards,
@@ -76,6 +79,7 @@ class _Segment:
     frame: Frame
     storages: Mapping[str, Storage]
     target: Target
+    aligned: Mapping[str, int]
     items: list[Item] = field(factory=list)
     roots: list[Root] = field(factory=list)
     row: list[Var] = field(factory=list)
@@ -93,10 +97,11 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     """
     layout = lay_out(group, schedule, target)
     items: list[Item] = []
+    aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
     for frame in layout.frames:
         if items:
             items.append(Barrier())
-        state = _Segment(layout, frame, storages, target)
+        state = _Segment(layout, frame, storages, target, aligned)
         _lower_segment(state)
         items.extend(state.items)
     return Kernel(
@@ -108,7 +113,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         reads=group.inputs,
         writes=group.outputs,
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
-        aligned={t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)},
+        aligned=aligned,
         tables=dict(layout.tables.values),
         constants=group.constants,
         min_blocks=schedule.min_blocks,
@@ -116,14 +121,9 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:
-    """Elements that a tensor's first element is aligned to: buffers are aligned to 16 bytes, a view's offset may not
-    be.
-    """
-    widest = 16 // group.tensors[tensor].dtype.size
-    offset = storages[tensor].offset if tensor in storages else 0
-    while widest > 1 and offset % widest:
-        widest //= 2
-    return max(1, widest)
+    """Bytes that a tensor's first element is aligned to: buffers are to 16 bytes, a view's offset may not be."""
+    offset = storages[tensor].offset * group.tensors[tensor].dtype.size if tensor in storages else 0
+    return gcd(offset, WIDEST_BYTES)
 
 
 def _lower_segment(state: _Segment) -> None:
@@ -283,8 +283,9 @@ def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, 
         unrolled = list(pair)
     binding = _bind(state, schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
     tiles = _tiles(state, reduction, schedule, binding, prefix)
-    if not row and _walks_reduced(tiles, locals_[-1], state.target):
-        shares[locals_[-1]], pair = _vector_share(locals_[-1], state.target.vector_bytes // 4)
+    width = 1 if row else _reduced_vector(tiles, locals_[-1], state.target)
+    if width > 1:
+        shares[locals_[-1]], pair = _vector_share(locals_[-1], width)
         unrolled[-1:] = pair
     staged: dict[Expr, Value] = {
         operand: _tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
@@ -346,15 +347,19 @@ def _present(
     return Op("select", (Test((binding.valid[depth],)), value, zero), value.dtype)
 
 
-def _walks_reduced(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> bool:
-    """Whether some staged tile has neighbours along a reduced variable next to each other, so that compute may load
-    vectors of them.
+def _reduced_vector(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> int:
+    """Return how many neighbours along a reduced variable compute may load as one vector: those that some staged tile
+    has next to each other.
     """
-    width = target.vector_bytes // 4
-    if width < 2 or local.extent % width:
-        return False
-    places = [pair for tile, _ in tiles.values() for pair in zip(tile.uses, tile.pitch, strict=True)]
-    return any(use == as_index(local) and pitch == 1 for use, pitch in places)
+    walking = [
+        buffer.dtype
+        for tile, buffer in tiles.values()
+        if any(use == as_index(local) and pitch == 1 for use, pitch in zip(tile.uses, tile.pitch, strict=True))
+    ]
+    if not walking:
+        return 1
+    widths = {longest_vector(walking, target.vector_bytes), target.vector_bytes // 4}
+    return max((w for w in widths if local.extent % w == 0), default=1)
 
 
 def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
@@ -408,12 +413,20 @@ def _ring(
     def fetch(at: Index, guarded: bool) -> list[Item]:
         found: list[Item] = []
         context = _context(state, AxisBinding({}, (), (), {}), {})
-        width = state.target.vector_bytes // 4
         for number, (tile, buffer) in enumerate(tiles.values()):
             ring = schedule.stages > 1
             slot, name = as_index(step) % schedule.stages, f"{prefix}fetch{number}"
             phase = fetch_phase(
-                tile, buffer, slot, context, state.layout.thread, name, ring, width, state.layout.tables
+                tile,
+                buffer,
+                slot,
+                context,
+                state.layout.thread,
+                name,
+                ring,
+                state.target.vector_bytes,
+                state.aligned,
+                state.layout.tables,
             )
             found.append(_at_step(phase, step, at, guarded))
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import THREADS, FusedGroup, Target, Var, expr_variables, operands
+from ...ir import THREADS, FusedGroup, Target, Var, dtype_of, expr_variables, operands
 from .footprint import Count
 from .geometry import Geometry
 from .tiles import depth_step, operand_steps
@@ -21,7 +21,9 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
         for position, reduction in enumerate(segment.reductions):
             for operand in geometry.structure.staged[position]:
                 expr = operands(reduction, own)[operand]
-                steps = operand_steps(expr, segment, reduction, geometry, position)
+                size = dtype_of(expr, group.tensors).size
+                # Steps in words: neighbours that share a word are served together, as if they were next to each other.
+                steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position)]
                 used = expr_variables(expr)
                 if geometry.structure.atom:
                     depth = depth_step(expr, segment, reduction, geometry, position)

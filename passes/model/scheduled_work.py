@@ -18,6 +18,7 @@ from ...ir import (
     expr_variables,
     reads,
     variables,
+    vector_widths,
 )
 from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
 from .atom_work import atom_work, warps_of
@@ -266,16 +267,20 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         totals.add("flops", moved * work.flops)
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
-    cost, ways = copy_cost(expr, tile, geometry)
+    together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
+    cost, ways = copy_cost(expr, tile, geometry, together)
     past = (
-        np.logical_and(np.less_equal(cost, 0.25), np.greater(geometry.stages, 1))
+        np.logical_and(np.less_equal(cost, 1.0 / together), np.greater(geometry.stages, 1))
         if totals.target.async_copy
         else np.bool_(False)
     )
     for read in reads(expr):
-        totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
-        totals.add("certain", moved / (totals.target.vector_bytes // 4))
-        totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
+        kind = totals.group.tensors[read.tensor].dtype
+        narrow = totals.target.async_copy or bool(vector_widths(kind))
+        at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
+        totals.add("global_loads", moved / at_once)
+        totals.add("certain", moved / at_once)
+        totals.add("fetched", moved * kind.size)
         totals.add("streamed", np.where(past, totals.block_traffic(read, place), 0.0))
     totals.add("copies", moved * cost)
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)

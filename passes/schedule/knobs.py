@@ -13,18 +13,19 @@ LONGEST_RUN = 14
 
 
 def segment_knobs(
-    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
-    """Yield the knobs of one segment; their names begin with `prefix`."""
+    """Yield the knobs of one segment; names begin with `prefix`, `widest` are the elements of its longest vector."""
     if structure.atom:
         yield from atom_knobs(segment, structure, prefix, target, coarse)
         return
+    finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
     for d, axes in enumerate(structure.dims):
         extent = prod(a.extent for a in axes)
         counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
-        tiles = _thread_tiles(extent, structure, matrix, target, coarse)
-        vectors = _vectors(d, structure, segment, target, coarse) if extent > 1 else (1,)
+        tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
+        vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
         triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
         if (
             not matrix
@@ -43,14 +44,15 @@ def segment_knobs(
         )
     if structure.lanes:
         longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
+        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
         pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
     if structure.patch and target.lockstep and not structure.shared:
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
-        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else (0, 1, 4))
+        pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
+        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else pads)
         yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
 
 
@@ -117,9 +119,10 @@ def _thread_counts(
 
 
 def _thread_tiles(
-    extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool
+    extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool, finer: int
 ) -> tuple[int, ...]:
-    top = 8 if matrix or not structure.loops else 4
+    """Powers of two; where a thread does little with an element, `finer` elements count as one."""
+    top = 8 if matrix else 8 * finer if not structure.loops else 4
     if matrix and (not target.lockstep or (not coarse and len(structure.dims) <= 3)):
         top = 16
     return powers(1, min(next_power(extent), top))
@@ -149,7 +152,7 @@ def _runs(
     return found
 
 
-def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Target, coarse: bool) -> tuple[int, ...]:
+def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
     """Neighbouring elements only help along a dim that is innermost in some tensor."""
     last = structure.dims[d][-1]
     bodies = segment.expressions
@@ -157,7 +160,6 @@ def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Targ
     inner = inner or any(o.write and last in variables(o.write[-1]) for o in segment.outputs) or structure.stages_any
     if not inner:
         return (1,)
-    widest = target.vector_bytes // 4
     return (1, widest) if coarse else powers(1, widest)
 
 

@@ -14,7 +14,19 @@ from itertools import product as cartesian
 
 from attrs import field, frozen
 
-from ...ir import FusedGroup, Reduction, Segment, Target, Var, is_affine, is_contraction, operands, reads, variables
+from ...ir import (
+    FusedGroup,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    is_affine,
+    is_contraction,
+    longest_vector,
+    operands,
+    reads,
+    variables,
+)
 from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like
 from .atom_structures import atom_structures
 from .knobs import launch_knobs, segment_knobs
@@ -159,6 +171,7 @@ def make_space(
     finds there. `combinations` are the structures of segments to combine, all by default.
     """
     found = []
+    widest = longest_vector((type_.dtype for type_ in group.tensors.values()), target.vector_bytes)
     if combinations is None:
         combinations = cartesian(*(segment_structures(group, k, target) for k in range(len(group.segments))))
     for combination in combinations:
@@ -166,7 +179,7 @@ def make_space(
         knobs = tuple(
             k
             for s, structure in enumerate(combination)
-            for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse)
+            for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse, widest)
         ) + launch_knobs(combination, target, coarse)
         found += [Structure(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))
