@@ -90,7 +90,7 @@ from .launch import Argument, KernelFunction, Storage
 from .ranges import confined, ranges
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, operands
+from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
 from .source import Source, Span
 from .statement import Program, Statement
 from .target import Target
@@ -270,6 +270,7 @@ __all__ = [
     "map_guards",
     "map_indices",
     "modulo",
+    "narrow",
     "needed_nodes",
     "operand_nodes",
     "operands",

@@ -127,5 +127,5 @@ class MathMode:
 #: How sums of products of f32 may be computed, by name.
 MATH_MODES: Mapping[str, MathMode] = {
     "tf32": MathMode("tf32", ("tf32",), ((0, 0),)),
-    "fp32x3": MathMode("tf32", ("tf32_high", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), every=32),
+    "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), every=32),
 }

@@ -165,6 +165,7 @@ class AtomAccumulate:
     Over a block, `a` and `b` are values like any other, shares say which element a lane holds of each, and `axes` are
     the variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a
     thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C.
+    `lane` numbers the threads of a warp.
     """
 
     name: str
@@ -177,6 +178,7 @@ class AtomAccumulate:
     rows: int = 0
     columns: int = 0
     axes: tuple[Var, ...] = ()
+    lane: Var | None = None
 
 
 @frozen(cache_hash=True)

@@ -71,10 +71,11 @@ def _power(a: Any, b: Any) -> Any:
 
 
 def _tf32(x: Any) -> Any:
-    """Round to a significand of 11 bits, halves away from zero, as operands of TF32 atoms are rounded."""
+    """Round to a significand of 11 bits, halves to even, as operands of TF32 atoms are rounded."""
     wide = np.asarray(x)
     bits = wide.astype(np.float32).view(np.uint32)
-    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    odd = bits >> np.uint32(13) & np.uint32(1)
+    rounded = ((bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(wide), rounded, wide).astype(wide.dtype if wide.dtype.kind == "f" else np.float64)
 
 
@@ -157,9 +158,8 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
-    # What f32 becomes for atoms: a number of 11 bits (with every NaN), or a sum of two, whose rest keeps the NaN.
-    Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0, issue=2),
-    Function("tf32_high", 1, _tf32, "cuts_tf32_high({0})", flops=0, issue=2),
+    # What f32 becomes for atoms: a number of 11 bits, or the sum of that and of one that holds what it leaves.
+    Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
     Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=2),
     *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
 ]

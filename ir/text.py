@@ -123,7 +123,7 @@ FORMS: dict[type, Form] = {
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
     AtomAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
-        "{? over (<over>)?}{? registers (<axes>)?}"
+        "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}"
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>"),

@@ -20,6 +20,7 @@ from .halves import (
     cuda_halves,
     opencl_halves,
 )
+from .matrices import matrix_helpers
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 
 
@@ -34,7 +35,8 @@ class Dialect:
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
     a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
     where threads wait for each other in the loop. Other fields are text templates; `math_suffix` is appended to the
-    math functions of f32. `register_load` reads 32 bits of neighbours at once. `atom` calls the helper of an
+    math functions of f32. `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a
+    warp load the registers of a fragment together. `atom` calls the helper of an
     atom with `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
     """
 
@@ -73,6 +75,7 @@ class Dialect:
     warp: int
     suffix: str
     register_load: str
+    matrix_load: str
     atom: str
     atom_result: str
     atom_scratch: str
@@ -188,15 +191,14 @@ _CUDA_HELPERS = (
         "cuts_copy4": _async_copy(4, "ca"),
         "cuts_copy8": _async_copy(8, "ca"),
         "cuts_copy16": _async_copy(16, "cg"),
-        "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) "
-        '{ unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return __uint_as_float(r); }',
-        "cuts_tf32_high": f"{_DEVICE} float cuts_tf32_high(float x) "
-        "{ return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }",
-        # The machine looks at no more than 11 bits.
-        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) "
-        "{ return __uint_as_float(__float_as_uint(x - cuts_tf32_high(x)) + 0x1000u); }",
+        # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
+        "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
+        '  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#else\n'
+        '  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#endif\n  return __uint_as_float(r);\n}',
+        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) {{ return cuts_tf32(x - cuts_tf32(x)); }}",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **_byte_packs(_DEVICE, "unsigned"),
+        **matrix_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
@@ -237,6 +239,7 @@ CUDA = Dialect(
     warp=32,
     suffix=".cu",
     register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
+    matrix_load="cuts_matrix{count}{turned}({registers}, &{p}[{i}]);",
     atom="{name}({operands});",
     atom_result="{}",
     atom_scratch="",
@@ -251,9 +254,8 @@ OPENCL = Dialect(
     | opencl_halves("static inline")
     | {
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
-        "cuts_tf32": "static inline float cuts_tf32(float x) "
-        "{ return isfinite(x) ? as_float((as_uint(x) + 0x1000u) & 0xffffe000u) : x; }",
-        "cuts_tf32_high": "static inline float cuts_tf32_high(float x) { return cuts_tf32(x); }",
+        "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
+        "const uint u = as_uint(x); return as_float((u + 0xfffu + (u >> 13 & 1u)) & 0xffffe000u); }",
         "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) { return cuts_tf32(x - cuts_tf32(x)); }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
         **_byte_packs("static inline", "uint"),
@@ -302,6 +304,7 @@ OPENCL = Dialect(
     warp=1,
     suffix=".cl",
     register_load="*(const {space}uint*)(&{p}[{i}])",
+    matrix_load="",
     atom="{name}((__local void*)&atom_scratch[tid / 32 * {words}], tid, {operands});",
     atom_result="&{}",
     atom_scratch="__local uint atom_scratch[{count}];",

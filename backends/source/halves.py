@@ -71,8 +71,7 @@ def opencl_halves(device: str) -> dict[str, str]:
         "cuts_high_bf16": ("float of uint w", "return as_float(w & 0xffff0000u);"),
         "cuts_pack_f16": (
             "uint of float a, float b",
-            "ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); "
-            "return h[0] | (uint)h[1] << 16;",
+            "ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); return h[0] | (uint)h[1] << 16;",
         ),
         "cuts_pack_bf16": ("uint of float a, float b", "return cuts_to_bf16(a) | (uint)cuts_to_bf16(b) << 16;"),
     }

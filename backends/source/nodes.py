@@ -53,6 +53,7 @@ from ...ir import (
 from .atom_text import operand_words
 from .ctext import call_text, literal_text, number_text
 from .index_ctext import guard_text, index_text
+from .matrices import MatrixLoad, matrix_load
 from .scope import KernelNames, Writer
 
 #: Least bytes of an asynchronous copy.
@@ -87,6 +88,8 @@ class NodePrinter:
         """Return the variable along which a load or store moves neighbours at once, None where it moves single
         elements.
         """
+        if isinstance(node, Pack):
+            return self._registers(node) if self._matrix(node) is not None else None
         if not isinstance(node, (Load, Store)):
             return None
         return next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
@@ -129,6 +132,9 @@ class NodePrinter:
 
     def vector(self, node: DfgNode, var: Var) -> None:
         """Print a load or a store of neighbours along a variable: at once, or as many at once as one access moves."""
+        if isinstance(node, Pack):
+            self._matrix_load(node, var)
+            return
         assert isinstance(node, (Load, Store))
         width = self._width(node, var)
         for first in range(0, var.extent, width):
@@ -242,7 +248,35 @@ class NodePrinter:
         """Whether what uses a load reads memory itself."""
         users = self.users.get(node, [])
         return self.feeds_copy(node) or (
-            bool(users) and all(isinstance(u, Pack) and self._whole_register(u) for u in users)
+            bool(users)
+            and all(isinstance(u, Pack) and (self._whole_register(u) or self._matrix(u) is not None) for u in users)
+        )
+
+    def _registers(self, node: Pack) -> Var | None:
+        """Return the variable that numbers the registers of a fragment."""
+        for user in self.users.get(node, ()):
+            if isinstance(user, AtomAccumulate):
+                return user.axes[0] if user.a == node else user.axes[1]
+        return None
+
+    def _matrix(self, node: Pack) -> MatrixLoad | None:
+        """Return how a warp loads a fragment together, None where it cannot, or the dialect has no such load."""
+        registers = self._registers(node) if self.names.dialect.matrix_load else None
+        lane = next((u.lane for u in self.users.get(node, ()) if isinstance(u, AtomAccumulate)), None)
+        return None if registers is None or lane is None else matrix_load(node, registers, lane)
+
+    def _matrix_load(self, node: Pack, registers: Var) -> None:
+        found = self._matrix(node)
+        assert found is not None
+        names = ", ".join(self._lane_text(node, registers, n) for n in range(registers.extent))
+        self.out.line(
+            self.names.dialect.matrix_load.format(
+                count=registers.extent,
+                turned="_turned" if found.transposed else "",
+                registers=names,
+                p=found.buffer,
+                i=index_text(found.row, self.names.pointers),
+            )
         )
 
     def _whole_register(self, node: Pack) -> bool:

@@ -39,6 +39,7 @@ from ...ir import (
     as_index,
     expr_variables,
     factors,
+    narrow,
     substitute,
 )
 
@@ -47,7 +48,7 @@ def atom_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[V
     """Return the factors of a sum of products that are A and B, None where there are no two such: A varies along the
     rows and not along the columns, B along the columns and not along the rows.
     """
-    parts = factors(reduction.body)
+    parts = tuple(map(narrow, factors(reduction.body)))
     if reduction.combine != "sum" or len(parts) != 2:
         return None
     for a, b in (parts, parts[::-1]):
@@ -127,7 +128,7 @@ def atom_loop(
     """
     atom = MATRIX_ATOMS[loop.atom]
     step = Var(f"{prefix}step", depth.extent // atom.k)
-    shares: list[Share] = [Share(depth, as_index(depth), as_index(step), (), "c")]
+    shares: list[Share] = [Share(depth, Index(), as_index(step), (), "c")]
     unrolled, registers, elements = [step], [], []
     sides = [_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
     for side, fragment in zip(sides, (atom.a, atom.b), strict=True):
@@ -175,6 +176,7 @@ def products(
     operands: tuple[Value, Value],
     over: Var,
     axes: tuple[Var, ...],
+    lane: Var,
 ) -> list[AtomAccumulate]:
     """Return the multiplications of one chunk in the order of the reduction's math mode, into the registers called
     `name`.
@@ -185,7 +187,7 @@ def products(
         split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]
         pairs = [(split[0][i], split[1][j]) for i, j in mode.products]
     return [
-        AtomAccumulate(name, at, atom.name, a, b, (over,), atom.accumulator, loop.rows, loop.columns, axes)
+        AtomAccumulate(name, at, atom.name, a, b, (over,), atom.accumulator, loop.rows, loop.columns, axes, lane)
         for a, b in pairs
     ]
 

@@ -15,10 +15,12 @@ from attrs import define, evolve, field
 from ...ir import (
     COMBINERS,
     MATH_MODES,
+    MATRIX_ATOMS,
     WIDEST_BYTES,
     Accumulate,
     Barrier,
     Commit,
+    Convert,
     Expr,
     FusedGroup,
     Guard,
@@ -58,6 +60,7 @@ from ...ir import (
     factors,
     linearise,
     longest_vector,
+    narrow,
     operands,
     substitute,
     substitute_guards,
@@ -265,7 +268,7 @@ def _vanishes(reduction: Reduction, var: Var, binding: AxisBinding, covered: Map
         return False
     return all(
         bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
-        for p in factors(reduction.body)
+        for p in map(narrow, factors(reduction.body))
     )
 
 
@@ -324,11 +327,13 @@ def _multiply(
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
     flats = {f.var: f for f in binding.flats.values()}
     a, b = tabulate(a, flats, state.layout.tables), tabulate(b, flats, state.layout.tables)
+    held = MATRIX_ATOMS[schedule.atom].held
+    a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
     shared = atom_loop(schedule, dims, frame.tiles, depth, frame.warp, prefix)
     at = tuple(as_index(u) for u in frame.tiles)
     mode = MATH_MODES.get(reduction.math)
     name = f"{reduction.name}.part" if mode is not None and mode.every else reduction.name
-    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared.axes))
+    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared.axes, frame.warp.lane))
     if name != reduction.name:
         zero = evolve(_initialise(state, reduction), name=name)
         roots = [zero, *roots, Accumulate(reduction.name, at, "sum", Held(name, at, dtype), (), dtype)]

@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ...ir import MATH_MODES, MATRIX_ATOMS, FusedGroup, MatrixAtom, Reduction, Segment, Target, Var, dtype_of, factors
+from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
+    FusedGroup,
+    MatrixAtom,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    dtype_of,
+    factors,
+    narrow,
+)
 from ..lowering import atom_operands
 from ..model import SegmentStructure, axis_classes, class_runs
 
@@ -48,7 +60,10 @@ def multiplies(atom: MatrixAtom, reduction: Reduction, group: FusedGroup) -> boo
     """Whether an atom computes a reduction: in the math mode that it has, or in the types that stand there."""
     if group.tensors[reduction.name].dtype is not atom.accumulator:
         return False
-    held = {dtype_of(part, group.tensors) for part in factors(reduction.body)}
+    parts = factors(reduction.body)
+    # Integers are stored narrow and converted where they are used; floats that are, are meant to be wide.
+    stored = tuple(map(narrow, parts)) if atom.accumulator.is_int else parts
+    held = {dtype_of(part, group.tensors) for part in stored}
     if reduction.math:
         return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}
     return atom.format == atom.held.value and held == {atom.held}
