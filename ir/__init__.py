@@ -72,6 +72,7 @@ from .index import (
 )
 from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
 from .launch import Argument, KernelFunction, Storage
+from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
@@ -111,6 +112,7 @@ __all__ = [
     "COMBINERS",
     "FUNCTIONS",
     "MAX_ELEMENTS",
+    "PRECISIONS",
     "WIDEST_BYTES",
     "ZERO",
     "Accumulate",
@@ -170,6 +172,8 @@ __all__ = [
     "PassError",
     "Phase",
     "PlanError",
+    "Precision",
+    "PrecisionName",
     "Program",
     "Read",
     "ReduceDim",
