@@ -108,7 +108,7 @@ def _sources(root: Path) -> Iterator[Path]:
 def _weights(graph: Graph) -> Iterator[str | bytes]:
     for name, array in sorted(graph.constants.items()):
         yield f"{name} {array.dtype.str} {array.shape}"
-        yield hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).digest()
+        yield hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 def _folder() -> Path | None:

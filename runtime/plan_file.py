@@ -192,7 +192,7 @@ def read_weights(content: bytes) -> dict[str, Array]:
     """
     kinds = {d.value.upper(): d.numpy for d in DType}
     try:
-        found = dict(deserialize(content))
+        found = dict(deserialize(content))  # type: ignore[no-untyped-call]
         return {
             name: np.frombuffer(entry["data"], kinds[entry["dtype"]]).reshape(entry["shape"])
             for name, entry in found.items()
