@@ -181,7 +181,8 @@ class _Rewriter:
 
     def _cast(self, source: str, name: str, type_: TensorType) -> None:
         self.types[name] = type_
-        self.nodes.append(Node(name, "cast", (source,), (name,), {"to": type_.dtype.value}))
+        op, attribute = self.instances.conversion
+        self.nodes.append(Node(name, op, (source,), (name,), {attribute: type_.dtype.value}))
 
     def _fresh(self, value: str, dtype: DType | None = None) -> str:
         taken = {*self.types, *(node.name for node in self.graph.nodes)}
