@@ -87,6 +87,7 @@ from .index import (
 )
 from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
 from .launch import Argument, KernelFunction, Storage
+from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
@@ -139,6 +140,7 @@ __all__ = [
     "MATRIX_ATOMS",
     "MAX_ELEMENTS",
     "NEIGHBOURS",
+    "PRECISIONS",
     "THREADS",
     "WIDEST_BYTES",
     "ZERO",
@@ -204,6 +206,8 @@ __all__ = [
     "PassError",
     "Phase",
     "PlanError",
+    "Precision",
+    "PrecisionName",
     "Program",
     "Read",
     "ReduceDim",

@@ -115,17 +115,19 @@ class MathMode:
     to it. `products` are the pairs of parts that are multiplied, (part of A, part of B), in order: what is small comes
     first. Atoms round each addition
     towards zero, so that their error grows with the number of additions; after at most `every` elements of k (0: never)
-    what they added up is therefore added to another accumulator, which rounds to nearest.
+    what they added up is therefore added to another accumulator, which rounds to nearest. `epsilon` is the distance
+    from 1 to the next number that a product tells apart from it.
     """
 
     format: str
     parts: tuple[str, ...]
     products: tuple[tuple[int, int], ...]
+    epsilon: float
     every: int = 0
 
 
 #: How sums of products of f32 may be computed, by name.
 MATH_MODES: Mapping[str, MathMode] = {
-    "tf32": MathMode("tf32", ("tf32",), ((0, 0),)),
-    "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), every=32),
+    "tf32": MathMode("tf32", ("tf32",), ((0, 0),), 2.0**-10),
+    "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), 2.0**-21, every=32),
 }

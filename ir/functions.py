@@ -24,7 +24,8 @@ class Function:
     where it differs. `{t}` stands for the name of the type computed in: what C leaves open (a NaN, an overflow, a
     division by zero) has a helper for each type in `backends/arithmetic.py`. `result` says whether the value has the
     operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they
-    are computed unsigned then, so that they wrap.
+    are computed unsigned then, so that they wrap. `precise` says where a half type will not do: for its result, which
+    outgrows one or cancels, or for whatever is computed with it inside.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Function:
     c_int: str = ""
     commutative: bool = False
     wraps: bool = False
+    precise: Literal["", "result", "inside"] = ""
 
 
 def _erf(x: Any) -> Any:
@@ -114,6 +116,12 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     "round": (np.rint, "rint({0})", 1),
 }
 
+#: The functions that PyTorch's autocast computes in f32, and roots: what is under one is a variance.
+_PRECISE: dict[str, Literal["", "result", "inside"]] = {
+    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinh", "cosh", "tan", "asin", "acos"), "result"),
+    **dict.fromkeys(("sqrt", "rsqrt"), "inside"),
+}
+
 _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),
     Function("sub", 2, np.subtract, "({0} - {1})", wraps=True),
@@ -128,7 +136,7 @@ _TABLE = [
         c_int="cuts_mod_{t}({0}, {1})",
     ),
     Function("fmod", 2, np.fmod, "fmod({0}, {1})", issue=20, c_int="cuts_rem_{t}({0}, {1})"),
-    Function("pow", 2, _power, "pow({0}, {1})", issue=40, c_int="cuts_pow_{t}({0}, {1})"),
+    Function("pow", 2, _power, "pow({0}, {1})", issue=40, c_int="cuts_pow_{t}({0}, {1})", precise="result"),
     Function("min", 2, np.minimum, "cuts_min_{t}({0}, {1})", commutative=True),
     Function("max", 2, np.maximum, "cuts_max_{t}({0}, {1})", commutative=True),
     Function("atan2", 2, np.arctan2, "atan2({0}, {1})", issue=30),
@@ -161,7 +169,10 @@ _TABLE = [
     # What f32 becomes for atoms: a number of 11 bits, or the sum of that and of one that holds what it leaves.
     Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
     Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=2),
-    *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
+    *(
+        Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""))
+        for name, (fn, c, issue) in _FLOAT_UNARY.items()
+    ),
 ]
 
 FUNCTIONS: dict[str, Function] = {function.name: function for function in _TABLE}

@@ -59,6 +59,7 @@ class ChooseAlgorithms:
     target: Target
     mode: Mode
     plan: Planner = cut_fragments
+    math: str = ""
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
@@ -98,7 +99,8 @@ class ChooseAlgorithms:
         fresh = {key: graphs for key, graphs in wanted.items() if key not in self.plans}
         graphs = [graph for each in fresh.values() for graph in each.values()]
         if graphs:
-            found = iter(self.plan([fragment_of(g, self.instances.registry, self.target, self.mode) for g in graphs]))
+            registry = self.instances.registry
+            found = iter(self.plan([fragment_of(g, registry, self.target, self.mode, self.math) for g in graphs]))
             self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
 
     def _seconds(self, kernels: Priced) -> float:

@@ -105,7 +105,8 @@ def _from_dlpack(value: Any) -> Array:
         if tuple(kind) != (_DLPACK_BFLOAT, 16):
             raise
         kind[0] = _DLPACK_UINT
-        return np.from_dlpack(_Exported(capsule, value.__dlpack_device__())).view(DType.BF16.numpy)
+        exported: Any = _Exported(capsule, value.__dlpack_device__())
+        return np.from_dlpack(exported).view(DType.BF16.numpy)
 
 
 def _stands_for(found: np.dtype[Any], expected: DType) -> bool:

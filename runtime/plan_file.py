@@ -115,7 +115,9 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         paths = [f"specs/{number:02}.cuts" for number in range(len(plan.model.specs))]
         files |= {path: text.encode() for path, text in zip(paths, plan.model.specs.values(), strict=True)}
         model = ModelRecord(
-            {name: weights.add(array) for name, array in graph.constants.items()}, tuple(plan.model.specs)
+            {name: weights.add(array) for name, array in graph.constants.items()},
+            tuple(plan.model.specs),
+            plan.model.precision,
         )
     files["weights.safetensors"] = save_tensors(weights.arrays)
     document = PlanDocument(
@@ -190,7 +192,7 @@ def read_weights(content: bytes) -> dict[str, Array]:
     """
     kinds = {d.value.upper(): d.numpy for d in DType}
     try:
-        found = dict(deserialize(content))
+        found = dict(deserialize(content))  # type: ignore[no-untyped-call]
         return {
             name: np.frombuffer(entry["data"], kinds[entry["dtype"]]).reshape(entry["shape"])
             for name, entry in found.items()
@@ -206,7 +208,8 @@ def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
     if document.model is not None:
         constants = {name: weights[key] for name, key in document.model.constants.items()}
         specs = {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.model.specs)}
-        model = PlannedModel(parse_graph(files["model.txt"].decode(), constants, "model.txt"), specs)
+        graph = parse_graph(files["model.txt"].decode(), constants, "model.txt")
+        model = PlannedModel(graph, specs, document.model.precision)
     return Plan(
         name=document.name,
         target=document.target,

@@ -19,6 +19,7 @@ from attrs import frozen
 
 from ..ir import (
     COMBINERS,
+    MATH_MODES,
     Call,
     Cast,
     Expr,
@@ -88,7 +89,8 @@ def allowed_error(form: FusedGroup, tensor: str) -> float:
     stored = [form.tensors[t].dtype for t in form.shared]
     stored += [n.dtype for s in form.segments for body in s.expressions for n in walk(body) if isinstance(n, Cast)]
     narrow = max((kind for kind in stored if kind.is_float), key=epsilon, default=dtype)
-    return tolerance(dtype, terms, operations, narrow)
+    modes = [MATH_MODES[r.math].epsilon for s in form.segments for r in s.reductions if r.math]
+    return tolerance(dtype, terms, operations, narrow, max(modes, default=0.0))
 
 
 def _calls(expr: Expr) -> int:

@@ -84,7 +84,7 @@ class Dialect:
     def helpers_of(self, used: Container[str]) -> str:
         """Return the definitions of the helpers among the names that a kernel uses, and of those that these use."""
         wanted: set[str] = set()
-        for name, text in reversed(self.helpers.items()):
+        for name, text in reversed([*self.helpers.items()]):
             if name in used or name in wanted:
                 wanted |= {name, *_HELPER.findall(text)}
         return "".join(f"{text}\n" for name, text in self.helpers.items() if name in wanted)

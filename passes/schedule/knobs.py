@@ -122,7 +122,7 @@ def _thread_tiles(
     extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool, finer: int
 ) -> tuple[int, ...]:
     """Powers of two; where a thread does little with an element, `finer` elements count as one."""
-    top = 8 if matrix else 8 * finer if not structure.loops else 4
+    top = 8 if matrix else (4 if structure.loops else 8) * finer
     if matrix and (not target.lockstep or (not coarse and len(structure.dims) <= 3)):
         top = 16
     return powers(1, min(next_power(extent), top))

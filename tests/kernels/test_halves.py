@@ -12,7 +12,7 @@ from attrs import evolve
 from cuts.ir.expr import Cast, Const, Expr, IndexValue, Read
 from cuts.ir.segment import FusedGroup, Segment
 from cuts.ir.types import DType, TensorType
-from cuts.ir.verify_segment import verify_group
+from cuts.ir.verify import verify_group
 from cuts.ir.walk import rebuild
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
