@@ -76,7 +76,7 @@ def timed(torch: Any, run: Callable[[], object]) -> float:
         end.record()
         end.synchronize()
         samples.append(begin.elapsed_time(end) / REPEATS)
-    return statistics.median(samples)
+    return float(statistics.median(samples))
 
 
 def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled: bool) -> Iterator[tuple[str, Any]]:
@@ -136,7 +136,7 @@ def parse_case(text: str) -> tuple[str, int, PrecisionName]:
     name, batch, policy = text.split(":")
     if name not in NETWORKS or policy not in PRECISIONS:
         raise SystemExit(f"{text}: networks are {', '.join(NETWORKS)}, policies {', '.join(PRECISIONS)}")
-    return name, int(batch), PRECISIONS[policy].name  # type: ignore[index]
+    return name, int(batch), PRECISIONS[policy].name
 
 
 def table(rows: list[Outcome]) -> str:
