@@ -98,12 +98,14 @@ class _Rewriter:
     half: DType
     nodes: list[Node] = field(factory=list)
     precise: set[str] = field(factory=set)
+    names: set[str] = field(init=False)
     types: dict[str, TensorType] = field(init=False)
     constants: dict[str, Array] = field(init=False)
     forms: dict[tuple[str, DType], str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.types, self.constants = dict(self.graph.types), dict(self.graph.constants)
+        self.names = {node.name for node in self.graph.nodes}
         self.forms = {(v, DType.F32): v for v in (*self.graph.inputs, *self.graph.constants) if self._is_f32(v)}
 
     def run(self) -> Graph:
@@ -182,11 +184,12 @@ class _Rewriter:
     def _cast(self, source: str, name: str, type_: TensorType) -> None:
         self.types[name] = type_
         op, attribute = self.instances.conversion
-        self.nodes.append(Node(name, op, (source,), (name,), {attribute: type_.dtype.value}))
+        called = fresh_name(self.names, f"{name}.cast")
+        self.names.add(called)
+        self.nodes.append(Node(called, op, (source,), (name,), {attribute: type_.dtype.value}))
 
     def _fresh(self, value: str, dtype: DType | None = None) -> str:
-        taken = {*self.types, *(node.name for node in self.graph.nodes)}
-        return fresh_name(taken, f"{value}.{dtype or self.half}")
+        return fresh_name(self.types, f"{value}.{dtype or self.half}")
 
 
 def converted(array: Array, dtype: DType) -> Array:

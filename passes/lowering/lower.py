@@ -414,6 +414,8 @@ def _ring(
 
     Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
     """
+    # Without lockstep there is no machine of such copies, and no dialect prints any.
+    behind = state.target.async_copy or not state.target.lockstep
 
     def fetch(at: Index, guarded: bool) -> list[Item]:
         found: list[Item] = []
@@ -428,7 +430,7 @@ def _ring(
                 context,
                 state.layout.thread,
                 name,
-                ring,
+                ring and behind,
                 state.target.vector_bytes,
                 state.aligned,
                 state.layout.tables,
@@ -443,10 +445,11 @@ def _ring(
         return [Loop(step, body)] if step.extent > 1 else [*body[: body.index(compute) + 1]]
     ahead = schedule.stages - 1
     items: list[Item] = []
+    commit, wait = ((Commit(),), (Wait(ahead - 1),)) if behind else ((), ())
     for early in range(ahead):
-        items += [*(fetch(Index(early), False) if early < step.extent else ()), Commit()]
+        items += [*(fetch(Index(early), False) if early < step.extent else ()), *commit]
     following = fetch(as_index(step) + ahead, True)
-    return [*items, Loop(step, (Wait(ahead - 1), Barrier(), *following, Commit(), compute))]
+    return [*items, Loop(step, (*wait, Barrier(), *following, *commit, compute))]
 
 
 def _at_step(phase: Phase, step: Var, at: Index, guarded: bool) -> Phase:

@@ -104,6 +104,21 @@ def test_an_onnx_model_of_bfloat16() -> None:
 
 @needs_opencl
 @pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+def test_torch_compile_takes_a_precision_policy() -> None:
+    torch = pytest.importorskip("torch")
+    from cuts.compile.torch_backend import cuts_backend
+
+    torch.manual_seed(0)
+    module, x = torch.nn.Linear(64, 16).eval(), torch.randn(3, 64)
+    with torch.no_grad():
+        compiled = torch.compile(module, backend=cuts_backend, options={"precision": "bf16"})
+        found, exact = compiled(x), module(x)
+    error = float((found - exact).abs().max() / exact.abs().max())
+    assert found.dtype is torch.float32 and 1e-5 < error < 2e-2
+
+
+@needs_opencl
+@pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 def test_a_module_of_bfloat16_under_torch_compile() -> None:
     torch = pytest.importorskip("torch")
     from cuts.compile.torch_backend import cuts_backend

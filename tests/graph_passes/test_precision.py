@@ -19,6 +19,7 @@ from cuts.ops import Registry
 from cuts.ops.language import Instances
 from cuts.passes.graph.precision import LowerPrecision
 from cuts.runtime.plan_file import load_plan
+from cuts.runtime.verify import first_wrong_step
 from cuts.tests import operations
 from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import needs_opencl
@@ -37,6 +38,7 @@ MADE = graph(
 def lowered(made: Graph, policy: str) -> Graph:
     found = LowerPrecision(INSTANCES, PRECISIONS[policy]).run(made)
     assert not list(violations(found, INSTANCES.infer))
+    assert len({node.name for node in found.nodes}) == len(found.nodes)
     assert [found.types[v] for v in (*found.inputs, *found.outputs)] == [
         made.types[v] for v in (*made.inputs, *made.outputs)
     ]
@@ -83,7 +85,7 @@ def test_every_operation_keeps_its_meaning(use: Any, policy: str) -> None:
     types |= dict(zip(outputs, instance.output_types, strict=True))
     operands = tuple(n if t is not None else None for n, t in zip(instance.inputs, use.types, strict=False))
     made = Graph("one", tuple(n for n in names if n in types), outputs, types,
-                 (Node("n", use.op, operands, outputs, use.attributes),))  # fmt: skip
+                 (Node(outputs[0], use.op, operands, outputs, use.attributes),))  # fmt: skip
     found = lowered(made, policy)
     given = {n: np.asarray(v).astype(types[n].dtype.numpy) for n, v in values.items()}
     expected = run_reference(made, REGISTRY, given)
@@ -107,7 +109,12 @@ def test_a_plan_follows_its_policy_and_says_so_when_it_is_opened_again(policy: A
     assert stored in {a.dtype for k in plan.kernels for a in k.arguments}
     small = {name: array / 4 for name, array in plan.random_inputs().items()}  # powers of normal numbers outgrow f16
     assert all(result.ok for result in plan.verify(small))
-    assert policy == "bf16" or not all(result.ok for result in plan.verify())
+    if policy == "fp16":
+        plan = build(MADE, "opencl", precision=policy, mode="no-fusion")
+        assert not all(result.ok for result in plan.verify())
+        given = plan.random_inputs()
+        text = first_wrong_step(plan.session, given, plan.reference_values(given), plan.tolerances())
+        assert "values outgrow f16 (at most 65504), the first at [" in text
     plan.save(tmp_path / "it.plan")
     opened = load_plan(tmp_path / "it.plan")
     assert opened.model is not None and opened.model.precision == policy
