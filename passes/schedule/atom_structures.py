@@ -8,6 +8,7 @@ which a block takes one. Either run may be the rows: an atom has more rows than 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 from math import prod
 
 from ...ir import (
@@ -31,17 +32,39 @@ def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iter
     """Yield the structures of a segment for every atom of the target that multiplies what it multiplies."""
     if len(segment.reductions) != 1 or any(o.extra for o in segment.outputs):
         return
-    (reduction,) = segment.reductions
-    runs = class_runs(segment)
     kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
-    for rows, columns in ((r, c) for r in range(len(runs)) for c in range(len(runs)) if r != c):
-        if not _apart(runs, rows, columns, kinds) or atom_operands(reduction, runs[rows], runs[columns]) is None:
-            continue
-        for name, _ in target.atoms:
-            if multiplies(MATRIX_ATOMS[name], reduction, group):
-                yield SegmentStructure(
-                    runs, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns
-                )
+    for dims in dict.fromkeys((class_runs(segment), _whole_classes(segment, kinds))):
+        for rows, columns in permutations(range(len(dims)), 2):
+            yield from _structures(group, segment, target, dims, rows, columns, kinds)
+
+
+def _whole_classes(segment: Segment, kinds: dict[Var, frozenset[int]]) -> tuple[tuple[Var, ...], ...]:
+    """Return all axes of a class that indexes one factor as one dim, wherever they stand, and each other axis apart.
+
+    The pixels of all images are then one run, though channels stand between them.
+    """
+    found: dict[frozenset[int] | Var, tuple[Var, ...]] = {}
+    for axis, kind in kinds.items():
+        key = kind if len(kind) == 1 else axis
+        found[key] = (*found.get(key, ()), axis)
+    return tuple(found.values())
+
+
+def _structures(
+    group: FusedGroup,
+    segment: Segment,
+    target: Target,
+    dims: tuple[tuple[Var, ...], ...],
+    rows: int,
+    columns: int,
+    kinds: dict[Var, frozenset[int]],
+) -> Iterator[SegmentStructure]:
+    (reduction,) = segment.reductions
+    if not _apart(dims, rows, columns, kinds) or atom_operands(reduction, dims[rows], dims[columns]) is None:
+        return
+    for name, _ in target.atoms:
+        if multiplies(MATRIX_ATOMS[name], reduction, group):
+            yield SegmentStructure(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
 
 
 def _apart(runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]) -> bool:

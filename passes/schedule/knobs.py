@@ -73,7 +73,7 @@ def atom_knobs(
         size = (atom.m, atom.n)[axis]
         along, run = THREADS[axis], size // THREADS[axis]
         warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
-        counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6)
+        counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
         yield Knob(
             names,

@@ -70,7 +70,9 @@ def _power(value: int) -> bool:
 
 def _check_shape(segment: Segment, schedule: SegmentSchedule, group: FusedGroup, target: Target) -> Iterator[str]:
     """Yield what is wrong with a segment's dims and loops, sizes of memory apart."""
-    if tuple(a for d in schedule.dims for a in d.axes) != segment.axes:
+    covered = [a for d in schedule.dims for a in d.axes]
+    # Atoms take all axes of a class as one dim, wherever they stand.
+    if sorted(covered, key=segment.axes.index) != [*segment.axes] if schedule.atomic else covered != [*segment.axes]:
         yield "the tile dims do not cover the parallel axes in order"
     held = any(o.tensor in group.shared for o in segment.outputs)
     for d, dim in enumerate(schedule.dims):
