@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from ..ir import Graph, Node, TensorType
+from ..ir import DType, Graph, Node, TensorType, epsilon
 from ..ops import amplification, evaluate_graph
 from ..ops.language import Instances, Registry
 from .device import Array
@@ -22,16 +22,17 @@ def run_reference(
 ) -> dict[str, Array]:
     """Return every output of a graph, computed in float64, or another type, and rounded to its declared type."""
     values = evaluate_graph(graph, registry, inputs, dtype)
-    with np.errstate(over="ignore"):  # what a type cannot hold is infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # what a type cannot hold is infinite
         return {name: np.asarray(values[name]).astype(graph.types[name].dtype.numpy) for name in graph.outputs}
 
 
 @frozen
 class Accumulation:
-    """Terms added up and operations passed on the longest way to a value."""
+    """Terms added up and operations passed on the longest way to a value, and the type of fewest digits on any way."""
 
     length: int = 0
     depth: int = 0
+    narrowest: DType = DType.F64
 
 
 def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] = ()) -> dict[str, Accumulation]:
@@ -57,7 +58,10 @@ def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] 
         own = math.ceil(own * factor**2)
         length = max((source.length for source in sources), default=0) + own
         depth = max((source.depth for source in sources), default=0) + 1
-        result |= dict.fromkeys(node.outputs, Accumulation(length, depth))
+        kinds = [source.narrowest for source in sources]
+        kinds += [graph.types[v].dtype for v in (*node.operands, *node.outputs) if graph.types[v].dtype.is_float]
+        narrowest = max(kinds, key=epsilon, default=DType.F64)
+        result |= dict.fromkeys(node.outputs, Accumulation(length, depth, narrowest))
     return result
 
 

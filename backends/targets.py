@@ -31,6 +31,7 @@ def descriptions() -> tuple[Description, ...]:
         if entry.name.endswith(".toml"):
             data = tomllib.loads(entry.read_text(encoding="utf-8"))
             aliases = tuple(data.pop("aliases"))
+            data["atoms"] = tuple(data.get("atoms", {}).items())
             found.append(Description(_CONVERTER.structure(data, Target), aliases))
     return tuple(found)
 

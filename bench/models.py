@@ -28,6 +28,9 @@ from cuts.compile.plan import CompiledPlan
 from cuts.frontends.onnx.load import load_onnx_for
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
+from cuts.ir.precision import PRECISIONS, PrecisionName
+from cuts.ir.rounding import tolerance
+from cuts.ir.types import DType
 from cuts.passes.graph.attach_loss import with_loss
 from cuts.tests.models import REAL, Real, by_onnx_runtime, difference
 from cuts.training.optimisers import SGD
@@ -50,12 +53,12 @@ class Work:
     expected: Callable[[], Mapping[str, Any]]
 
 
-def inference(model: Real, target: str, budget: float = 0.0) -> Work:
+def inference(model: Real, target: str, budget: float = 0.0, precision: PrecisionName = "fp32") -> Work:
     """Return the work of running a model, as ONNX Runtime does."""
     path, feeds = model.fetch(), model.draw()
     graph, _ = load_onnx_for(path, feeds)
     inputs = {tensor: feeds[tensor] for tensor in graph.inputs}
-    make = partial(build, graph, target=target, tune=budget > 0, budget=budget or None)
+    make = partial(build, graph, target=target, tune=budget > 0, budget=budget or None, precision=precision)
     return Work(graph, inputs, make, lambda: dict(zip(graph.outputs, by_onnx_runtime(path, feeds), strict=True)))
 
 
@@ -122,11 +125,17 @@ def _device(plan: CompiledPlan) -> str:
     return "none" if plan.target.dialect == "reference" else plan.session.device.name.partition(" (")[0]
 
 
+def allowed(row: Mapping[str, Any]) -> float:
+    """Return the error at which a row counts as wrong: in a half type each node may round what it yields."""
+    stored = PRECISIONS[row.get("precision", "fp32")].stored
+    return WRONG if stored is DType.F32 else tolerance(DType.F32, 1, row["nodes"], stored)
+
+
 def row_line(row: Mapping[str, Any]) -> str:
     """Return a row as a line of text."""
     if "failure" in row:
         return f"{row['name']:<16}failed: {row['failure']}"
-    verdict = "ok" if row["error"] <= WRONG else "WRONG"
+    verdict = "ok" if row["error"] <= allowed(row) else "WRONG"
     times = f"compile {row['compile_s']} s, first run {row['first_s']} s, then {row['run_ms']} ms"
     return f"{row['name']:<16}{row['kernels']:>4} kernels, {times}, error {row['error']:.1e} {verdict}"
 
@@ -181,6 +190,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="compile and run a training step of each, compared with the float64 reference",
     )
+    parser.add_argument(
+        "--precision", choices=tuple(PRECISIONS), default="fp32", help="the precision policy of inference"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "models.json", help="the file of rows")
     parser.add_argument(
         "--markdown", action="store_true", help="only print the tables of the file for the documentation"
@@ -205,19 +217,19 @@ def main() -> int:
             "class": options.target,
             "name": name,
             "batch": 1,
-            "precision": "fp32",
+            "precision": options.precision,
         }
         model = REAL[name]
         prepare = (
             partial(training, model, options.target)
             if options.train
-            else partial(inference, model, options.target, options.budget)
+            else partial(inference, model, options.target, options.budget, options.precision)
         )
         try:
             row = measure(row, prepare)
         except (CutsError, pytest.skip.Exception) as error:
             row |= {"failure": str(error).splitlines()[0]} | circumstances("unknown")
-        wrong += "failure" in row or row["error"] > WRONG
+        wrong += "failure" in row or row["error"] > allowed(row)
         print(row_line(row), flush=True)
         write_rows(options.out, merged(read_rows(options.out), row))
     return int(wrong > 0)

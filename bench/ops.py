@@ -5,7 +5,8 @@ Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/r
 are skipped: a long suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is
 measured in one go: `cuts`, tuned with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of
 all cuDNN plans, and with `--compile` torch.compile. Caches are cold, numbers random, times medians over rounds in which
-the contenders alternate. All compute in strict fp32.
+the contenders alternate. All compute in strict fp32, and store what they compute in the type of `--precision`. A table
+of what memory limits, as shares of a copy on the device, comes last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from cuts.backends.device import Device, Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
@@ -34,6 +35,7 @@ from cuts.bench.records import (
     merged,
     read_rows,
     row_line,
+    shares_of_copy,
     summary,
     write_rows,
 )
@@ -41,6 +43,7 @@ from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError
+from cuts.ir.precision import PRECISIONS
 from cuts.ir.target import Target
 from cuts.search.selector import MeasuredSelector
 from cuts.search.session import tuning_session
@@ -115,19 +118,19 @@ class Suite:
         record = selector.tuner.statistics.record()
         print(f"tuned {len(part)} operations in {seconds:.1f} s: {record}", file=sys.stderr)
         name = f"{part[0].kind} {part[0].name} and {len(part) - 1} more"
-        return {"suite": "tuning", "class": part[0].kind, "name": name, "batch": part[0].batch, "precision": "fp32",
-                "ops": len(part), "seconds": round(seconds, 2), "complete": selector.complete, "statistics": record,
-                **self.facts}  # fmt: skip
+        return {"suite": "tuning", "class": part[0].kind, "name": name, "batch": part[0].batch,
+                "precision": part[0].precision, "ops": len(part), "seconds": round(seconds, 2),
+                "complete": selector.complete, "statistics": record, **self.facts}  # fmt: skip
 
     # ---- one row
 
     def _measured(self, tuned: Tuned) -> Row:
         case = tuned.case
         work, moved, roofline = floor(case, self.target)
-        row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32",
-                    "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3, "roofline_ms": roofline * 1e3,
-                    "flops": work, "bytes": moved, "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses),
-                    **self.facts}  # fmt: skip
+        row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch,
+                    "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3,
+                    "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
+                    "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
         try:
             return row | self._times(tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
         except CutsError as error:
@@ -180,15 +183,16 @@ def describe(record: Any) -> dict[str, object]:
 
 def key_of_case(case: Case) -> str:
     """Return the key that a case's row has."""
-    return key_of({"class": case.kind, "name": case.name, "batch": case.batch})
+    return case.key
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet."""
     known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
     chosen = []
-    for case in all_cases():
-        right = (not options.kind or case.kind in options.kind) and (not options.batch or case.batch in options.batch)
+    for case in (evolve(c, precision=options.precision) for c in all_cases()):
+        kinds = options.kind or (CLASSES if options.precision == "fp32" else ("memory",))
+        right = case.kind in kinds and (not options.batch or case.batch in options.batch)
         named = not options.only or any(text in case.name or text in case.uses for text in options.only)
         if right and named and (options.again or case.key not in known):
             chosen.append(case)
@@ -221,6 +225,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"
     )
+    parser.add_argument(
+        "--precision",
+        choices=tuple(name for name, policy in PRECISIONS.items() if not policy.math),
+        default="fp32",
+        help="in which type all tensors are stored; in a half type only operations that memory limits, unless --class "
+        "says otherwise",
+    )
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only")
     add_row_options(parser, "ops.json")
@@ -241,6 +252,8 @@ def main() -> None:
         rows = suite.rows
     found = [row for row in rows if row["suite"] == "ops"]
     print(markdown(found) if options.markdown else summary(found))
+    if not options.markdown and options.precision != "fp32":
+        print(shares_of_copy([row for row in found if row["precision"] == options.precision]))
 
 
 if __name__ == "__main__":

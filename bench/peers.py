@@ -10,6 +10,7 @@ from typing import Any
 
 from cuts.bench.shapes import Case
 from cuts.ir.graph import Attribute
+from cuts.ir.types import DType
 
 Tensors = Mapping[str, Any]
 
@@ -107,10 +108,17 @@ _BUILDERS: Mapping[str, Builder] = {
 class View:
     """Memory of ours as an array of a library that knows `__cuda_array_interface__`; nothing is copied."""
 
-    def __init__(self, address: int, shape: Sequence[int]) -> None:
+    def __init__(self, address: int, shape: Sequence[int], kind: str) -> None:
         self.__cuda_array_interface__ = {
             "shape": tuple(shape),
-            "typestr": "<f4",
+            "typestr": kind,
             "data": (address, False),
             "version": 3,
         }
+
+
+def tensor_at(torch: Any, address: int, shape: Sequence[int], dtype: DType) -> Any:
+    """Return memory of ours as a tensor; PyTorch knows bfloat16 by no name that others have, so it goes as bits."""
+    if dtype is DType.BF16:
+        return torch.as_tensor(View(address, shape, "<i2"), device="cuda").view(torch.bfloat16)
+    return torch.as_tensor(View(address, shape, dtype.numpy.str), device="cuda")

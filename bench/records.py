@@ -129,6 +129,27 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+#: Bytes that an operation moves from which on a launch does not count.
+_LARGE = 64e6
+
+
+def shares_of_copy(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the large rows: medians and spread in microseconds, and the bandwidth of each contender as a
+    share of that of a copy of as many bytes.
+    """
+    large = [row for row in rows if row.get("cuts_ms") and row.get("copy_ms") and row["bytes"] >= _LARGE]
+    lines = [f"{'operation':<30}{'MB':>6}{'copy us':>10}{'cuts us':>10}{'spread':>8}{'share':>7}  peers, shares"]
+    for row in large:
+        peers = [f"{name} {row['copy_ms'] / ms:.2f}" for name, ms in row["peers"].items() if ms]
+        lines.append(
+            f"{row['name']:<30}{row['bytes'] / 1e6:>6.0f}{row['copy_ms'] * 1e3:>10.1f}{row['cuts_ms'] * 1e3:>10.1f}"
+            f"{row.get('spread', 0):>8.1%}{row['copy_ms'] / row['cuts_ms']:>7.2f}  {'  '.join(peers)}"
+        )
+    if large:
+        lines.append(f"geometric mean of shares: {geomean([r['copy_ms'] / r['cuts_ms'] for r in large]):.3f}")
+    return "\n".join(lines)
+
+
 def row_line(row: Mapping[str, Any]) -> str:
     """Return a row as a line of text."""
     peers = "  ".join(f"{name} {time:.4f}" for name, time in row["peers"].items() if time is not None)
@@ -205,7 +226,8 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def key_of(row: Mapping[str, Any]) -> str:
     """Return what tells a row from all others of its suite; that of the case it was measured on."""
-    return f"{row['class']}/{row['name']}/b{row['batch']}"
+    precision = row.get("precision", "fp32")
+    return f"{row['class']}/{row['name']}/b{row['batch']}{'' if precision == 'fp32' else f'/{precision}'}"
 
 
 def merged(rows: Sequence[Row], row: Row) -> list[Row]:

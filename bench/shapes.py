@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 from cuts.ir.graph import Attribute, Graph, Node
+from cuts.ir.precision import PRECISIONS
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 
@@ -126,7 +127,7 @@ class Case:
     """One row of the benchmark: a small graph of operations on tensors of given shapes.
 
     The last result of `nodes` is the output. `weights` are the inputs that are known when the
-    case is compiled; `uses` names the networks that contain it, and how often.
+    case is compiled; `uses` names the networks that contain it, and how often; tensors are stored as `precision` says.
     """
 
     kind: str
@@ -136,15 +137,21 @@ class Case:
     nodes: tuple[Step, ...]
     uses: Mapping[str, int] = field(factory=dict)
     weights: tuple[str, ...] = ()
+    precision: str = "fp32"
 
     @property
     def key(self) -> str:
         """What tells a row from all others."""
-        return f"{self.kind}/{self.name}/b{self.batch}"
+        return f"{self.kind}/{self.name}/b{self.batch}{'' if self.precision == 'fp32' else f'/{self.precision}'}"
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of all tensors."""
+        return PRECISIONS[self.precision].stored
 
     def graph(self, registry: Registry) -> Graph:
-        """Return the case as a graph of f32 tensors."""
-        types = {name: TensorType(DType.F32, shape) for name, shape in self.inputs.items()}
+        """Return the case as a graph of tensors of its element type."""
+        types = {name: TensorType(self.dtype, shape) for name, shape in self.inputs.items()}
         nodes = []
         for number, (op, operands, result, attributes) in enumerate(self.nodes):
             (types[result],) = registry[op].instantiate([types[t] for t in operands], attributes).output_types

@@ -15,7 +15,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction, Storage
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
-from cuts.ir.types import DType, TensorType
+from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
 from cuts.passes.fusion import build_programs, centre_means
@@ -61,7 +61,7 @@ class Tuned:
         since its equal is read instead, has that of the case.
         """
         known = self.graph.types.get(tensor)
-        return known or TensorType(DType.F32, self.case.inputs[tensor.removeprefix(self.prefix)])
+        return known or TensorType(self.case.dtype, self.case.inputs[tensor.removeprefix(self.prefix)])
 
     def name(self, tensor: str) -> str:
         """Return the name in the tuned graph of a tensor of the case."""
@@ -76,7 +76,7 @@ def constants_of(case: Case) -> dict[str, Array]:
     for name in case.weights:
         array = np.resize(values, case.inputs[name])
         positive = case.nodes[0][0] == "batch_norm"  # one of its operands is a variance
-        found[name] = np.abs(array) + 0.5 if positive else array
+        found[name] = (np.abs(array) + 0.5 if positive else array).astype(case.dtype.numpy)
     return found
 
 
@@ -158,7 +158,7 @@ class Memory:
 def fill(tuned: Tuned, device: Device) -> Memory:
     """Return a first set of tensors, filled with random numbers and with the constants as the kernels want them."""
     memory = Memory(tuned, device)
-    values = np.random.default_rng(0).standard_normal(_PERIOD, np.float32)
+    values = np.random.default_rng(0).standard_normal(_PERIOD, np.float32).astype(tuned.case.dtype.numpy)
     constants = constants_of(tuned.case)
     for name, shape in tuned.case.inputs.items():
         array = constants.get(name)

@@ -175,6 +175,7 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
         show,
         arguments.debug,
         progress.after,
+        precision=arguments.precision,
     )
 
 

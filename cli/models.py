@@ -16,7 +16,7 @@ from .options import refuse, settle
 #: What the names of models end in.
 SUFFIXES = (".onnx", ".json", ".pt2")
 #: What steers a compilation, and nothing else.
-_MODEL_OPTIONS = ("target", "mode", "shape", "strict", "debug", "spec")
+_MODEL_OPTIONS = ("target", "mode", "precision", "shape", "strict", "debug", "spec")
 
 
 def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
@@ -62,7 +62,7 @@ def is_model(path: str) -> bool:
 def _built(arguments: Namespace) -> AnyPlan:
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
     arguments.model = arguments.plan
-    options = CompileOptions(mode=arguments.mode, debug=arguments.debug)
+    options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)
     graph = load_graph(arguments, spec)
 
     def compile_part(part: Graph) -> CompiledPlan:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..ir import UsageError
+from ..ir import PRECISIONS, UsageError
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -72,6 +72,7 @@ def settle(arguments: argparse.Namespace) -> None:
     """Fill in what was left open of how a model is compiled; until then, None tells that an option was not given."""
     arguments.target = arguments.target or "opencl"
     arguments.mode = arguments.mode or "mixed"
+    arguments.precision = arguments.precision or "fp32"
 
 
 def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> None:
@@ -108,6 +109,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("no-fusion", "fusion", "mixed"),
         help="which groups may be fused (default mixed)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
     )
     parser.add_argument(
         "--shape",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..backends import find_target
-from ..ir import CompileOptions, Mode, Target, UsageError
+from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError
 from ..runtime import is_staged, load_plan
 from .driver import build_graph
 from .loading import ModelLike, Shapes, load_model, load_spec
@@ -28,6 +28,7 @@ def build(
     shapes: Shapes | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
+    precision: PrecisionName = "fp32",
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
@@ -39,7 +40,8 @@ def build(
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand in the place of `args`.
-    `options` has all of `mode`, `budget` and `debug`: give it, or them.
+    `options` has all of `mode`, `precision`, `budget` and `debug`: give it, or them. `precision` names the policy by
+    which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and what was expected. Without it such an index counts as the nearest one,
@@ -52,14 +54,14 @@ def build(
     """
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
-    if options is not None and (mode, budget, debug) != ("mixed", None, False):
-        raise UsageError("'options' has a mode, a budget and a debug of its own", hint="give it, or them")
+    if options is not None and (mode, precision, budget, debug) != ("mixed", "fp32", None, False):
+        raise UsageError("'options' has a mode, a precision, a budget and a debug of its own", hint="give it, or them")
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = load_spec(spec)
     machine = find_target(target) if isinstance(target, str) else target
     graph = load_model(model, vocabulary, shapes, examples)
-    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug)
+    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
     if not (tune or frozen) or machine.dialect == "reference":
         return build_graph(graph, vocabulary, machine, chosen)
     from ..search import tuning_session

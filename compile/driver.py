@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, CompileOptions, Graph, Target, UsageError
+from ..ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
+    PRECISIONS,
+    CompiledGraph,
+    CompileOptions,
+    Graph,
+    Precision,
+    Target,
+    UsageError,
+)
 from ..passes import Selector
 from ..search import MeasuredSelector, with_libraries
 from .empty_results import warn_of_empty_results
@@ -13,14 +23,36 @@ from .plan import CompiledPlan, plan_of
 from .plan_cache import PlanCache
 
 
+def check_precision(name: str, target: Target) -> None:
+    """Raise `UsageError` where kernels for a target cannot follow a precision policy; say which they can."""
+    able = [p.name for p in PRECISIONS.values() if _can_follow(p, target)]
+    if name not in PRECISIONS:
+        raise UsageError(f"unknown precision '{name}'", hint=f"precisions are: {', '.join(PRECISIONS)}")
+    if name not in able:
+        why = "has no kernels" if target.dialect == "reference" else "has no kernels with matrix instructions"
+        raise UsageError(
+            f"target '{target.name}' {why}, so it cannot follow precision '{name}'",
+            hint=f"it can follow: {', '.join(able)}",
+        )
+
+
+def _can_follow(policy: Precision, target: Target) -> bool:
+    """Whether a target has what a policy needs: kernels, and matrix instructions for its math mode."""
+    if target.dialect == "reference":
+        return policy.name == "fp32"
+    return not policy.math or MATH_MODES[policy.math].format in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+
+
 def compile_model(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledGraph:
     """Run the passes on a graph: the one place where passes and printers meet.
     A `selector` lets measured times decide.
 
-    Raises `UsageError` where passes of the target `reference`, which runs none, are to be printed or stopped after.
+    Raises `UsageError` where passes of the target `reference`, which runs none, are to be printed or stopped after, or
+    where kernels cannot follow the precision policy.
     """
+    check_precision(options.precision, target)
     warn_of_empty_results(graph, spec)
     if target.dialect == "reference":
         if options.stop_after or options.print_after:
@@ -42,14 +74,14 @@ def build_graph(
     the plan of an earlier search to the end is found again.
     """
     if not isinstance(selector, MeasuredSelector):
-        return plan_of(compile_model(graph, spec, target, options, selector), graph, spec, target)
+        return plan_of(compile_model(graph, spec, target, options, selector), graph, spec, target, options.precision)
     cache = PlanCache.of(graph, spec, target, options, selector)
     found = cache.find() if cache else None
     if found is not None:
         selector.cached = True
         return found
     compiled = compile_model(graph, spec, target, options, selector)
-    made = plan_of(with_libraries(compiled, selector), graph, spec, target)
+    made = plan_of(with_libraries(compiled, selector), graph, spec, target, options.precision)
     if cache and made.complete:
         cache.keep(made)
     return made

@@ -13,7 +13,21 @@ from attrs import evolve
 
 from ..backends import accumulations, require_host_memory, run_reference
 from ..backends.cuda import Cubin, compile_kernels, toolchains
-from ..ir import CompiledGraph, Graph, GraphError, PlanError, Target, TensorType, quote, tolerance
+from ..ir import (
+    MATH_MODES,
+    PRECISIONS,
+    CompiledGraph,
+    DType,
+    Graph,
+    GraphError,
+    PlanError,
+    PrecisionName,
+    Target,
+    TensorType,
+    epsilon,
+    quote,
+    tolerance,
+)
 from ..runtime import (
     Comparison,
     Plan,
@@ -140,7 +154,14 @@ class CompiledPlan:
         model = self._model()
         used = {str(name) for group in self.plan.groups for name in _listed(group.get("algorithms"))}
         collected = accumulations(model.graph, spec_of_texts(model.specs).registry, used)
-        return {name: tolerance(model.graph.types[name].dtype, a.length, a.depth) for name, a in collected.items()}
+        policy = PRECISIONS[model.precision]
+        products = MATH_MODES[policy.math].epsilon if policy.math else 0.0
+        return {
+            name: tolerance(
+                model.graph.types[name].dtype, a.length, a.depth, _coarsest(policy.stored, a.narrowest), products
+            )
+            for name, a in collected.items()
+        }
 
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
@@ -192,15 +213,23 @@ class CompiledPlan:
         return self.plan.model
 
 
+def _coarsest(stored: DType, narrowest: DType) -> DType:
+    """Return the type of fewest digits that values pass where a policy stores those of f32 in another type."""
+    return narrowest if stored is DType.F32 else max(stored, narrowest, key=epsilon)
+
+
 def _listed(value: object) -> Sequence[object]:
     """Return a record's list; nothing where there is none."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
-def plan_of(compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target) -> CompiledPlan:
+def plan_of(
+    compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target, precision: PrecisionName = "fp32"
+) -> CompiledPlan:
     """Turn what the passes made of a graph into a plan, with cubins where this machine can make them."""
     cubins = compile_binaries(compiled, target)
-    plan = make_plan(compiled, target, PlannedModel(graph, spec.texts), tuple(cubin.code for cubin in cubins))
+    model = PlannedModel(graph, spec.texts, precision)
+    plan = make_plan(compiled, target, model, tuple(cubin.code for cubin in cubins))
     return CompiledPlan(plan, cubins, compiled.complete)
 
 

@@ -78,7 +78,8 @@ def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, 
         repr(target),
         repr(sorted(machine_of(target).items())),
     )
-    return cache_key([*facts, options.mode, repr(options.debug), repr(selector.settings), *_weights(graph)])
+    asked = (options.mode, options.precision, repr(options.debug), repr(selector.settings))
+    return cache_key([*facts, *asked, *_weights(graph)])
 
 
 #: Folders of the repository that no compilation depends on.
@@ -107,7 +108,7 @@ def _sources(root: Path) -> Iterator[Path]:
 def _weights(graph: Graph) -> Iterator[str | bytes]:
     for name, array in sorted(graph.constants.items()):
         yield f"{name} {array.dtype.str} {array.shape}"
-        yield hashlib.sha256(np.ascontiguousarray(array).data.cast("B") if array.size else b"").digest()
+        yield hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 def _folder() -> Path | None:

@@ -1,9 +1,22 @@
 """What a program is: types, expressions, statements, graphs, kernels; printing, parsing, verifying."""
 
+from .atoms import (
+    ELEMENT,
+    LANE,
+    LANES,
+    MATH_MODES,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
+    Fragment,
+    MathMode,
+    MatrixAtom,
+)
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step
 from .dfg import (
     Accumulate,
+    AtomAccumulate,
     Convert,
     DfgNode,
     Held,
@@ -13,6 +26,7 @@ from .dfg import (
     Literal,
     Load,
     Op,
+    Pack,
     Root,
     Store,
     Test,
@@ -73,16 +87,17 @@ from .index import (
 )
 from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
 from .launch import Argument, KernelFunction, Storage
+from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, operands
+from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
 from .source import Source, Span
 from .statement import Program, Statement
 from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
-from .vector import vector_address, vector_guards
+from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
 from .verify import (
     MAX_ELEMENTS,
     Infer,
@@ -117,13 +132,23 @@ from .walk import (
 
 __all__ = [
     "COMBINERS",
+    "ELEMENT",
     "FUNCTIONS",
+    "LANE",
+    "LANES",
+    "MATH_MODES",
+    "MATRIX_ATOMS",
     "MAX_ELEMENTS",
+    "NEIGHBOURS",
+    "PRECISIONS",
+    "THREADS",
+    "WIDEST_BYTES",
     "ZERO",
     "Accumulate",
     "Argument",
     "Array",
     "Atom",
+    "AtomAccumulate",
     "Attribute",
     "BackendError",
     "Barrier",
@@ -145,6 +170,7 @@ __all__ = [
     "Evaluation",
     "Expr",
     "FloorDiv",
+    "Fragment",
     "FusedGroup",
     "Graph",
     "GraphError",
@@ -167,16 +193,21 @@ __all__ = [
     "Literal",
     "Load",
     "Loop",
+    "MathMode",
+    "MatrixAtom",
     "Mod",
     "Mode",
     "Node",
     "NumericsError",
     "Op",
     "Output",
+    "Pack",
     "ParseError",
     "PassError",
     "Phase",
     "PlanError",
+    "Precision",
+    "PrecisionName",
     "Program",
     "Read",
     "ReduceDim",
@@ -237,11 +268,13 @@ __all__ = [
     "kernel_violations",
     "linearise",
     "live_graph",
+    "longest_vector",
     "magnitude",
     "map_atoms",
     "map_guards",
     "map_indices",
     "modulo",
+    "narrow",
     "needed_nodes",
     "operand_nodes",
     "operands",
@@ -275,6 +308,7 @@ __all__ = [
     "variables",
     "vector_address",
     "vector_guards",
+    "vector_widths",
     "verify_graph",
     "verify_group",
     "verify_program",

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from .checks import IndexCheck
 from .graph import Graph
 from .launch import KernelFunction, Storage
+from .precision import PrecisionName
 
 Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
 
@@ -70,7 +71,8 @@ class CompileOptions:
     A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
     `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
-    checks every index that comes from data.
+    checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values
+    of f32 are stored and multiplied.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -85,6 +87,7 @@ class CompileOptions:
     debug: bool = False
     progress: Callable[[str], None] = _nobody
     verify: bool = field(factory=_verify_by_default, kw_only=True)
+    precision: PrecisionName = field(default="fp32", kw_only=True)
 
     @property
     def checks_seams(self) -> bool:

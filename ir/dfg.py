@@ -103,7 +103,22 @@ class Window:
         return self.load.dtype
 
 
-Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held, Window]
+@frozen(cache_hash=True)
+class Pack:
+    """A register of 32 bits that holds a value for every place of `axis` in the value's own element type, the first one
+    in the low bits.
+    """
+
+    arg: Value
+    axis: Var
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the register."""
+        return DType.U32
+
+
+Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held, Window, Pack]
 
 
 @frozen(cache_hash=True)
@@ -147,6 +162,30 @@ class Accumulate:
 
 
 @frozen(cache_hash=True)
+class AtomAccumulate:
+    """`held[at] += a * b`, summed over `over` by an atom of `ir.atoms`; the rows of its C lie along the dim of `at` at
+    position `rows`, the columns along the one at `columns`.
+
+    Over a block, `a` and `b` are values like any other, shares say which element a lane holds of each, and `axes` are
+    the variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a
+    thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C.
+    `lane` numbers the threads of a warp.
+    """
+
+    name: str
+    at: tuple[Index, ...]
+    atom: str
+    a: Value
+    b: Value
+    over: tuple[Var, ...]
+    dtype: DType
+    rows: int = 0
+    columns: int = 0
+    axes: tuple[Var, ...] = ()
+    lane: Var | None = None
+
+
+@frozen(cache_hash=True)
 class Initialise:
     """Set all held values of a reduction to the identity of its combiner;
     `shape` counts instances per dim of a thread.
@@ -169,7 +208,7 @@ class LaneReduce:
     lanes: int
 
 
-Root: TypeAlias = Union[Store, WideStore, Accumulate, Initialise, LaneReduce]
+Root: TypeAlias = Union[Store, WideStore, Accumulate, AtomAccumulate, Initialise, LaneReduce]
 DfgNode: TypeAlias = Union[Value, Root]
 
 
@@ -177,8 +216,10 @@ def operand_nodes(node: DfgNode) -> tuple[Value, ...]:
     """Return the direct operands of a node."""
     if isinstance(node, Op):
         return node.args
-    if isinstance(node, Convert):
+    if isinstance(node, (Convert, Pack)):
         return (node.arg,)
+    if isinstance(node, AtomAccumulate):
+        return node.a, node.b
     if isinstance(node, (Store, Accumulate)):
         return (node.value,)
     if isinstance(node, WideStore):
@@ -195,7 +236,7 @@ def own_indices(node: DfgNode) -> Iterator[Index]:
         yield node.index
     elif isinstance(node, Test):
         yield from (g.index for g in node.guards)
-    elif isinstance(node, (Held, Accumulate, Window)):
+    elif isinstance(node, (Held, Accumulate, AtomAccumulate, Window)):
         yield from node.at
 
 
@@ -233,6 +274,8 @@ def with_operands(node: Value, change: Callable[[Value], Value]) -> Value:
         return Op(node.fn, tuple(change(a) for a in node.args), node.dtype)
     if isinstance(node, Convert):
         return Convert(change(node.arg), node.dtype)
+    if isinstance(node, Pack):
+        return Pack(change(node.arg), node.axis)
     if isinstance(node, Window):
         load = change(node.load)
         assert isinstance(load, Load), "a window is one of loads"

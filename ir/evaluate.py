@@ -9,7 +9,7 @@ one can be held against the other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -75,14 +75,23 @@ def saturated(value: Values, dtype: DType) -> Values:
     return np.where((whole >= above) | (whole < low), limit, known)
 
 
+def rounded(value: Values, dtype: DType) -> Values:
+    """Return real numbers as a conversion to an element type leaves them: half types round even where numbers are held
+    in a wider one.
+    """
+    return as_held(value, dtype.numpy) if dtype.is_float and dtype.arithmetic is not dtype else value
+
+
 class Evaluation(ABC):
     """Values of indices, conditions and scalar expressions as arrays that broadcast against each other.
 
     A subclass says what `axis`, `element` and `dtype` are. `live` is where the value of what is being evaluated
-    matters.
+    matters. `held` names reductions whose values never leave the accumulator, where a conversion to a half type does
+    not round them.
     """
 
     live: Values = np.ones((), np.bool_)
+    held: Container[str] = ()
 
     @abstractmethod
     def axis(self, var: Var) -> Values:
@@ -139,7 +148,8 @@ class Evaluation(ABC):
         if isinstance(expr, InRange):
             return self.inside(expr.guards)
         if isinstance(expr, Cast):
-            return self._cast(self.value(expr.arg), expr.dtype)
+            held = isinstance(expr.arg, Read) and expr.arg.tensor in self.held
+            return self._cast(self.value(expr.arg), expr.dtype, held)
         return self._call(expr)
 
     def read(self, read: Read) -> Values:
@@ -166,9 +176,9 @@ class Evaluation(ABC):
         with np.errstate(all="ignore"):
             return np.asarray(FUNCTIONS[fn].numpy(*args))
 
-    def _cast(self, value: Values, dtype: DType) -> Values:
+    def _cast(self, value: Values, dtype: DType, held: bool) -> Values:
         if dtype is DType.BOOL:
             return np.asarray(value != 0)
         if dtype.is_int and value.dtype.kind == "f":
             return saturated(value, dtype)
-        return as_held(value, self.dtype(dtype))
+        return as_held(value if held else rounded(value, dtype), self.dtype(dtype))

@@ -24,7 +24,8 @@ class Function:
     where it differs. `{t}` stands for the name of the type computed in: what C leaves open (a NaN, an overflow, a
     division by zero) has a helper for each type in `backends/arithmetic.py`. `result` says whether the value has the
     operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they
-    are computed unsigned then, so that they wrap.
+    are computed unsigned then, so that they wrap. `precise` says where a half type will not do: for its result, which
+    outgrows one or cancels, or for whatever is computed with it inside.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Function:
     c_int: str = ""
     commutative: bool = False
     wraps: bool = False
+    precise: Literal["", "result", "inside"] = ""
 
 
 def _erf(x: Any) -> Any:
@@ -83,6 +85,22 @@ def _scaled(x: Any, exponent: Any) -> Any:
     return np.where(known, exponent, np.ldexp(x, power))
 
 
+def _tf32(x: Any) -> Any:
+    """Round to a significand of 11 bits, halves to even, as operands of TF32 atoms are rounded."""
+    wide = np.asarray(x)
+    bits = wide.astype(np.float32).view(np.uint32)
+    odd = bits >> np.uint32(13) & np.uint32(1)
+    rounded = ((bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(wide), rounded, wide).astype(wide.dtype if wide.dtype.kind == "f" else np.float64)
+
+
+def _tf32_rest(x: Any) -> Any:
+    """Round what rounding leaves of a number; of an infinity that is no number."""
+    wide = np.asarray(x)
+    with np.errstate(invalid="ignore"):
+        return _tf32(wide - _tf32(wide))
+
+
 _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     # name: (NumPy, C with the f suffix handled by the printer's type table, issue slots)
     "exp": (np.exp, "exp({0})", 4),
@@ -111,6 +129,12 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     "round": (np.rint, "rint({0})", 1),
 }
 
+#: The functions that PyTorch's autocast computes in f32, and roots: what is under one is a variance.
+_PRECISE: dict[str, Literal["", "result", "inside"]] = {
+    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinh", "cosh", "tan", "asin", "acos"), "result"),
+    **dict.fromkeys(("sqrt", "rsqrt"), "inside"),
+}
+
 _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),
     Function("sub", 2, np.subtract, "({0} - {1})", wraps=True),
@@ -125,7 +149,7 @@ _TABLE = [
         c_int="cuts_mod_{t}({0}, {1})",
     ),
     Function("fmod", 2, np.fmod, "fmod({0}, {1})", issue=20, c_int="cuts_rem_{t}({0}, {1})"),
-    Function("pow", 2, _power, "pow({0}, {1})", issue=40, c_int="cuts_pow_{t}({0}, {1})"),
+    Function("pow", 2, _power, "pow({0}, {1})", issue=40, c_int="cuts_pow_{t}({0}, {1})", precise="result"),
     Function("min", 2, np.minimum, "cuts_min_{t}({0}, {1})", commutative=True),
     Function("max", 2, np.maximum, "cuts_max_{t}({0}, {1})", commutative=True),
     Function("atan2", 2, np.arctan2, "atan2({0}, {1})", issue=30),
@@ -157,7 +181,13 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
-    *(Function(name, 1, fn, c, issue=issue) for name, (fn, c, issue) in _FLOAT_UNARY.items()),
+    # What f32 becomes for atoms: a number of 11 bits, or the sum of that and of one that holds what it leaves.
+    Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
+    Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=2),
+    *(
+        Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""))
+        for name, (fn, c, issue) in _FLOAT_UNARY.items()
+    ),
 ]
 
 FUNCTIONS: dict[str, Function] = {function.name: function for function in _TABLE}

@@ -23,13 +23,15 @@ class Share:
 
     `value` is the element a thread handles, in terms of thread coordinates and thread-local variables; `register`
     numbers it among the thread's own elements. `valid` holds where the element exists, for divisions that do not come
-    out even.
+    out even. Where atoms multiply, a warp holds other elements of the operands than of the result: `operand` is "a",
+    "b" or "c" for a share that only counts there.
     """
 
     var: Var
     value: Index
     register: Index
     valid: tuple[Guard, ...] = ()
+    operand: str = ""
 
 
 @frozen(cache_hash=True)
@@ -105,7 +107,7 @@ class Kernel:
     """A kernel: grid of `blocks`, `threads` per block, definitions, shared buffers and phases in order.
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many
-    elements their base is known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays
+    bytes their base is known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays
     that stand in the kernel's text.
     """
 

@@ -26,16 +26,19 @@ def epsilon(dtype: DType) -> float:
     return dtype.element.epsilon
 
 
-def tolerance(dtype: DType, terms: int, operations: int = 1, narrowest: DType | None = None) -> float:
+def tolerance(
+    dtype: DType, terms: int, operations: int = 1, narrowest: DType | None = None, products: float = 0.0
+) -> float:
     """Return the relative error that rounding explains after accumulating `terms` terms and computing through
     `operations` operations.
 
     Half precision is accumulated in single, and rounded once per operation where values are stored; `narrowest` is the
-    type that values on the way are stored in, where it is another one. Integers are exact.
+    type that values on the way are stored in, where it is another one, `products` the distance from 1 to the next
+    number that products tell apart, where they are computed with fewer digits. Integers are exact.
     """
     if not dtype.is_float:
         return 0.0
-    stored = max(epsilon(dtype), epsilon(narrowest or dtype))
+    stored = max(epsilon(dtype), epsilon(narrowest or dtype), products)
     return _MARGIN * (epsilon(dtype.accumulator) * math.sqrt(max(terms, 1)) + stored * math.sqrt(max(operations, 1)))
 
 

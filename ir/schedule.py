@@ -82,11 +82,16 @@ class ReductionSchedule:
     """Loop structure of one reduction: its dims, the staged operands, and how many buffers the loop cycles through.
 
     `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a ring of buffers.
+    `atom` names what multiplies (`ir.atoms`), empty for one multiply-add of numbers at a time: the rows of its C lie
+    along the tile dim at position `rows`, the columns along the one at `columns`.
     """
 
     dims: tuple[ReduceDim, ...]
     staging: tuple[Staging, ...] = ()
     stages: int = 1
+    atom: str = ""
+    rows: int = 0
+    columns: int = 0
 
 
 @frozen(cache_hash=True)
@@ -111,6 +116,11 @@ class SegmentSchedule:
     def threads(self) -> int:
         """Threads of a block that the segment uses."""
         return prod(d.threads for d in self.dims) * self.lanes
+
+    @property
+    def atomic(self) -> ReductionSchedule | None:
+        """The first reduction that atoms compute: they say how a warp lies over the dims. None where there is none."""
+        return next((r for r in self.reductions if r.atom), None)
 
 
 @frozen(cache_hash=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from .expr import Call, Expr, Guard
+from .expr import Call, Cast, Expr, Guard, Read
 from .index import Index, Var
 from .types import TensorType
 from .walk import expr_indirects, expr_variables, indirects, reads
@@ -21,13 +21,15 @@ from .walk import expr_indirects, expr_variables, indirects, reads
 class Reduction:
     """`name[axes] = combine over reduce of body(axes, reduce)`, a value that each lane of an instance holds afterwards.
 
-    Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min.
+    Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min. `math` names how a
+    sum of products may be computed (`ir.atoms.MATH_MODES`); where it is empty, in the types that stand there.
     """
 
     name: str
     reduce: tuple[Var, ...]
     combine: str
     body: Expr
+    math: str = ""
 
 
 @frozen(cache_hash=True)
@@ -104,15 +106,23 @@ def factors(expr: Expr) -> tuple[Expr, ...]:
     return (expr,)
 
 
+def narrow(factor: Expr) -> Expr:
+    """Return a factor as it is stored: what is converted to four bytes or more where it is used, else itself."""
+    return (
+        factor.arg if isinstance(factor, Cast) and factor.dtype.size >= 4 and isinstance(factor.arg, Read) else factor
+    )
+
+
 def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
     """Return the parts of a reduction's body that may be staged, in order and without repeats.
 
     For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
-    `relu(x * a + b)` is staged as its value); for anything else the reads. `own` names values of earlier reductions,
+    `relu(x * a + b)` is staged as its value, one that is converted as what it is converted from); for anything else the
+    reads. `own` names values of earlier reductions,
     which live in registers.
     """
     held = set(own)
-    parts = factors(reduction.body) if reduction.combine == "sum" else (reduction.body,)
+    parts = tuple(map(narrow, factors(reduction.body))) if reduction.combine == "sum" else (reduction.body,)
     if len(parts) == 1:
         parts = reads(reduction.body)
     found = []

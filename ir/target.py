@@ -49,6 +49,9 @@ class Target:
     banked: bool = True  #: shared memory has banks, so that lanes get into each other's way there
     warm_caches: bool = False  #: data may be in the caches when a kernel starts
     on_host: bool = False  #: kernels run on the processor that compiles them
+    atoms: tuple[
+        tuple[str, float], ...
+    ] = ()  #: matrix atoms by name (`ir.atoms`), with the clocks one takes a quarter SM
     first_load: float = (
         0.0  #: what a kernel takes to load one line that no cache holds, and to store it, where that was measured
     )

@@ -23,7 +23,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, Load, Store, Test, WideStore, Window
+from .dfg import (
+    Accumulate,
+    AtomAccumulate,
+    Convert,
+    Held,
+    IndexNode,
+    Initialise,
+    LaneReduce,
+    Load,
+    Pack,
+    Store,
+    Test,
+    WideStore,
+    Window,
+)
 from .forms import Form
 from .index_text import Names, parse_declarations
 from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
@@ -66,7 +80,7 @@ FORMS: dict[type, Form] = {
         ),
     ),
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
-    Reduction: Form("reduce <name> = <combine> over (<reduce>) of <body>"),
+    Reduction: Form("reduce <name> = <combine>{? as <math>?} over (<reduce>) of <body>"),
     Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
     Storage: Form("storage <buffer> offset <offset> strides (<strides>)"),
     # Schedules
@@ -76,7 +90,9 @@ FORMS: dict[type, Form] = {
         ("*dims", "*reductions"),
     ),
     TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
-    ReductionSchedule: Form("chunks{? stages <stages>?}", ("*dims", "*staging")),
+    ReductionSchedule: Form(
+        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}", ("*dims", "*staging")
+    ),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
     Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}"),
     # Kernel IR
@@ -100,7 +116,7 @@ FORMS: dict[type, Form] = {
     Phase: Form(
         "phase <kind> <name>{? async<!asynchronous>?}{? when <when>?}{? unroll <unrolled>?}", ("*shares", "*roots")
     ),
-    Share: Form("share <var> = <value> register <register>{? valid <valid>?}"),
+    Share: Form("share <var>{? for <operand>?} = <value> register <register>{? valid <valid>?}"),
     Barrier: Form("barrier"),
     Commit: Form("commit"),
     Wait: Form("wait <pending>"),
@@ -108,6 +124,10 @@ FORMS: dict[type, Form] = {
     Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
+    AtomAccumulate: Form(
+        "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
+        "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}"
+    ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>"),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
@@ -115,6 +135,7 @@ FORMS: dict[type, Form] = {
     IndexNode: Form("index <index>"),
     Test: Form("inside(<guards>)"),
     Convert: Form("convert <arg>"),
+    Pack: Form("pack <arg> over <axis>"),
     Window: Form("window <load> over (<axes>) at (<at>)"),
 }
 

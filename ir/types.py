@@ -1,7 +1,8 @@
 """Element types, in a table with a row for each that says all a number of it means, and tensor types.
 
-Half types are stored narrow and computed in f32. A new type is a row here, its name in `DType`, and its spelling
-in each dialect.
+Half types (f16, bf16) are stored narrow and computed in f32: a value is rounded, to nearest and of two nearest to the
+even one, where it is stored and where it is converted to its type. A new type is a row here, its name in `DType`, and
+its spelling in each dialect.
 
 **NaN propagates.** Every type that has a NaN follows one rule: a function of a NaN is NaN, `max`, `min` and reductions
 by them included; the position of the greatest or the least element is that of the first NaN. The exceptions are those
@@ -15,6 +16,7 @@ import math
 from enum import Enum
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 from attrs import frozen
 
@@ -23,10 +25,10 @@ from attrs import frozen
 class Element:
     """What numbers of a type are.
 
-    `numpy` names NumPy's type of the same width, `size` counts bytes in memory. `arithmetic` is the type that a kernel
-    holds values in and computes with, `accumulator` the one in which it adds up and compares many, and `wide` the one
-    in which a sum of them that is divided again (a mean) is exact, or as exact as the type itself. `digits` counts the
-    bits of a significand, the leading one included, or of an integer's magnitude.
+    `numpy` names NumPy's type of the same numbers (bf16's is registered by `ml_dtypes`), `size` counts bytes in memory.
+    `arithmetic` is the type that a kernel holds values in and computes with, `accumulator` the one in which it adds up
+    and compares many, and `wide` the one in which a sum of them that is divided again (a mean) is exact, or as exact as
+    the type itself. `digits` counts the bits of a significand, the leading one included, or of an integer's magnitude.
     """
 
     name: str
@@ -58,6 +60,11 @@ class Element:
         return 2.0 ** (1 - self.digits) if self.kind == "float" else 0.0
 
     @property
+    def largest(self) -> float | int | bool:
+        """The greatest finite value."""
+        return float(ml_dtypes.finfo(self.numpy).max) if self.kind == "float" else self.highest  # type: ignore[no-untyped-call]
+
+    @property
     def nan(self) -> bool:
         """Whether the type has a NaN, which then propagates."""
         return self.kind == "float"
@@ -68,6 +75,7 @@ _ROWS = (
     Element("f64", "float", "float64", 8, 53, "f64", "f64", "f64"),
     Element("f32", "float", "float32", 4, 24, "f32", "f32", "f32"),
     Element("f16", "float", "float16", 2, 11, "f32", "f32", "f16"),
+    Element("bf16", "float", "bfloat16", 2, 8, "f32", "f32", "bf16"),
     Element("i64", "signed", "int64", 8, 63, "i64", "i64", "i64"),
     Element("i32", "signed", "int32", 4, 31, "i32", "i32", "i64"),
     Element("i16", "signed", "int16", 2, 15, "i16", "i16", "i64"),
@@ -88,6 +96,7 @@ class DType(Enum):
     F64 = "f64"
     F32 = "f32"
     F16 = "f16"
+    BF16 = "bf16"
     I64 = "i64"
     I32 = "i32"
     I16 = "i16"

@@ -1,12 +1,33 @@
-"""When neighbouring elements may be moved as one vector."""
+"""When neighbouring elements may be moved as one vector, and how many of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .expr import Guard
 from .index import Index, Var
+from .types import DType
 from .walk import substitute
+
+#: Bytes of the widest access that buffers are aligned to.
+WIDEST_BYTES = 16
+#: Element types whose neighbours are loaded into registers, and stored from them, at once.
+VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16)
+
+
+def vector_widths(dtype: DType) -> tuple[int, ...]:
+    """Return how many neighbours of an element type one access may move between memory and registers, most first."""
+    if dtype not in VECTOR_TYPES:
+        return ()
+    return tuple(n for n in (8, 4, 2) if n * dtype.size <= WIDEST_BYTES)
+
+
+def longest_vector(dtypes: Iterable[DType], nbytes: int) -> int:
+    """Return how many neighbours a thread takes at once where one access moves `nbytes`: as many as the narrowest
+    numbers among some element types allow, wider ones take several accesses.
+    """
+    narrowest = min((d.size for d in dtypes if d.is_float), default=4)
+    return max(nbytes // 4, min(nbytes, WIDEST_BYTES) // narrowest)
 
 
 def vector_address(address: Index, var: Var) -> Index | None:

@@ -30,6 +30,7 @@ from ..ir import (
     Statement,
     Values,
     Var,
+    as_held,
     dtype_of_numpy,
     expr_variables,
     out_of_range,
@@ -53,7 +54,7 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
         if name in program.constants:
             tensors[name] = np.array(program.constants[name], working).reshape(type_.shape)
         elif name in program.inputs:
-            tensors[name] = np.ascontiguousarray(inputs[name], working).reshape(type_.shape)
+            tensors[name] = np.ascontiguousarray(as_held(inputs[name], working)).reshape(type_.shape)
             assert np.shape(inputs[name]) == type_.shape, f"{name}: {np.shape(inputs[name])} is not {type_}"
         else:
             start = COMBINERS[meeting[name]].identity(type_.dtype) if name in meeting else 0

@@ -13,7 +13,8 @@ from math import inf
 
 from attrs import evolve, field, frozen
 
-from ..ir import Graph, Mode, Node, Target, TensorType
+from ..ir import MATH_MODES, Graph, Mode, Node, Target, TensorType, epsilon
+from ..ops import amplification
 from ..ops.language import Instances
 from .fragments import Planner, Priced, cut_fragments, fragment_of
 from .fusion import GroupEvaluator
@@ -23,6 +24,11 @@ from .graph import fresh_name, prune
 FOLLOWERS = 4
 #: Part of the time that an alternative has to save: it needs more memory and rounds more.
 MARGIN = 0.05
+#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose as much as
+#: thirty numbers of 11 bits do.
+LOSS = 2.0**-8
+#: Distances between numbers that no algorithm of ours makes that much of.
+FINE = 2.0**-20
 
 
 @frozen
@@ -59,6 +65,7 @@ class ChooseAlgorithms:
     target: Target
     mode: Mode
     plan: Planner = cut_fragments
+    math: str = ""
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
@@ -70,7 +77,8 @@ class ChooseAlgorithms:
         nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = {name: _key(part, graph) for name, part in parts.items()}
-        self._plan({keys[name]: self._alternatives(part, graph, nodes[name]) for name, part in parts.items()})
+        precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
+        self._plan({keys[name]: self._alternatives(part, graph, precise[name]) for name, part in parts.items()})
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
@@ -85,6 +93,17 @@ class ChooseAlgorithms:
                 self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
         return result
 
+    def _precise(self, part: Graph, names: Collection[str]) -> Collection[str]:
+        """Return the algorithms of the first node of a part that keep enough digits of its types and its products."""
+        (node, *_), types = part.nodes, part.types
+        floats = [types[v].dtype for v in (*node.inputs, *node.outputs) if v is not None and types[v].dtype.is_float]
+        products = MATH_MODES[self.math].epsilon if self.math else 0.0
+        rounded = max((products, *map(epsilon, floats)))
+        if rounded <= FINE:
+            return names
+        operands = [None if v is None else types[v] for v in node.inputs]
+        return [n for n in names if rounded * amplification(node, operands, n, self.instances) <= LOSS]
+
     def _alternatives(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Graph]:
         """Return the graph of each alternative of the first node of a part,
         without what is known when it is compiled.
@@ -98,7 +117,8 @@ class ChooseAlgorithms:
         fresh = {key: graphs for key, graphs in wanted.items() if key not in self.plans}
         graphs = [graph for each in fresh.values() for graph in each.values()]
         if graphs:
-            found = iter(self.plan([fragment_of(g, self.instances.registry, self.target, self.mode) for g in graphs]))
+            registry = self.instances.registry
+            found = iter(self.plan([fragment_of(g, registry, self.target, self.mode, self.math) for g in graphs]))
             self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
 
     def _seconds(self, kernels: Priced) -> float:

@@ -63,7 +63,9 @@ class Modelled:
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time, launch included, infinity where no sampled point is legal."""
-        segments = list(cartesian(*(_plain(segment_structures(group, k)) for k in range(len(group.segments)))))
+        segments = list(
+            cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
+        )
         key = (len(segments), *(_iteration_space(s) for s in group.segments))
         best = inf
         if key in self.leaders:

@@ -34,12 +34,15 @@ Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
 
 @frozen
 class Fragment:
-    """A small graph, the declarations of its operations, and what its kernels are for."""
+    """A small graph, the declarations of its operations, and what its kernels are for; `math` is the math mode of its
+    sums of products.
+    """
 
     graph: Graph
     registry: Registry
     target: Target
     mode: Mode
+    math: str = ""
 
 
 class Planner(Protocol):
@@ -50,9 +53,9 @@ class Planner(Protocol):
         ...
 
 
-def fragment_of(graph: Graph, registry: Registry, target: Target, mode: Mode) -> Fragment:
+def fragment_of(graph: Graph, registry: Registry, target: Target, mode: Mode, math: str = "") -> Fragment:
     """Return a fragment that carries no more of the vocabulary than it needs."""
-    return Fragment(graph, Registry({n.op: registry[n.op] for n in graph.nodes}), target, mode)
+    return Fragment(graph, Registry({n.op: registry[n.op] for n in graph.nodes}), target, mode, math)
 
 
 def cut_fragment(fragment: Fragment) -> Priced:
@@ -61,7 +64,7 @@ def cut_fragment(fragment: Fragment) -> Priced:
     try:
         programs = centre_means(fold_units(build_programs(fragment.graph, fragment.registry)))
         views = find_views(programs)
-        workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared))
+        workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared, math=fragment.math))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:
         return None

@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir import CompiledGraph, CompileOptions, Graph, Target, UsageError, print_graph, print_ir
+from ..ir import (
+    PRECISIONS,
+    CompiledGraph,
+    CompileOptions,
+    Graph,
+    PrecisionName,
+    Target,
+    UsageError,
+    print_graph,
+    print_ir,
+)
 from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
-from .graph import Canonicalise, Pass, canonical_passes
+from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_partition, show_programs, show_views
 from .stages import (
     Compilation,
@@ -77,17 +87,21 @@ STAGES: tuple[Stage[Any], ...] = (
 )  # fmt: skip
 
 
-def graph_passes(registry: Registry) -> tuple[Pass, ...]:
+def graph_passes(registry: Registry, precision: PrecisionName = "fp32") -> tuple[Pass, ...]:
     """Return the graph passes in order: one round of each, to be looked at one by one, then all of them to a fixed
-    point.
+    point, and last the precision policy: constants are folded in f32, and rounded once.
     """
     instances = Instances(registry)
-    return (*canonical_passes(instances), Canonicalise(instances))
+    return (
+        *canonical_passes(instances),
+        Canonicalise(instances),
+        LowerPrecision(instances, PRECISIONS[precision]),
+    )
 
 
-def all_stages(registry: Registry) -> tuple[Stage[Any], ...]:
+def all_stages(registry: Registry, precision: PrecisionName = "fp32") -> tuple[Stage[Any], ...]:
     """Return every stage in order, the graph passes first."""
-    return (*map(graph_stage, graph_passes(registry)), *STAGES)
+    return (*map(graph_stage, graph_passes(registry, precision)), *STAGES)
 
 
 def compile_graph(
@@ -105,7 +119,7 @@ def compile_graph(
     is raised where the options name a stage that is none, a `PassError` where a stage cannot do its work, or broke what
     it made.
     """
-    stages = all_stages(registry)
+    stages = all_stages(registry, options.precision)
     _check_names([stage.name for stage in stages], options)
     work = Compilation(registry, target, options, emit, graph, selector)
     for stage in stages:

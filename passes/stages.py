@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from attrs import define, field, frozen
 
 from ..ir import (
+    PRECISIONS,
     CompileOptions,
     CutsError,
     Graph,
@@ -93,6 +94,11 @@ class Compilation:
         self.instances = Instances(self.registry)
         self.limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
         self.evaluator = self._evaluator(Remembered(self.limited))
+
+    @property
+    def math(self) -> str:
+        """The math mode of sums of products of f32, as the precision policy has it."""
+        return PRECISIONS[self.options.precision].math
 
     @property
     def complete(self) -> bool:
@@ -181,7 +187,7 @@ def choose_algorithms(work: Compilation) -> Graph:
     selector, graph = work.selector, work.graph
     if selector is None:
         return graph
-    step = ChooseAlgorithms(work.instances, work.evaluator, work.target, work.options.mode, selector.plan)
+    step = ChooseAlgorithms(work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math)
     chosen = step.run(graph)
     while step.choices and selector.learn():
         chosen = step.run(graph)
@@ -205,7 +211,10 @@ def place_tensors(work: Compilation) -> Views:
 
 def form_groups(work: Compilation) -> Sequence[Group]:
     """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
-    workshop, mode = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared)), work.options.mode
+    workshop, mode = (
+        Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math)),
+        work.options.mode,
+    )
     work.groups = partition(Partitioner(workshop, work.evaluator), mode)
     while work.selector is not None and mode == "mixed" and work.selector.learn():
         work.groups = partition(Partitioner(workshop, work.evaluator), mode)

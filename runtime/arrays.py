@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+import numpy.typing as npt
+from attrs import evolve, frozen
 
 from ..backends import Array, Device, Pointer
-from ..ir import TensorType, UsageError, quote, raise_all
+from ..ir import DType, TensorType, UsageError, dtype_of_numpy, quote, raise_all
 
 _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
+_DLPACK_UINT, _DLPACK_BFLOAT = 1, 4
+#: Bytes before the element type (code, bits) of a managed tensor: its address, device and number of dims.
+_DLPACK_TYPE = 20
 
 
 @frozen(eq=False)
@@ -32,6 +37,12 @@ class DeviceArray:
     def dtype(self) -> np.dtype[Any]:
         """The NumPy element type."""
         return self.type.dtype.numpy
+
+    def view(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """Return the same memory as elements of another type of the same width."""
+        found = dtype_of_numpy(np.dtype(dtype))
+        assert found is not None and found.size == self.type.dtype.size
+        return evolve(self, type=TensorType(found, self.shape))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
@@ -57,13 +68,53 @@ def host_array(name: str, value: object) -> Array:
         kind = getattr(value, "__dlpack_device__", None)
         if kind is not None and hasattr(value, "__dlpack__"):
             if int(kind()[0]) in _DLPACK_HOST:
-                return np.from_dlpack(value)
+                return _from_dlpack(value)
             raise UsageError(
                 f"input {quote(name)} lies on a device this plan does not run on", hint="copy it to the host first"
             )
         return np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:
         raise UsageError(f"input {quote(name)} is no array: {error}") from error
+
+
+@frozen
+class _Exported:
+    """A DLPack capsule as NumPy wants to be given one."""
+
+    capsule: object
+    device: tuple[int, int]
+
+    def __dlpack__(self, **_: object) -> object:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+def _from_dlpack(value: Any) -> Array:
+    """Return an array over what another library exports; bfloat16, which NumPy refuses, goes as integers of as many
+    bits.
+    """
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError):
+        capsule = value.__dlpack__()
+        address = ctypes.pythonapi.PyCapsule_GetPointer
+        address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        kind = (ctypes.c_uint8 * 2).from_address(address(capsule, b"dltensor") + _DLPACK_TYPE)
+        if tuple(kind) != (_DLPACK_BFLOAT, 16):
+            raise
+        kind[0] = _DLPACK_UINT
+        exported: Any = _Exported(capsule, value.__dlpack_device__())
+        return np.from_dlpack(exported).view(DType.BF16.numpy)
+
+
+def _stands_for(found: np.dtype[Any], expected: DType) -> bool:
+    """Whether elements are bits of a type that NumPy itself has no name for: it reads bfloat16 from a file as two bytes
+    of anything, and other libraries give `uint16`.
+    """
+    named = expected.numpy.isbuiltin == 1
+    return not named and found.kind in "Vu" and found.itemsize == expected.size
 
 
 def check_names(expected: Sequence[str], given: object) -> None:
@@ -89,7 +140,8 @@ def check_type(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected
 
     Raises `UsageError` where they are not those expected.
     """
-    if dtype != expected.dtype.numpy or tuple(shape) != expected.shape:
+    right = dtype == expected.dtype.numpy or _stands_for(dtype, expected.dtype)
+    if not right or tuple(shape) != expected.shape:
         raise UsageError(f"input {quote(name)}: expected {expected}, found {dtype}{list(shape)}")
 
 
@@ -108,7 +160,7 @@ def checked_inputs(
             ):  # lists of numbers have no element type of their own
                 array = array.astype(types[name].dtype.numpy)
             check_type(name, array.dtype, array.shape, types[name])
-            arrays[name] = array
+            arrays[name] = array.view(types[name].dtype.numpy)
         except UsageError as error:
             errors.append(error)
     raise_all(errors)

@@ -20,6 +20,7 @@ from ..ir import (
     IndexCheck,
     KernelFunction,
     PlanError,
+    PrecisionName,
     Step,
     Storage,
     Target,
@@ -40,11 +41,12 @@ def cuts_version() -> str:
 @frozen
 class PlannedModel:
     """What was compiled: the graph as the user gave it,
-    and the texts of the declarations it needs besides the vocabulary.
+    the texts of the declarations it needs besides the vocabulary, and the precision policy that it was compiled by.
     """
 
     graph: Graph
     specs: Mapping[str, str] = field(factory=dict)
+    precision: PrecisionName = "fp32"
 
 
 @frozen

@@ -13,7 +13,7 @@ import cattrs
 import numpy as np
 from attrs import frozen
 
-from ..ir import Argument, DType, IndexCheck, PlanError, Step, Storage, Target, TensorType
+from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, Step, Storage, Target, TensorType
 from .memory import Placement
 
 FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2
@@ -38,10 +38,12 @@ class KernelRecord:
 
 @frozen
 class ModelRecord:
-    """The source model: where its opaque constants stand in the weights, and the names of its declarations."""
+    """The source model: where its opaque constants stand in the weights, and the names of its declarations,
+    and its precision policy."""
 
     constants: dict[str, str]
     specs: tuple[str, ...]
+    precision: PrecisionName = "fp32"
 
 
 @frozen

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 from attrs import frozen
-from safetensors.numpy import load as load_tensors
+from safetensors import deserialize
 from safetensors.numpy import save as save_tensors
 
 from ..backends.source import DIALECTS
-from ..ir import Array, CutsError, KernelFunction, PlanError, parse_graph, print_graph, quote
+from ..ir import Array, CutsError, DType, KernelFunction, PlanError, parse_graph, print_graph, quote
 from .memory import Placement
 from .plan import Plan, PlannedModel, check_plan
 from .plan_document import KernelRecord, ModelRecord, PlanDocument, plain, read_document, write_document
@@ -115,7 +115,9 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         paths = [f"specs/{number:02}.cuts" for number in range(len(plan.model.specs))]
         files |= {path: text.encode() for path, text in zip(paths, plan.model.specs.values(), strict=True)}
         model = ModelRecord(
-            {name: weights.add(array) for name, array in graph.constants.items()}, tuple(plan.model.specs)
+            {name: weights.add(array) for name, array in graph.constants.items()},
+            tuple(plan.model.specs),
+            plan.model.precision,
         )
     files["weights.safetensors"] = save_tensors(weights.arrays)
     document = PlanDocument(
@@ -188,8 +190,13 @@ def read_weights(content: bytes) -> dict[str, Array]:
 
     Raises `PlanError` where they cannot be read.
     """
+    kinds = {d.value.upper(): d.numpy for d in DType}
     try:
-        return load_tensors(content)
+        found = dict(deserialize(content))  # type: ignore[no-untyped-call]
+        return {
+            name: np.frombuffer(entry["data"], kinds[entry["dtype"]]).reshape(entry["shape"])
+            for name, entry in found.items()
+        }
     except Exception as error:
         raise PlanError(f"weights.safetensors cannot be read: {error}") from error
 
@@ -201,7 +208,8 @@ def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
     if document.model is not None:
         constants = {name: weights[key] for name, key in document.model.constants.items()}
         specs = {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.model.specs)}
-        model = PlannedModel(parse_graph(files["model.txt"].decode(), constants, "model.txt"), specs)
+        graph = parse_graph(files["model.txt"].decode(), constants, "model.txt")
+        model = PlannedModel(graph, specs, document.model.precision)
     return Plan(
         name=document.name,
         target=document.target,

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import Array
-from ..ir import NumericsError, magnitude, quote, relative_error
+from ..ir import NumericsError, dtype_of_numpy, magnitude, quote, relative_error
 from .executor import Session
 
 
@@ -49,7 +49,8 @@ def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Compa
         return Comparison(tensor, 0.0, allowed, "")
     with np.errstate(all="ignore"):
         want = expected.astype(np.float64)
-        if np.issubdtype(found.dtype, np.floating):
+        kind = dtype_of_numpy(found.dtype)
+        if kind is not None and kind.is_float:
             want = np.where(np.isinf(expected.astype(found.dtype)), np.copysign(math.inf, want), want)
     error = relative_error(found, want, magnitude(want))
     index = np.unravel_index(int(np.argmax(error)), error.shape)
@@ -67,16 +68,35 @@ def compare_outputs(
 def first_wrong_step(
     session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]
 ) -> str:
-    """Run step by step and describe the first kernel whose result is wrong, or return an empty text where each is
-    right.
+    """Run step by step and describe the first kernel whose result is wrong, or outgrows the type that it is stored in;
+    return an empty text where each is right.
     """
     for number, written in session.trace(inputs):
-        for result in compare_outputs(written, expected, allowed):
-            if not result.ok:
-                kernel = session.plan.kernels[session.plan.steps[number].kernel]
-                members = session.plan.groups[number].get("nodes", ()) if number < len(session.plan.groups) else ()
-                return f"step {number}, kernel {kernel.name}, nodes {_names(members)}: {result.text}"
+        found = [result.text for result in compare_outputs(written, expected, allowed) if not result.ok]
+        found = [text for name, array in written.items() if (text := _overflow(name, array, expected))] or found
+        if found:
+            kernel = session.plan.kernels[session.plan.steps[number].kernel]
+            members = session.plan.groups[number].get("nodes", ()) if number < len(session.plan.groups) else ()
+            return f"step {number}, kernel {kernel.name}, nodes {_names(members)}: {found[0]}"
     return ""
+
+
+def _overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
+    """Describe values of a half type that are infinite where the oracle's are not; a value stored in another type than
+    the model's has that type behind its name.
+    """
+    dtype = dtype_of_numpy(found.dtype)
+    right = expected.get(name, expected.get(name.removesuffix(f".{dtype}")))
+    if dtype is None or dtype.arithmetic is dtype or not dtype.is_float or right is None or right.shape != found.shape:
+        return ""
+    places = np.argwhere(np.isinf(found) & np.isfinite(right))
+    if not len(places):
+        return ""
+    first = tuple(int(i) for i in places[0])
+    return (
+        f"{quote(name)}: {len(places)} values outgrow {dtype} (at most {dtype.element.largest:g}), the first at "
+        f"{list(first)}: {right[first]:g}"
+    )
 
 
 def require_right(results: tuple[Comparison, ...], where: str) -> None:

@@ -29,7 +29,7 @@ _PERIOD = 4_194_301
 #: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
 _KEPT = 6
 #: What outputs hold before a kernel runs.
-_POISON = {DType.F16: -60000.0, DType.F32: -7.75e29, DType.F64: -7.75e299}
+_POISON = {DType.F16: -60000.0, DType.BF16: -7.75e29, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
 
 @frozen(eq=False)

@@ -19,7 +19,9 @@ from attrs import frozen
 
 from ..ir import (
     COMBINERS,
+    MATH_MODES,
     Call,
+    Cast,
     Expr,
     FusedGroup,
     Index,
@@ -28,6 +30,7 @@ from ..ir import (
     Var,
     epsilon,
     tolerance,
+    walk,
     working_dtype,
 )
 from ..passes.fusion import Points, interpret
@@ -83,8 +86,11 @@ def allowed_error(form: FusedGroup, tensor: str) -> float:
     terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
     operations = sum(_calls(body) for s in form.segments for body in s.expressions)
     dtype = form.tensors[tensor].dtype
-    shared = [form.tensors[t].dtype for t in form.shared if form.tensors[t].dtype.is_float]
-    return tolerance(dtype, terms, operations, max(shared, key=epsilon, default=dtype))
+    stored = [form.tensors[t].dtype for t in form.shared]
+    stored += [n.dtype for s in form.segments for body in s.expressions for n in walk(body) if isinstance(n, Cast)]
+    narrow = max((kind for kind in stored if kind.is_float), key=epsilon, default=dtype)
+    modes = [MATH_MODES[r.math].epsilon for s in form.segments for r in s.reductions if r.math]
+    return tolerance(dtype, terms, operations, narrow, max(modes, default=0.0))
 
 
 def _calls(expr: Expr) -> int:
@@ -193,9 +199,9 @@ class _ChosenElements(Points):
         arrays: Mapping[str, Array],
         held: Mapping[str, Array],
     ) -> None:
-        super().__init__(rows, arrays)
+        super().__init__(rows, arrays, held)
         rank = len(rows)
-        self.form, self.held = form, held
+        self.form, self.values_held = form, held
         self.shape = (size, *self.shape)
         self.axes = {v: grid[np.newaxis] for v, grid in self.axes.items()}
         self.axes |= {a: column.reshape(-1, *[1] * rank) for a, column in columns.items()}
@@ -203,8 +209,8 @@ class _ChosenElements(Points):
 
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Array | None = None) -> Array:
         """Return elements in float64; values of reductions are those of the same instance."""
-        if tensor in self.held:
-            return self.held[tensor].reshape(-1, *[1] * self._rank)
+        if tensor in self.values_held:
+            return self.values_held[tensor].reshape(-1, *[1] * self._rank)
         if tensor in self.form.shared:
             return self._computed(tensor, indices, inside)
         if tensor in self.form.constants and tensor not in self.memory:

@@ -9,6 +9,19 @@ from attrs import frozen
 
 from ...ir import DType
 from .arithmetic import arithmetic_helpers
+from .atom_text import emulations, instructions
+from .halves import (
+    CUDA_LOAD,
+    CUDA_ROUND,
+    CUDA_STORE,
+    OPENCL_LOAD,
+    OPENCL_ROUND,
+    OPENCL_STORE,
+    cuda_halves,
+    opencl_halves,
+)
+from .matrices import matrix_helpers
+from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 
 
 @frozen
@@ -32,10 +45,15 @@ class Dialect:
     """One source language.
 
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
-    between the two for types that need it ({p} pointer, {i} element, {v} value); `shared_bits` names what stands in for
-    memory types that no shared variable may have. `spaces` qualifies pointers to memory of a kind, `warp` is how many
-    lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter where threads wait for each
-    other in the loop. Other fields are text templates; `math_suffix` is appended to the math functions of f32.
+    between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` brings a value in a
+    register to what its type can hold; `shared_bits` names what stands in for memory types that no shared variable may
+    have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
+    the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
+    a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
+    where threads wait for each other in the loop. Other fields are text templates; `math_suffix` is appended to the
+    math functions of f32. `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a
+    warp load the registers of a fragment together. `atom` calls the helper of an
+    atom with `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str
@@ -63,20 +81,30 @@ class Dialect:
     spaces: Mapping[str, str]
     load: Mapping[str, str]
     store: Mapping[str, str]
-    vector: str
-    vector_load: str
-    vector_store: str
+    round: Mapping[str, str]
+    vectors: Mapping[str, Vectors]
     copy: str
+    copy_element: str
     commit: str
     wait: str
     shuffle: str
     warp: int
     suffix: str
     atomics: Atomics
+    register_load: str
+    matrix_load: str
+    atom: str
+    atom_result: str
+    atom_scratch: str
+    atoms_meet: bool
 
     def helpers_of(self, used: Container[str]) -> str:
-        """Return the definitions of the helpers among the names that a kernel uses."""
-        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in used)
+        """Return the definitions of the helpers among the names that a kernel uses, and of those that these use."""
+        wanted: set[str] = set()
+        for name, text in reversed([*self.helpers.items()]):
+            if name in used or name in wanted:
+                wanted |= {name, *_HELPER.findall(text)}
+        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in wanted)
 
     def type(self, dtype: DType) -> str:
         """Register type of an element type."""
@@ -97,11 +125,13 @@ _NAMES = (
     "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc atan2 hypot copysign floor ceil trunc rint pow fmod fabs"
 )
+_HELPER = re.compile(r"\bcuts_\w+")
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
 
 _TYPES = {
-    "f64": "double", "f32": "float", "f16": "float", "i64": "long", "i32": "int", "i16": "short", "i8": "signed char",
-    "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short", "u8": "unsigned char", "bool": "bool",
+    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "long", "i32": "int", "i16": "short",
+    "i8": "signed char", "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short", "u8": "unsigned char",
+    "bool": "bool",
 }  # fmt: skip
 
 
@@ -141,6 +171,15 @@ def _async_copy(width: int, cache: str) -> str:
     )
 
 
+def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
+    """Return the helpers that pack four bytes into a register."""
+    bits = " | ".join(f"({word})({x} & 255) << {8 * n}" for n, x in enumerate("abcd"))
+    return {
+        f"cuts_pack_{name}": f"{qualifier} {word} cuts_pack_{name}(int a, int b, int c, int d) {{ return {bits}; }}"
+        for name in ("i8", "u8")
+    }
+
+
 _DEVICE = "static __device__ __forceinline__"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
 _OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
@@ -165,13 +204,19 @@ _CUDA_HELPERS = (
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
-        "cuts_half": f"{_DEVICE} float cuts_half(unsigned short h) "
-        '{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }',
-        "cuts_to_half": f"{_DEVICE} unsigned short cuts_to_half(float f) {{"
-        + ' unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }',
+        **cuda_halves(_DEVICE),
         "cuts_copy4": _async_copy(4, "ca"),
         "cuts_copy8": _async_copy(8, "ca"),
         "cuts_copy16": _async_copy(16, "cg"),
+        # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
+        "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
+        '  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#else\n'
+        '  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#endif\n  return __uint_as_float(r);\n}',
+        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) {{ return cuts_tf32(x - cuts_tf32(x)); }}",
+        "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
+        **_byte_packs(_DEVICE, "unsigned"),
+        **matrix_helpers(_DEVICE),
+        **dict(instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
 
@@ -211,14 +256,14 @@ CUDA = Dialect(
     restrict_="__restrict__",
     math_suffix="f",
     types=_CUDA_TYPES,
-    storage={"f16": "unsigned short", "bool": "unsigned char"},
+    storage={"f16": "unsigned short", "bf16": "unsigned short", "bool": "unsigned char"},
     spaces={"global": "", "shared": ""},
-    load={"f16": "cuts_half({p}[{i}])", "bool": "({p}[{i}] != 0)"},
-    store={"f16": "{p}[{i}] = cuts_to_half({v});", "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
-    vector="{type}{width}",
-    vector_load="*reinterpret_cast<const {vector}*>(&{p}[{i}])",
-    vector_store="*reinterpret_cast<{vector}*>(&{p}[{i}]) = make_{vector}({values});",
+    load={**CUDA_LOAD, "bool": "({p}[{i}] != 0)"},
+    store={**CUDA_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    round=CUDA_ROUND,
+    vectors=CUDA_VECTORS,
     copy="cuts_copy{bytes}(&{d}[{di}], &{s}[{si}], {ok});",
+    copy_element="{d}[{di}] = {ok} ? {s}[{si}] : 0;",
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
@@ -231,6 +276,12 @@ CUDA = Dialect(
         enable={},
         native=_CUDA_ATOMICS,
     ),
+    register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
+    matrix_load="cuts_matrix{count}{turned}({registers}, &{p}[{i}]);",
+    atom="{name}({operands});",
+    atom_result="{}",
+    atom_scratch="",
+    atoms_meet=False,
 )
 
 OPENCL = Dialect(
@@ -238,7 +289,23 @@ OPENCL = Dialect(
     prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
     helpers=_index_helpers("static inline", _OPENCL_TYPES)
     | arithmetic_helpers("static inline", _OPENCL_TYPES)
-    | {"cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }"},
+    | opencl_halves("static inline")
+    | {
+        "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
+        "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
+        "const uint u = as_uint(x); return as_float((u + 0xfffu + (u >> 13 & 1u)) & 0xffffe000u); }",
+        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) { return cuts_tf32(x - cuts_tf32(x)); }",
+        "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
+        **_byte_packs("static inline", "uint"),
+        **dict(
+            emulations(
+                "static inline __attribute__((always_inline))",
+                _OPENCL_TYPES,
+                "__local ",
+                "barrier(CLK_LOCAL_MEM_FENCE);",
+            )
+        ),
+    },
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
@@ -261,14 +328,14 @@ OPENCL = Dialect(
     restrict_="restrict",
     math_suffix="",
     types=_OPENCL_TYPES,
-    storage={"f16": "half", "bool": "unsigned char"},
+    storage={"f16": "half", "bf16": "ushort", "bool": "unsigned char"},
     spaces={"global": "__global ", "shared": "__local "},
-    load={"f16": "vload_half({i}, {p})", "bool": "({p}[{i}] != 0)"},
-    store={"f16": "vstore_half({v}, {i}, {p});", "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
-    vector="{type}{width}",
-    vector_load="*(const {space}{vector}*)(&{p}[{i}])",
-    vector_store="*({space}{vector}*)(&{p}[{i}]) = ({vector})({values});",
+    load={**OPENCL_LOAD, "bool": "({p}[{i}] != 0)"},
+    store={**OPENCL_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    round=OPENCL_ROUND,
+    vectors=OPENCL_VECTORS,
     copy="",
+    copy_element="",
     commit="",
     wait="",
     shuffle="",
@@ -281,6 +348,12 @@ OPENCL = Dialect(
         enable={8: "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"},
         native=_OPENCL_ATOMICS,
     ),
+    register_load="*(const {space}uint*)(&{p}[{i}])",
+    matrix_load="",
+    atom="{name}((__local void*)&atom_scratch[tid / 32 * {words}], tid, {operands});",
+    atom_result="&{}",
+    atom_scratch="__local uint atom_scratch[{count}];",
+    atoms_meet=True,
 )
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

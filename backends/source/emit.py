@@ -7,7 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from ...ir import (
+    LANES,
+    MATRIX_ATOMS,
     Argument,
+    AtomAccumulate,
     Barrier,
     Commit,
     DType,
@@ -22,9 +25,11 @@ from ...ir import (
     Wait,
     phases,
 )
+from .atom_text import operand_words
 from .atomics import combining_helpers
-from .ctext import PointerName, index_text, number_text
+from .ctext import number_text
 from .dialects import DIALECTS, Dialect
+from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
 
@@ -93,11 +98,19 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
     _declare_held(kernel, names, out)
     for item in kernel.items:
         _item(item, names, out)
+    if dialect.atom_scratch and (words := _atom_words(kernel)):
+        head.line(dialect.atom_scratch.format(count=words))
     # What no phase uses (lane scratch where warps shuffle) is not declared.
     for line in _shared([b for b in kernel.shared if b.name in out.used], dialect, _dynamic(kernel, dialect)):
         head.line(line)
     defined = _definitions(kernel, dialect, names, out.used)
     return "\n".join([*head.lines, *defined.lines, *out.lines]), head.used | defined.used | out.used
+
+
+def _atom_words(kernel: Kernel) -> int:
+    """Return the words in which the lanes of all warps lay out the operands of an atom."""
+    found = [MATRIX_ATOMS[r.atom] for p in phases(kernel.items) for r in p.roots if isinstance(r, AtomAccumulate)]
+    return max((operand_words(atom) for atom in found), default=0) * (kernel.threads // LANES)
 
 
 def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Collection[str]) -> Writer:
@@ -158,7 +171,9 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
 def _meets(items: Sequence[Item]) -> bool:
     """Whether threads wait for each other in some items."""
     for item in items:
-        combines = isinstance(item, Phase) and any(isinstance(root, LaneReduce) for root in item.roots)
+        combines = isinstance(item, Phase) and any(
+            isinstance(root, (LaneReduce, AtomAccumulate)) for root in item.roots
+        )
         if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and _meets(item.body)):
             return True
     return False

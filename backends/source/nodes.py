@@ -4,17 +4,23 @@ accumulations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from attrs import define, field
 
 from ...ir import (
     COMBINERS,
+    ELEMENT,
+    LANE,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
+    WIDEST_BYTES,
     Accumulate,
+    AtomAccumulate,
     Convert,
     DfgNode,
-    DType,
     Guard,
     Held,
     Index,
@@ -24,7 +30,9 @@ from ...ir import (
     LaneReduce,
     Literal,
     Load,
+    MatrixAtom,
     Op,
+    Pack,
     Phase,
     Store,
     Test,
@@ -33,6 +41,7 @@ from ...ir import (
     WideStore,
     Window,
     as_index,
+    evaluate,
     indirects,
     linearise,
     own_variables,
@@ -41,8 +50,14 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
-from .ctext import call_text, convert_text, guard_text, index_text, literal_text, number_text, place_text
+from .atom_text import operand_words
+from .ctext import call_text, convert_text, literal_text, number_text
+from .index_ctext import guard_text, index_text, place_text
+from .matrices import MatrixLoad, matrix_load
 from .scope import KernelNames, Writer
+
+#: Least bytes of an asynchronous copy.
+NARROWEST_COPY = 4
 
 
 @define
@@ -73,16 +88,17 @@ class NodePrinter:
         """Return the variable along which a load or store moves neighbours at once, None where it moves single
         elements.
         """
-        if isinstance(node, Store) and node.into:
-            return None
-        if not isinstance(node, (Load, Store)) or node.dtype not in (DType.F32, DType.I32):
+        if isinstance(node, Pack):
+            return self._registers(node) if self._matrix(node) is not None else None
+        if (isinstance(node, Store) and node.into) or not isinstance(node, (Load, Store)):
             return None
         return next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
 
     def _walks_vector(self, node: Load | Store, var: Var) -> bool:
+        width = self._width(node, var)
         if (
-            var.extent not in (2, 4)
-            or self.names.alignment(node.space, node.buffer) % var.extent
+            not width
+            or self.names.alignment(node.space, node.buffer) % (width * node.dtype.size)
             or var not in own_variables(node)
         ):
             return False
@@ -91,6 +107,17 @@ class NodePrinter:
         asynchronous = self.phase.asynchronous and bool(self.names.dialect.copy)
         return not asynchronous or self._async_vector(node, var)
 
+    def _width(self, node: Load | Store, var: Var) -> int:
+        """Return how many elements of a vector along a variable one access moves, 0 where there is no such vector.
+
+        A copy moves bytes, whatever they stand for.
+        """
+        if not (isinstance(node, Store) and self._is_copy(node)):
+            return self.names.width(node.dtype, var.extent)
+        widest = WIDEST_BYTES // node.dtype.size
+        width = var.extent if var.extent <= widest else widest
+        return width if width > 1 and width & (width - 1) == 0 and var.extent % width == 0 else 0
+
     def _async_vector(self, node: Load | Store, var: Var) -> bool:
         """An asynchronous copy moves a vector only where both of its ends do."""
         if isinstance(node, Load):
@@ -98,48 +125,65 @@ class NodePrinter:
         load = node.value
         return (
             isinstance(load, Load)
+            and self.names.alignment(load.space, load.buffer) % (self._width(node, var) * load.dtype.size) == 0
             and vector_address(load.address, var) is not None
             and vector_guards(load.guards, var) is not None
         )
 
     def vector(self, node: DfgNode, var: Var) -> None:
-        """Print a load or a store of neighbours along a variable at once."""
-        dialect, pointers = self.names.dialect, self.names.pointers
+        """Print a load or a store of neighbours along a variable: at once, or as many at once as one access moves."""
+        if isinstance(node, Pack):
+            self._matrix_load(node, var)
+            return
         assert isinstance(node, (Load, Store))
+        width = self._width(node, var)
+        for first in range(0, var.extent, width):
+            self._piece(node, var, range(first, first + width))
+
+    def _piece(self, node: Load | Store, var: Var, lanes: range) -> None:
+        """Print the access of some lanes of a vector."""
         start, guards = vector_address(node.address, var), vector_guards(node.guards, var)
         assert start is not None and guards is not None
-        if isinstance(node, Store) and self._is_copy(node):
-            self._copy(node, var)
-            return
-        if isinstance(node, Store):
-            self._vector_store(node, start, guards, [self._lane_text(node.value, var, n) for n in range(var.extent)])
-            return
-        where = self._vector_place(node, start, var.extent)
-        vector, condition = where["vector"], f"if ({guard_text(guards, pointers)}) " if guards else ""
-        name = self.names.fresh()
-        fill = number_text(node.fill, node.dtype, dialect)
-        if guards:
-            self.out.line(f"{vector} {name}; {'; '.join(f'{name}.{c} = {fill}' for c in 'xyzw'[: var.extent])};")
-            self.out.line(f"{condition}{name} = {dialect.vector_load.format(**where)};")
+        start = start + lanes.start
+        if isinstance(node, Load):
+            self._vector_load(node, start, guards, var, lanes)
+        elif self._is_copy(node):
+            self._copy(node, var, lanes)
         else:
-            self.out.line(f"{vector} {name} = {dialect.vector_load.format(**where)};")
-        for n in range(var.extent):
-            self.out.line(f"{self._lane_text(node, var, n)} = {name}.{'xyzw'[n]};")
+            self._vector_store(node, start, guards, [self._lane_text(node.value, var, n) for n in lanes])
+
+    def _vector_load(self, node: Load, start: Index, guards: Sequence[Guard], var: Var, lanes: range) -> None:
+        vectors = self.names.dialect.vectors[node.dtype.value]
+        where = self._vector_place(node, start, len(lanes))
+        name = self.names.fresh()
+        if guards:
+            (fill,) = vectors.packed([number_text(node.fill, node.dtype, self.names.dialect)] * vectors.per_word)
+            self.out.line(
+                f"{where['vector']} {name}; {'; '.join(f'{name}.{c} = {fill}' for c in vectors.parts(len(lanes)))};"
+            )
+            condition = guard_text(guards, self.names.pointers)
+            self.out.line(f"if ({condition}) {name} = {vectors.load.format(**where)};")
+        else:
+            self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
+        for place, lane in enumerate(lanes):
+            self.out.line(f"{self._lane_text(node, var, lane)} = {vectors.element(name, place)};")
 
     def _vector_store(
         self, node: Store | WideStore, start: Index, guards: Sequence[Guard], values: Sequence[str]
     ) -> None:
+        vectors = self.names.dialect.vectors[node.dtype.value]
         condition = f"if ({guard_text(guards, self.names.pointers)}) " if guards else ""
         place = self._vector_place(node, start, len(values))
-        self.out.line(condition + self.names.dialect.vector_store.format(**place, values=", ".join(values)))
+        self.out.line(condition + vectors.store.format(**place, values=", ".join(vectors.packed(values))))
 
     def _vector_place(self, node: Load | Store | WideStore, start: Index, width: int) -> dict[str, str]:
         """Return what the templates of vector accesses ask for."""
-        vector = self.names.dialect.vector.format(type=self.names.dialect.memory_type(node.dtype), width=width)
+        vectors = self.names.dialect.vectors[node.dtype.value]
         return {
             "p": self.names.buffer(node.space, node.buffer),
             "i": index_text(start, self.names.pointers),
-            "vector": vector,
+            "vector": vectors.vector(width),
+            "words": str(width // vectors.per_word),
             "space": self.names.dialect.spaces[node.space],
         }
 
@@ -151,17 +195,25 @@ class NodePrinter:
     def _is_copy(self, node: Store) -> bool:
         return self.phase.asynchronous and bool(self.names.dialect.copy) and isinstance(node.value, Load)
 
-    def _copy(self, node: Store, var: Var | None) -> None:
-        """Print an asynchronous copy from global to shared memory; a failed guard copies zeros."""
+    def _copy(self, node: Store, var: Var | None, lanes: range = range(1)) -> None:
+        """Print an asynchronous copy from global to shared memory; a failed guard copies zeros.
+
+        What is too narrow for one is copied by the thread itself, which is done sooner than it need be.
+        """
         load = node.value
         assert isinstance(load, Load)
         to, start, outer, inner = node.address, load.address, node.guards, load.guards
         if var is not None:
-            to, start = vector_address(to, var) or to, vector_address(start, var) or start
+            to, start = (
+                (vector_address(to, var) or to) + lanes.start,
+                (vector_address(start, var) or start) + lanes.start,
+            )
             outer, inner = vector_guards(outer, var) or (), vector_guards(inner, var) or ()
-        pointers = self.names.pointers
-        text = self.names.dialect.copy.format(
-            bytes=4 * (var.extent if var else 1),
+        pointers, dialect = self.names.pointers, self.names.dialect
+        nbytes = len(lanes) * node.dtype.size
+        template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
+        text = template.format(
+            bytes=nbytes,
             d=self.names.buffer(node.space, node.buffer),
             di=index_text(to, pointers),
             s=self.names.buffer(load.space, load.buffer),
@@ -178,6 +230,8 @@ class NodePrinter:
             self._vector_store(node, node.address, node.guards, [self._text(v) for v in node.values])
         elif isinstance(node, Accumulate):
             self._accumulate(node)
+        elif isinstance(node, AtomAccumulate):
+            self._multiply(node)
         elif isinstance(node, Initialise):
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
@@ -189,6 +243,75 @@ class NodePrinter:
             name = self.names.fresh()
             self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self._expression(node)};")
             self.texts[node] = name
+
+    def absorbed(self, node: Load) -> bool:
+        """Whether what uses a load reads memory itself."""
+        users = self.users.get(node, [])
+        return self.feeds_copy(node) or (
+            bool(users)
+            and all(isinstance(u, Pack) and (self._whole_register(u) or self._matrix(u) is not None) for u in users)
+        )
+
+    def _registers(self, node: Pack) -> Var | None:
+        """Return the variable that numbers the registers of a fragment."""
+        for user in self.users.get(node, ()):
+            if isinstance(user, AtomAccumulate):
+                return user.axes[0] if user.a == node else user.axes[1]
+        return None
+
+    def _matrix(self, node: Pack) -> MatrixLoad | None:
+        """Return how a warp loads a fragment together, None where it cannot, or the dialect has no such load."""
+        registers = self._registers(node) if self.names.dialect.matrix_load else None
+        lane = next((u.lane for u in self.users.get(node, ()) if isinstance(u, AtomAccumulate)), None)
+        return None if registers is None or lane is None else matrix_load(node, registers, lane)
+
+    def _matrix_load(self, node: Pack, registers: Var) -> None:
+        found = self._matrix(node)
+        assert found is not None
+        names = ", ".join(self._lane_text(node, registers, n) for n in range(registers.extent))
+        self.out.line(
+            self.names.dialect.matrix_load.format(
+                count=registers.extent,
+                turned="_turned" if found.transposed else "",
+                registers=names,
+                p=found.buffer,
+                i=index_text(found.row, self.names.pointers),
+            )
+        )
+
+    def _whole_register(self, node: Pack) -> bool:
+        """Whether the elements of a register lie in memory as they lie in it, and are there together or not at all."""
+        load = node.arg
+        if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
+            return False
+        return vector_address(load.address, node.axis) is not None
+
+    def _pack_text(self, node: Pack) -> str:
+        """Return the register that holds the elements of a value."""
+        dialect, load = self.names.dialect, node.arg
+        if self._whole_register(node):
+            assert isinstance(load, Load)
+            start = vector_address(load.address, node.axis)
+            assert start is not None
+            where = {"p": self.names.buffer(load.space, load.buffer), "i": index_text(start, self.names.pointers)}
+            return dialect.register_load.format(space=dialect.spaces[load.space], **where)
+        values = [self._lane_text(load, node.axis, n) for n in range(node.axis.extent)]
+        return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
+
+    def _multiply(self, node: AtomAccumulate) -> None:
+        """Print one atom: the registers of its C, in the order of its elements, then those of A and of B."""
+        atom, dialect = MATRIX_ATOMS[node.atom], self.names.dialect
+        results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in _fragment_places(node, atom)]
+        registers = [
+            self._lane_text(operand, axis, n)
+            for operand, axis in ((node.a, node.axes[0]), (node.b, node.axes[1]))
+            for n in range(axis.extent)
+        ]
+        self.out.line(
+            dialect.atom.format(
+                name=f"cuts_{atom.name}", words=operand_words(atom), operands=", ".join([*results, *registers])
+            )
+        )
 
     def feeds_copy(self, node: Load) -> bool:
         """Whether a load is the source of asynchronous copies and of nothing else."""
@@ -244,6 +367,15 @@ class NodePrinter:
         flat = linearise([as_index(at.get(v, v)) for v in rest], row_major(tuple(v.extent for v in rest)))
         return f"{name}[{index_text(flat, self.names.pointers)}]"
 
+    def _converted(self, node: Convert) -> str:
+        """Print a conversion; one to a half type rounds, but for what is rounded where it is stored, and for what never
+        left its accumulator.
+        """
+        text = convert_text(self._text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
+        stored = all(isinstance(user, (Store, WideStore)) for user in self.users.get(node, [node]))
+        rounded = stored or isinstance(node.arg, Held) or node.arg.dtype is node.dtype
+        return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
+
     def _expression(self, node: Value) -> str:
         dialect, pointers = self.names.dialect, self.names.pointers
         if isinstance(node, Literal):
@@ -257,11 +389,27 @@ class NodePrinter:
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
             return call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
+        if isinstance(node, Pack):
+            return self._pack_text(node)
         if isinstance(node, Convert):
-            return convert_text(self._text(node.arg), node.arg.dtype, node.dtype, dialect)
+            return self._converted(node)
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
         if not node.guards:
             return text
         return f"({guard_text(node.guards, pointers)} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+
+
+def _fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:
+    """Yield where a thread holds each element of a fragment of C: a lane's own runs of neighbours, as those of tile
+    dims.
+    """
+    for element in range(atom.c.size):
+        place = {LANE: 0, ELEMENT: element}
+        at = list(node.at)
+        for axis, (d, index) in enumerate(((node.rows, atom.c.row), (node.columns, atom.c.column))):
+            position = evaluate(index, place)
+            along = THREADS[axis] * NEIGHBOURS[axis]
+            at[d] = at[d] + position // along * NEIGHBOURS[axis] + position % NEIGHBOURS[axis]
+        yield tuple(at)

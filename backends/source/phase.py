@@ -15,6 +15,7 @@ from attrs import define, field
 
 from ...ir import (
     Accumulate,
+    AtomAccumulate,
     DfgNode,
     Held,
     IndexNode,
@@ -22,6 +23,7 @@ from ...ir import (
     LaneReduce,
     Literal,
     Load,
+    Pack,
     Phase,
     Store,
     Test,
@@ -33,7 +35,7 @@ from ...ir import (
     own_variables,
     post_order,
 )
-from .ctext import guard_text
+from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
 
@@ -77,23 +79,29 @@ class PhasePrinter:
         # A reduced variable that loads walk as a vector opens no scope: its loads stand before all of its uses.
         vectors = {self.printer.vector_var(n, self.boxes[n]) for n in order if isinstance(n, Load) and self.boxes[n]}
         self.scopes = frozenset(
-            v for r in self.phase.roots if isinstance(r, Accumulate) for v in r.over if v not in vectors
+            v
+            for r in self.phase.roots
+            if isinstance(r, (Accumulate, AtomAccumulate))
+            for v in r.over
+            if v not in vectors
         )
         if self.phase.kind == "fetch":
             self.scopes = frozenset(self.phase.unrolled[:1])
-        nodes = [n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self.printer.feeds_copy(n))]
+        nodes = [n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self.printer.absorbed(n))]
         condition = guard_text(self.phase.when, self.names.pointers)
         with self.out.block(f"if ({condition})" if self.phase.when else ""):
             self._block(nodes, ())
 
     def _box(self, node: DfgNode) -> tuple[Var, ...]:
         own = set(own_variables(node))
-        if isinstance(node, Accumulate):
+        if isinstance(node, (Accumulate, AtomAccumulate)):
             own |= set(node.over)
         for operand in operand_nodes(node):
             own |= set(self.boxes[operand])
-        if isinstance(node, Window):
+        if isinstance(node, (Window, AtomAccumulate)):
             own -= set(node.axes)
+        if isinstance(node, Pack):
+            own.discard(node.axis)
         return tuple(v for v in self.phase.unrolled if v in own)
 
     def _block(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> None:
@@ -104,7 +112,7 @@ class PhasePrinter:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
             if unit.key[0] == "scope":
-                with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0])):
+                with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0]), self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif unit.key[0] == "vector":
                 var = self.printer.vector_var(unit.nodes[0], rest)
@@ -112,14 +120,14 @@ class PhasePrinter:
                 with self.out.loops([v for v in rest if v != var]):
                     self.printer.vector(unit.nodes[0], var)
             else:
-                with self.out.loops(rest):
+                with self.out.loops(rest, self._meets(unit.nodes)):
                     for node in unit.nodes:
                         self.printer.statement(node)
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
         """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
-        operations = sum(size for n, size in sizes.items() if isinstance(n, Accumulate))
+        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, AtomAccumulate)))
         moves = sum(
             size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store, WideStore))
         )
@@ -128,6 +136,10 @@ class PhasePrinter:
             var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves)
         )
         return max(1, times)
+
+    def _meets(self, nodes: Sequence[DfgNode]) -> bool:
+        """Whether threads wait for each other in some nodes."""
+        return self.names.dialect.atoms_meet and any(isinstance(n, AtomAccumulate) for n in nodes)
 
     def _width(self, node: DfgNode, opened: tuple[Var, ...]) -> int:
         rest = self._rest(node, opened)
@@ -170,7 +182,7 @@ class PhasePrinter:
         """Declare the values of a unit that another one uses, as arrays over the box that is not yet open."""
         for node in unit.nodes:
             if (
-                isinstance(node, (Store, WideStore, Accumulate, Initialise, LaneReduce))
+                isinstance(node, (Store, WideStore, Accumulate, AtomAccumulate, Initialise, LaneReduce))
                 or node in self.printer.declared
             ):
                 continue

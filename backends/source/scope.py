@@ -11,9 +11,23 @@ from math import prod
 
 from attrs import define, field
 
-from ...ir import COMBINERS, Index, Initialise, Kernel, LaneReduce, Var, linearise, row_major
-from .ctext import PointerName, call_text, index_text
+from ...ir import (
+    COMBINERS,
+    WIDEST_BYTES,
+    DType,
+    Index,
+    Initialise,
+    Kernel,
+    LaneReduce,
+    Var,
+    linearise,
+    longest_vector,
+    row_major,
+    vector_widths,
+)
+from .ctext import call_text
 from .dialects import Dialect
+from .index_ctext import PointerName, index_text
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -57,12 +71,12 @@ class Writer:
             yield
 
     @contextmanager
-    def loops(self, variables: Sequence[Var]) -> Iterator[None]:
-        """Open nested unrolled loops, a plain block for none."""
+    def loops(self, variables: Sequence[Var], meets: bool = False) -> Iterator[None]:
+        """Open nested unrolled loops, a plain block for none; `meets`: threads wait in them."""
         if not variables:
             yield
             return
-        with self.loop(variables[0]), self.loops(variables[1:]):
+        with self.loop(variables[0], meets=meets), self.loops(variables[1:], meets):
             yield
 
 
@@ -87,8 +101,19 @@ class KernelNames:
         return buffer if space == "shared" else self.pointers[buffer].name
 
     def alignment(self, space: str, buffer: str) -> int:
-        """Return how many elements a buffer's first element is aligned to."""
-        return 4 if space == "shared" else self.kernel.aligned.get(buffer, 1)
+        """Return how many bytes a buffer's first element is aligned to."""
+        return WIDEST_BYTES if space == "shared" else self.kernel.aligned.get(buffer, 1)
+
+    def width(self, dtype: DType, extent: int) -> int:
+        """Return how many of `extent` neighbours one access moves, 0 where they move one by one.
+
+        A kernel's vectors are as long as its narrowest numbers allow; wider ones take several accesses.
+        """
+        widest = max(vector_widths(dtype), default=0)
+        longest = longest_vector(self.kernel.dtypes.values(), WIDEST_BYTES)
+        if extent in vector_widths(dtype):
+            return extent
+        return widest if widest and extent <= longest and extent % widest == 0 else 0
 
     def held(self, name: str, at: tuple[Index, ...]) -> str:
         """Return the register that holds a reduction's value."""

@@ -116,7 +116,7 @@ def element_type(code: int, where: str) -> DType:
         names = {code: name for name, code in onnx.TensorProto.DataType.items()}
         raise GraphError(
             f"{where}: element type {names.get(code, code)} is not supported",
-            hint="convert the model to float32 or float16",
+            hint="convert the model to float32, float16 or bfloat16",
         )
     return dtype
 

@@ -20,7 +20,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...ir import CutsError
+from ...ir import CutsError, DType, dtype_of_numpy
 from .load import Captured, graph_of_nodes, training_decompositions
 
 #: Compiles a graph for the device that tensors live on ("cpu" or "cuda") into a function of arrays by name.
@@ -130,11 +130,15 @@ def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> 
 
 def _tensor(value: Any, device: torch.device) -> Any:
     """Return a result as a tensor; what lies in a plan's memory on a GPU is copied, as the next run writes over it."""
-    tensor = torch.as_tensor(value, device=device)
+    if dtype_of_numpy(value.dtype) is DType.BF16:  # known to PyTorch by other names than to NumPy: it goes as bits
+        tensor = torch.as_tensor(value.view(np.int16), device=device).view(torch.bfloat16)
+    else:
+        tensor = torch.as_tensor(value, device=device)
     return tensor.clone() if device.type == "cuda" else tensor
 
 
 def _array(value: Any) -> Any:
     """Return a tensor as an array of its device, without a copy where it is contiguous."""
     tensor = value.detach().contiguous()
+    tensor = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
     return tensor if tensor.is_cuda else tensor.numpy()

@@ -28,7 +28,8 @@ from ...ops import Registry
 from ...ops.gradient import Gradients
 
 DTYPES = {
-    torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.int64: DType.I64,
+    torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16,
+    torch.int64: DType.I64,
     torch.int32: DType.I32,
     torch.int16: DType.I16, torch.int8: DType.I8, torch.uint8: DType.U8, torch.bool: DType.BOOL,
 }  # fmt: skip
@@ -43,14 +44,19 @@ class Value(str):
 def dtype_of(kind: torch.dtype) -> DType:
     """Return the element type, or raise `GraphError` for what we do not compute with."""
     if kind not in DTYPES:
-        raise GraphError(f"element type {kind} is not supported", hint="convert the model to float32 or float16")
+        raise GraphError(
+            f"element type {kind} is not supported", hint="convert the model to float32, float16 or bfloat16"
+        )
     return DTYPES[kind]
 
 
 def array_of(tensor: torch.Tensor) -> Array:
     """Return a tensor's elements on the host."""
-    dtype_of(tensor.dtype)
-    return np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(tuple(tensor.shape))
+    kind = dtype_of(tensor.dtype)
+    plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    # PyTorch gives NumPy no bfloat16: it goes as bits.
+    array = plain.view(torch.int16).numpy().view(kind.numpy) if kind is DType.BF16 else plain.numpy()
+    return np.ascontiguousarray(array).reshape(tuple(tensor.shape))
 
 
 @define

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from ..atoms import MATRIX_ATOMS
 from ..dfg import (
     Accumulate,
+    AtomAccumulate,
     DfgNode,
     Held,
     IndexNode,
     LaneReduce,
     Load,
     Op,
+    Pack,
     Root,
     Store,
     Test,
@@ -77,6 +80,27 @@ def check_combiners_known(roots: Sequence[Root]) -> Iterator[str]:
             yield f"'{root.combine}' combines nothing"
 
 
+def check_atoms_known(roots: Sequence[Root]) -> Iterator[str]:
+    """An atom is one of the table; its operands have the type that it multiplies, or are registers full of them, and
+    what it adds to has the type that it adds in.
+    """
+    for root in roots:
+        if not isinstance(root, AtomAccumulate):
+            continue
+        if root.atom not in MATRIX_ATOMS:
+            yield f"'{root.atom}' multiplies nothing"
+            continue
+        atom = MATRIX_ATOMS[root.atom]
+        for value, fragment in ((root.a, atom.a), (root.b, atom.b)):
+            held = value.arg if isinstance(value, Pack) else value
+            if held.dtype is not atom.held:
+                yield f"{root.atom} multiplies {atom.held}, not {held.dtype}"
+            if isinstance(value, Pack) and value.axis.extent != fragment.packed:
+                yield f"a register of {root.atom} holds {fragment.packed} elements, not {value.axis.extent}"
+        if root.dtype is not atom.accumulator:
+            yield f"{root.atom} adds up in {atom.accumulator}, not in {root.dtype}"
+
+
 def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
     """A window has a place for each of its axes, within it."""
     for node in post_order(roots):
@@ -111,7 +135,7 @@ def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
 
 def registers(node: DfgNode) -> tuple[str, ...]:
     """Return the name of the reduction whose registers a node uses."""
-    return (node.name,) if isinstance(node, (Held, Accumulate, LaneReduce)) else ()
+    return (node.name,) if isinstance(node, (Held, Accumulate, AtomAccumulate, LaneReduce)) else ()
 
 
 Check: TypeAlias = Callable[[Sequence[Root]], Iterator[str]]
@@ -121,6 +145,7 @@ CHECKS: tuple[Check, ...] = (
     check_operands_typed,
     check_effects_typed,
     check_combiners_known,
+    check_atoms_known,
     check_windows_addressed,
     check_vectors_whole,
     check_values_bound,

@@ -12,7 +12,20 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from ..dfg import Accumulate, DfgNode, Held, Initialise, Load, Store, WideStore, Window, own_indices, post_order
+from ..dfg import (
+    Accumulate,
+    AtomAccumulate,
+    DfgNode,
+    Held,
+    Initialise,
+    Load,
+    Pack,
+    Store,
+    WideStore,
+    Window,
+    own_indices,
+    post_order,
+)
 from ..errors import VerifyError, quote
 from ..expr import Guard
 from ..index import Index, Var
@@ -115,6 +128,8 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def _bound_by(node: DfgNode) -> set[Var]:
+    if isinstance(node, AtomAccumulate):
+        return {*node.over, *node.axes}
     return {*node.over} if isinstance(node, Accumulate) else set()
 
 
@@ -122,7 +137,9 @@ def _axes_of(phase: Phase) -> set[Var]:
     """Return what accumulations and windows of a phase range over."""
     found: set[Var] = set()
     for node in post_order(phase.roots):
-        found |= {*node.axes} if isinstance(node, Window) else _bound_by(node)
+        found |= (
+            {*node.axes} if isinstance(node, Window) else {node.axis} if isinstance(node, Pack) else _bound_by(node)
+        )
     return found
 
 
@@ -163,7 +180,7 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
         for node in post_order(phase.roots):
             if isinstance(node, Initialise):
                 shapes[node.name] = node.shape
-            if isinstance(node, (Held, Accumulate)):
+            if isinstance(node, (Held, Accumulate, AtomAccumulate)):
                 for place, count in zip(node.at, shapes.get(node.name, ()), strict=False):
                     if not Guard(place, 0, count).always:
                         yield VerifyError(

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
-from ...ir import COMBINERS, FUNCTIONS
+from ...ir import COMBINERS, FUNCTIONS, DType
 from ..language import OpDecl, children
 from ..language import syntax as s
 from .derivatives import RULES
 
-_REAL = frozenset({"float", "number", "any", "f16", "f32", "f64"})
+_REAL = frozenset({"float", "number", "any", *(d.value for d in DType if d.is_float)})
 _JUMPS = frozenset({"sign", "floor", "ceil", "trunc", "round", "//"})
 _COMPARISONS = frozenset(
     {"<", "<=", ">", ">=", "==", "!=", "and", "or", "not", "lt", "le", "gt", "ge", "eq", "ne", "xor", "isnan", "isinf"}

@@ -7,9 +7,9 @@ per operation, operand types and attributes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from ...ir import Graph, Infer, Node, TensorType
+from ...ir import Graph, GraphError, Infer, Node, TensorType
 from .instantiate import Instance
 from .registry import Registry
 
@@ -35,6 +35,18 @@ class Instances:
     def of_node(self, node: Node, graph: Graph) -> Instance:
         """Return what a node of a graph means."""
         return self.of(node, [None if v is None else graph.types[v] for v in node.inputs])
+
+    @cached_property
+    def conversion(self) -> tuple[str, str]:
+        """The operation that converts its one operand to an element type, and the attribute that names the type.
+
+        Raises `GraphError` where the vocabulary has none.
+        """
+        for name in self.registry:
+            match list(self.registry[name].attributes.items()):
+                case [(attribute, item)] if item.type.kind == "dtype" and len(self.registry[name].operands) == 1:
+                    return name, attribute
+        raise GraphError("the vocabulary has no operation that converts to another element type")
 
     def infer(self, node: Node, operands: Sequence[TensorType | None]) -> Sequence[TensorType]:
         """Return the types of a node's outputs."""

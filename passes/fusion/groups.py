@@ -12,7 +12,20 @@ from typing import Literal
 
 from attrs import evolve, field, frozen
 
-from ...ir import FusedGroup, Segment, Statement, Storage, map_guards, rename_expr, rename_index
+from ...ir import (
+    DType,
+    FusedGroup,
+    Reduction,
+    Segment,
+    Statement,
+    Storage,
+    dtype_of,
+    factors,
+    is_contraction,
+    map_guards,
+    rename_expr,
+    rename_index,
+)
 from .legality import Policy, register_level, shared_level
 from .normalise import Illegal
 from .programs import Unit
@@ -121,6 +134,20 @@ def form_key(form: FusedGroup) -> Hashable:
         form.shared,
         tuple(form.constants.items()),
     )
+
+
+def in_math(form: FusedGroup, math: str) -> FusedGroup:
+    """Return a group whose sums of products of f32 are computed in a math mode."""
+    if not math:
+        return form
+    segments = (evolve(s, reductions=tuple(_in_math(r, s, form, math) for r in s.reductions)) for s in form.segments)
+    return evolve(form, segments=tuple(segments))
+
+
+def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str) -> Reduction:
+    multiplies = is_contraction(reduction, [r.name for r in segment.reductions])
+    single = all(dtype_of(part, form.tensors) is DType.F32 for part in factors(reduction.body))
+    return evolve(reduction, math=math) if multiplies and single else reduction
 
 
 class Workshop:
@@ -240,7 +267,7 @@ class Workshop:
             form = register_level(halves[0], tensors, kept[0], tables, policy)
         else:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
-        return form if isinstance(form, Illegal) else canonical_names(form)
+        return form if isinstance(form, Illegal) else canonical_names(in_math(form, self.policy.math))
 
     def _pattern(self, unit: Unit) -> int:
         """Return the number of a unit's structure: its statements over local names, with types and table values."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
-from ...ir import COMBINERS, Evaluation, FusedGroup, Index, Segment, Values, Var, working_dtype
+from ...ir import COMBINERS, Evaluation, FusedGroup, Index, Segment, Values, Var, dtype_of_numpy, working_dtype
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
@@ -28,20 +28,22 @@ def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Valu
 
 
 def _wide(array: Values) -> Values:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    dtype = dtype_of_numpy(array.dtype)
+    return array.astype(np.float64) if dtype is not None and dtype.is_float else array
 
 
 def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
     scope = dict(memory)
     shape = tuple(a.extent for a in segment.axes)
+    held = frozenset(r.name for r in segment.reductions)
     for reduction in segment.reductions:
-        space = Points((*segment.axes, *reduction.reduce), scope)
+        space = Points((*segment.axes, *reduction.reduce), scope, held)
         values = np.broadcast_to(space.value(reduction.body), space.shape)
         function = COMBINERS[reduction.combine].function.numpy
         reduced = function.reduce(values, axis=tuple(range(len(shape), values.ndim)))  # type: ignore[attr-defined]
         scope[reduction.name] = np.reshape(reduced, shape)
     for output in segment.outputs:
-        space = Points((*segment.axes, *output.extra), scope)
+        space = Points((*segment.axes, *output.extra), scope, held)
         position = tuple(np.broadcast_to(space.index(w), space.shape) for w in output.write)
         value = np.broadcast_to(space.value(output.body), space.shape)
         if output.guards:
@@ -56,8 +58,8 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
 class Points(Evaluation):
     """All points of a few axes at once; every expression becomes an array that broadcasts over them."""
 
-    def __init__(self, axes: Sequence[Var], memory: Mapping[str, Values]) -> None:
-        self.memory = memory
+    def __init__(self, axes: Sequence[Var], memory: Mapping[str, Values], held: Container[str] = ()) -> None:
+        self.memory, self.held = memory, held
         self.shape = tuple(a.extent for a in axes)
         grids = np.meshgrid(*(np.arange(a.extent) for a in axes), indexing="ij", sparse=True)
         self.axes = dict(zip(axes, grids, strict=True))

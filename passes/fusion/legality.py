@@ -49,7 +49,8 @@ class Policy:
     `recompute` limits the issue slots of an expression that a reduction evaluates several times per element of what it
     reads; `contractions` the contractions of one segment, as each keeps a tile of accumulators in registers;
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
-    `shared_bytes` is what one block may allocate.
+    `shared_bytes` is what one block may allocate. `math` is the math mode of sums of products of f32 (`ir.atoms`),
+    empty for products and sums in f32 itself.
     """
 
     recompute: int = 16
@@ -57,6 +58,7 @@ class Policy:
     operations: int = 400
     shared: bool = True
     shared_bytes: int = 48 * 1024
+    math: str = ""
 
 
 def register_level(

@@ -70,7 +70,7 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     inner = (as_index(part), *places)
     first = Segment(
         (part, *segment.axes),
-        (Reduction(reduction.name, reduce, reduction.combine, body),),
+        (Reduction(reduction.name, reduce, reduction.combine, body, reduction.math),),
         (Output(name, inner, Read(reduction.name, inner)),),
     )
     second = evolve(segment, reductions=(Reduction(reduction.name, (part,), reduction.combine, Read(name, inner)),))

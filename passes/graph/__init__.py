@@ -5,11 +5,13 @@ from .base import Pass, run_passes
 from .canonicalise import Canonicalise, canonical_passes
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
+from .precision import LowerPrecision
 from .rewrite import fresh_name, prune
 
 __all__ = [
     "Canonicalise",
     "Checked",
+    "LowerPrecision",
     "Pass",
     "canonical_passes",
     "check_indices",

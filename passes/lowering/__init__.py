@@ -1,5 +1,6 @@
 """From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
 
+from .atoms import atom_faults, atom_operands, lanes_along
 from .extract import extract
 from .frames import Frame, Layout, lay_out
 from .lower import lower
@@ -11,9 +12,12 @@ __all__ = [
     "Frame",
     "Layout",
     "Tile",
+    "atom_faults",
+    "atom_operands",
     "bind_dims",
     "check_barriers",
     "extract",
+    "lanes_along",
     "lay_out",
     "local_vars",
     "lower",

@@ -16,6 +16,7 @@ from attrs import evolve
 
 from ...ir import (
     Accumulate,
+    AtomAccumulate,
     Guard,
     Held,
     Index,
@@ -24,6 +25,7 @@ from ...ir import (
     Kernel,
     Load,
     Loop,
+    Pack,
     Phase,
     Root,
     Store,
@@ -56,12 +58,34 @@ def _item(item: Item) -> Item:
 
 def extract_phase(phase: Phase) -> Phase:
     """Return the phase of one thread: walk backwards from its share of the roots."""
-    walk = _Walk(
-        {s.var: s.value for s in phase.shares},
-        {s.var: s.register for s in phase.shares},
-        tuple(g for s in phase.shares for g in s.valid),
+    walk = _walk_of(phase, "")
+    sides = {operand: _walk_of(phase, operand) for operand in "abc"} if _multiplies(phase) else {}
+    roots = (_multiply(r, sides, phase) if isinstance(r, AtomAccumulate) else walk.root(r) for r in phase.roots)
+    return evolve(phase, roots=tuple(roots), shares=())
+
+
+def _multiplies(phase: Phase) -> bool:
+    return any(isinstance(root, AtomAccumulate) for root in phase.roots)
+
+
+def _walk_of(phase: Phase, operand: str) -> _Walk:
+    """Return the walk over what belongs to an operand of atoms, or to none: its own shares go before the others."""
+    shares = {s.var: s for chosen in ("", operand) for s in phase.shares if s.operand == chosen}.values()
+    return _Walk(
+        {s.var: s.value for s in shares},
+        {s.var: s.register for s in shares},
+        tuple(g for s in shares for g in s.valid),
     )
-    return evolve(phase, roots=tuple(walk.root(r) for r in phase.roots), shares=())
+
+
+def _multiply(root: AtomAccumulate, sides: Mapping[str, _Walk], phase: Phase) -> AtomAccumulate:
+    """Return what a warp's lanes do for one another: three shares in one root, each operand's elements packed into
+    registers.
+    """
+    result = sides["c"]
+    over = tuple(dict.fromkeys(v for axis in root.over for v in result.spread(axis)))
+    a, b = (Pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
+    return evolve(root, at=result.held(root.at), a=a, b=b, over=over, axes=root.axes[:2])
 
 
 class _Walk:
@@ -80,11 +104,11 @@ class _Walk:
             address = substitute(root.address, self.values)
             return evolve(root, address=address, value=self.value(root.value), guards=self.guards(root.guards))
         if isinstance(root, Accumulate):
-            over = tuple(dict.fromkeys(v for axis in root.over for v in self._spread(axis)))
+            over = tuple(dict.fromkeys(v for axis in root.over for v in self.spread(axis)))
             return evolve(root, at=self.held(root.at), value=self.value(root.value), over=over)
         return root
 
-    def _spread(self, axis: Var) -> list[Var]:
+    def spread(self, axis: Var) -> list[Var]:
         """Return the thread-local variables that stand for a reduced axis, in loop order."""
         if axis not in self.registers:
             return [axis]
@@ -128,6 +152,9 @@ def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
                 value=value,
                 guards=substitute_guards(node.guards, values),
             )
+        if isinstance(node, AtomAccumulate):
+            a, b = substitute_node(node.a, values, cache), substitute_node(node.b, values, cache)
+            return evolve(node, at=tuple(substitute(i, values) for i in node.at), a=a, b=b)
         if isinstance(node, Accumulate):
             at, over = tuple(substitute(i, values) for i in node.at), tuple(v for v in node.over if v not in values)
             return evolve(node, at=at, value=substitute_node(node.value, values, cache), over=over)

@@ -7,11 +7,12 @@ moves a vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
 from ...ir import (
+    WIDEST_BYTES,
     DType,
     Guard,
     Index,
@@ -35,10 +36,14 @@ from ...ir import (
     variables,
     vector_address,
     vector_guards,
+    vector_widths,
 )
 from .index_values import Context, value_of
 from .staging import AxisBinding, Tile, main_read
 from .tabulate import Tables, tabulate
+
+#: Least bytes of an asynchronous copy.
+NARROWEST_COPY = 4
 
 
 def fetch_phase(
@@ -49,25 +54,43 @@ def fetch_phase(
     thread: Var,
     name: str,
     asynchronous: bool,
-    vector: int,
+    widest: int,
+    aligned: Mapping[str, int],
     tables: Tables,
 ) -> Phase:
-    """Return the phase that fills one stage of a tile; `slot` is the stage's number, `vector` the widest access in
-    elements.
+    """Return the phase that fills one stage of a tile; `slot` is the stage's number, `widest` the bytes of the widest
+    access, `aligned` those that tensors are aligned to.
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = _traversal(tile, context)
     value = tabulate(_masked(tile, context, buffer.dtype), tile.flats, tables)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)
-    copies = isinstance(value, Load) and value.fill == 0 and buffer.dtype.size == 4
-    for width in (vector, 2, 1):
-        if width > vector or tile.coordinates[order[-1]].extent % width:
+    copies = asynchronous and isinstance(value, Load) and value.fill == 0
+    for width in _widths(value, buffer.dtype, copies, widest, aligned):
+        if tile.coordinates[order[-1]].extent % width:
             continue
         shares, unrolled = _division(tile, order, thread, width)
-        if width == 1 or _vectorises(store, shares, unrolled[-1], copies and asynchronous):
+        if width == 1 or _vectorises(store, shares, unrolled[-1], copies):
             break
-    return Phase(
-        "fetch", name, (store,), tuple(v for v in unrolled if v.extent > 1), shares, (), asynchronous and copies
+    copies = copies and width * buffer.dtype.size >= NARROWEST_COPY
+    return Phase("fetch", name, (store,), tuple(v for v in unrolled if v.extent > 1), shares, (), copies)
+
+
+def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapping[str, int]) -> tuple[int, ...]:
+    """Return how many neighbours a thread may fetch at once, most first: as many as the widest access holds, or as
+    vectors of their type do.
+
+    Where what is narrower than a word is not aligned to one, threads that fetch neighbours one by one would only be
+    further apart.
+    """
+    moved = min(widest, WIDEST_BYTES) // dtype.size if copies else max(vector_widths(dtype), default=0)
+    most = max(widest // 4, moved)
+    if isinstance(value, Load) and dtype.size < NARROWEST_COPY and (copies or vector_widths(dtype)):
+        most = min(most, aligned.get(value.buffer, widest) // dtype.size)
+    return (
+        tuple(n for n in (16, 8, 4, 2, 1) if n == most or n <= min(most, 4 if dtype.size < 4 else 2))
+        if most > 1
+        else (1,)
     )
 
 

@@ -10,6 +10,7 @@ from math import prod
 from attrs import define, field, frozen
 
 from ...ir import (
+    LANES,
     Define,
     FusedGroup,
     Guard,
@@ -27,6 +28,7 @@ from ...ir import (
     reads,
     row_major,
 )
+from .atoms import AtomFrame, lanes_along, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
 from .tabulate import Tables
 
@@ -37,7 +39,7 @@ class Frame:
 
     `starts` say where its tiles begin, `tiles` are the block-local variables, `shares` how threads divide them,
     `unrolled` a thread's own variables in loop order, `lane` numbers the threads of an instance, `when` holds for the
-    threads that take part.
+    threads that take part, `warp` says where the thread lies in its warp where atoms multiply.
     """
 
     segment: Segment
@@ -49,6 +51,7 @@ class Frame:
     unrolled: tuple[Var, ...]
     lane: Var
     when: tuple[Guard, ...]
+    warp: AtomFrame | None = None
 
 
 @define
@@ -137,7 +140,8 @@ def _frame(
     if schedule.lanes > 1:
         layout.defines.append(Define(lane, rest % schedule.lanes))
         rest = rest // schedule.lanes
-    threads = _thread_coordinates(layout, schedule, prefix, rest)
+    warp = _warp(layout, schedule, prefix)
+    threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)
     shares: list[Share] = []
     outer: list[Var] = []
@@ -162,14 +166,35 @@ def _frame(
         unrolled,
         lane,
         () if taking_part.always else (taking_part,),
+        warp,
     )
 
 
-def _thread_coordinates(layout: Layout, schedule: SegmentSchedule, prefix: str, rest: Index) -> list[Var]:
-    """Number threads over the tile dims, the last fastest; with a warp map, a warp covers a patch of several dims."""
+def _warp(layout: Layout, schedule: SegmentSchedule, prefix: str) -> AtomFrame | None:
+    """Number lanes and warps where atoms multiply; the warps of the last dim are next to each other."""
+    if schedule.atomic is None:
+        return None
+    lane = Var(f"{prefix}x", LANES)
+    layout.defines.append(Define(lane, as_index(layout.thread) % LANES))
+    rows, columns = schedule.atomic.rows, schedule.atomic.columns
+    counts = [dim.threads // lanes_along(rows, columns, d) for d, dim in enumerate(schedule.dims)]
+    warps = tuple(Var(f"{prefix}w{d}", count) for d, count in enumerate(counts))
+    places = delinearise(as_index(layout.thread) // LANES, counts)
+    layout.defines += [Define(warp, place) for warp, place in zip(warps, places, strict=True) if warp.extent > 1]
+    return AtomFrame(lane, warps)
+
+
+def _thread_coordinates(
+    layout: Layout, schedule: SegmentSchedule, prefix: str, rest: Index, warp: AtomFrame | None
+) -> list[Var]:
+    """Number threads over the tile dims, the last fastest; with a warp map, a warp covers a patch of several dims, with
+    atoms that of their C.
+    """
     counts = [d.threads for d in schedule.dims]
     places: Sequence[Index]
-    if schedule.warp:
+    if warp is not None and schedule.atomic is not None:
+        places = thread_places(schedule.atomic, as_index(warp.lane), [as_index(w) for w in warp.warps])
+    elif schedule.warp:
         size = layout.target.warp_size
         inside = _inside(rest % size, schedule.warp, schedule.zigzag)
         across = delinearise(rest // size, [c // w for c, w in zip(counts, schedule.warp, strict=True)])

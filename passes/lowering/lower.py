@@ -8,14 +8,19 @@ values stay in registers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ...ir import (
     COMBINERS,
+    MATH_MODES,
+    MATRIX_ATOMS,
+    WIDEST_BYTES,
     Accumulate,
     Barrier,
     Commit,
+    Convert,
     Expr,
     FusedGroup,
     Guard,
@@ -30,6 +35,7 @@ from ...ir import (
     Loop,
     Op,
     Output,
+    PassError,
     Phase,
     Read,
     ReduceDim,
@@ -53,10 +59,13 @@ from ...ir import (
     expr_variables,
     factors,
     linearise,
+    longest_vector,
+    narrow,
     operands,
     substitute,
     substitute_guards,
 )
+from .atoms import atom_loop, atom_operands, products
 from .extract import substitute_phase
 from .fetch import fetch_phase
 from .frames import Frame, Layout, lay_out
@@ -73,6 +82,7 @@ class _Segment:
     frame: Frame
     storages: Mapping[str, Storage]
     target: Target
+    aligned: Mapping[str, int]
     items: list[Item] = field(factory=list)
     roots: list[Root] = field(factory=list)
     row: list[Var] = field(factory=list)
@@ -90,10 +100,11 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     """
     layout = lay_out(group, schedule, target)
     items: list[Item] = []
+    aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
     for frame in layout.frames:
         if items:
             items.append(Barrier())
-        state = _Segment(layout, frame, storages, target)
+        state = _Segment(layout, frame, storages, target, aligned)
         _lower_segment(state)
         items.extend(state.items)
     return Kernel(
@@ -105,7 +116,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         reads=group.inputs,
         writes=group.outputs,
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
-        aligned={t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)},
+        aligned=aligned,
         tables=dict(layout.tables.values),
         constants=group.constants,
         min_blocks=schedule.min_blocks,
@@ -113,14 +124,9 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:
-    """Elements that a tensor's first element is aligned to: buffers are aligned to 16 bytes, a view's offset may not
-    be.
-    """
-    widest = 16 // group.tensors[tensor].dtype.size
-    offset = storages[tensor].offset if tensor in storages else 0
-    while widest > 1 and offset % widest:
-        widest //= 2
-    return max(1, widest)
+    """Bytes that a tensor's first element is aligned to: buffers are to 16 bytes, a view's offset may not be."""
+    offset = storages[tensor].offset * group.tensors[tensor].dtype.size if tensor in storages else 0
+    return gcd(offset, WIDEST_BYTES)
 
 
 def _lower_segment(state: _Segment) -> None:
@@ -262,7 +268,7 @@ def _vanishes(reduction: Reduction, var: Var, binding: AxisBinding, covered: Map
         return False
     return all(
         bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
-        for p in factors(reduction.body)
+        for p in map(narrow, factors(reduction.body))
     )
 
 
@@ -280,29 +286,85 @@ def _looped(state: _Segment, reduction: Reduction, schedule: ReductionSchedule, 
         unrolled = list(pair)
     binding = _bind(state, schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
     tiles = _tiles(state, reduction, schedule, binding, prefix)
-    if not row and _walks_reduced(tiles, locals_[-1], state.target):
-        shares[locals_[-1]], pair = _vector_share(locals_[-1], state.target.vector_bytes // 4)
+    width = 1 if row else _reduced_vector(tiles, locals_[-1], state.target)
+    if width > 1:
+        shares[locals_[-1]], pair = _vector_share(locals_[-1], width)
         unrolled[-1:] = pair
     staged: dict[Expr, Value] = {
         operand: _tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
-    accumulate = _accumulate(state, reduction, binding, locals_, staged, {e: t.covered for e, (t, _) in tiles.items()})
-    compute = _phase(state, "compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
+    covered = {e: t.covered for e, (t, _) in tiles.items()}
+    if schedule.atom:
+        compute = _multiply(state, reduction, schedule, binding, locals_[0], staged, covered, prefix)
+    else:
+        accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
+        compute = _phase(state, "compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
     state.items.append(_phase(state, "compute", "init", (_initialise(state, reduction),), (), {}))
     state.items.extend(_ring(state, schedule, tiles, step, compute, prefix))
     if state.frame.schedule.lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (_lane_reduce(state, reduction),), state.frame.unrolled))
 
 
-def _walks_reduced(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> bool:
-    """Whether some staged tile has neighbours along a reduced variable next to each other, so that compute may load
-    vectors of them.
+def _multiply(
+    state: _Segment,
+    reduction: Reduction,
+    schedule: ReductionSchedule,
+    binding: AxisBinding,
+    depth: Var,
+    staged: Mapping[Expr, Value],
+    covered: Mapping[Expr, frozenset[Var]],
+    prefix: str,
+) -> Phase:
+    """Return the phase in which atoms add up one chunk: straight into the reduction's registers, or, where the math
+    mode promotes partial sums, into registers of the chunk's own that are added to those.
     """
-    width = target.vector_bytes // 4
-    if width < 2 or local.extent % width:
-        return False
-    places = [pair for tile, _ in tiles.values() for pair in zip(tile.uses, tile.pitch, strict=True)]
-    return any(use == as_index(local) and pitch == 1 for use, pitch in places)
+    frame = state.frame
+    dims, dtype = frame.schedule.dims, state.group.tensors[reduction.name].dtype
+    parts = atom_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
+    if parts is None or frame.warp is None or frame.when:
+        raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.atom} multiplies")
+    context = _context(state, binding, staged)
+    a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
+    flats = {f.var: f for f in binding.flats.values()}
+    a, b = tabulate(a, flats, state.layout.tables), tabulate(b, flats, state.layout.tables)
+    held = MATRIX_ATOMS[schedule.atom].held
+    a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
+    shared = atom_loop(schedule, dims, frame.tiles, depth, frame.warp, prefix)
+    at = tuple(as_index(u) for u in frame.tiles)
+    mode = MATH_MODES.get(reduction.math)
+    name = f"{reduction.name}.part" if mode is not None and mode.every else reduction.name
+    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared.axes, frame.warp.lane))
+    if name != reduction.name:
+        zero = evolve(_initialise(state, reduction), name=name)
+        roots = [zero, *roots, Accumulate(reduction.name, at, "sum", Held(name, at, dtype), (), dtype)]
+    shares = (*state.shares.values(), *shared.shares)
+    unrolled = tuple(v for v in shared.unrolled if v.extent > 1) + frame.unrolled
+    return Phase("compute", f"{frame.prefix}r{prefix[-1]}", tuple(roots), unrolled, shares, frame.when)
+
+
+def _present(
+    value: Value, part: Expr, depth: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]
+) -> Value:
+    """Return an operand that is 0 behind the ragged end of the depth: 0 times what lies there may be no number."""
+    if depth not in binding.valid or (part in covered and depth in covered[part]):
+        return value
+    zero = Literal(0.0 if value.dtype.is_float else 0, value.dtype)
+    return Op("select", (Test((binding.valid[depth],)), value, zero), value.dtype)
+
+
+def _reduced_vector(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> int:
+    """Return how many neighbours along a reduced variable compute may load as one vector: those that some staged tile
+    has next to each other.
+    """
+    walking = [
+        buffer.dtype
+        for tile, buffer in tiles.values()
+        if any(use == as_index(local) and pitch == 1 for use, pitch in zip(tile.uses, tile.pitch, strict=True))
+    ]
+    if not walking:
+        return 1
+    widths = {longest_vector(walking, target.vector_bytes), target.vector_bytes // 4}
+    return max((w for w in widths if local.extent % w == 0), default=1)
 
 
 def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
@@ -352,16 +414,26 @@ def _ring(
 
     Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
     """
+    # Without lockstep there is no machine of such copies, and no dialect prints any.
+    behind = state.target.async_copy or not state.target.lockstep
 
     def fetch(at: Index, guarded: bool) -> list[Item]:
         found: list[Item] = []
         context = _context(state, AxisBinding({}, (), (), {}), {})
-        width = state.target.vector_bytes // 4
         for number, (tile, buffer) in enumerate(tiles.values()):
             ring = schedule.stages > 1
             slot, name = as_index(step) % schedule.stages, f"{prefix}fetch{number}"
             phase = fetch_phase(
-                tile, buffer, slot, context, state.layout.thread, name, ring, width, state.layout.tables
+                tile,
+                buffer,
+                slot,
+                context,
+                state.layout.thread,
+                name,
+                ring and behind,
+                state.target.vector_bytes,
+                state.aligned,
+                state.layout.tables,
             )
             found.append(_at_step(phase, step, at, guarded))
         return found
@@ -373,10 +445,11 @@ def _ring(
         return [Loop(step, body)] if step.extent > 1 else [*body[: body.index(compute) + 1]]
     ahead = schedule.stages - 1
     items: list[Item] = []
+    commit, wait = ((Commit(),), (Wait(ahead - 1),)) if behind else ((), ())
     for early in range(ahead):
-        items += [*(fetch(Index(early), False) if early < step.extent else ()), Commit()]
+        items += [*(fetch(Index(early), False) if early < step.extent else ()), *commit]
     following = fetch(as_index(step) + ahead, True)
-    return [*items, Loop(step, (Wait(ahead - 1), Barrier(), *following, Commit(), compute))]
+    return [*items, Loop(step, (*wait, Barrier(), *following, *commit, compute))]
 
 
 def _at_step(phase: Phase, step: Var, at: Index, guarded: bool) -> Phase:

@@ -2,7 +2,7 @@
 
 A transform that became a scalar graph (`passes.fusion.fold_tables`) reads and writes neighbours of one tile as outputs
 of their own. A warp then touches every sector several times: thread t stores `y[4*t]`, then `y[4*t + 1]`, and so on.
-Where the first of two or four neighbours is aligned and their guards hold together, they become one access:
+Where the first of two, four or eight neighbours is aligned and their guards hold together, they become one access:
 
     y[4*t] = a; y[4*t + 1] = b; y[4*t + 2] = c; y[4*t + 3] = d      ->      y[4*t .. 4*t + 3] = (a, b, c, d)
 """
@@ -16,7 +16,6 @@ from attrs import evolve, frozen
 
 from ...ir import (
     Accumulate,
-    DType,
     Guard,
     Item,
     Kernel,
@@ -34,13 +33,9 @@ from ...ir import (
     post_order,
     vector_address,
     vector_guards,
+    vector_widths,
     with_operands,
 )
-
-#: Elements that one access moves, most first.
-WIDTHS = (4, 2)
-#: Element types that there are vectors of.
-TYPES = (DType.F32, DType.I32)
 
 Access = TypeVar("Access", Load, Store)
 
@@ -116,15 +111,17 @@ def _stored(root: Root, run: _Run[Store] | None) -> Iterator[Root]:
 def _runs(accesses: Iterable[Access], aligned: Mapping[str, int]) -> Iterator[_Run[Access]]:
     """Yield runs of accesses that may be one; none is in two of them."""
     rows: dict[Hashable, dict[int, Access]] = {}
+    sizes: dict[Hashable, tuple[int, ...]] = {}
     order: dict[Access, int] = {}
     for access in accesses:
         order[access] = len(order)
-        if access.dtype in TYPES:
+        if widths := vector_widths(access.dtype):
             key = (access.space, access.buffer, access.dtype, getattr(access, "fill", None), access.address.terms)
+            sizes[key] = widths
             rows.setdefault(key, {})[access.address.const] = access
-    for row in rows.values():
+    for place, row in rows.items():
         left = dict(row)
-        for width in WIDTHS:
+        for width in sizes[place]:
             for start in sorted(left):
                 members = tuple(left[start + k] for k in range(width) if start + k in left)
                 if len(members) == width and _fits(members, width, aligned):
@@ -136,7 +133,7 @@ def _runs(accesses: Iterable[Access], aligned: Mapping[str, int]) -> Iterator[_R
 def _fits(members: Sequence[Access], width: int, aligned: Mapping[str, int]) -> bool:
     """Whether neighbours start at a multiple of their number, and are in range together."""
     first, lane = members[0], Var("wide", width)
-    if first.space == "global" and aligned.get(first.buffer, 1) % width:
+    if first.space == "global" and aligned.get(first.buffer, 1) % (width * first.dtype.size):
         return False
     guards = _joined([m.guards for m in members], lane)
     return (

@@ -119,8 +119,9 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     return 1
 
 
-def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> tuple[Count, Count]:
-    """Return the instructions that move one element of a staged tile, and how many lanes' stores meet in a bank.
+def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry, together: int) -> tuple[Count, Count]:
+    """Return the instructions that move one element of a staged tile, `together` of which are moved at once, and how
+    many lanes' stores meet in a bank.
 
     A vector moves where memory and tile run along the same axis.
 
@@ -136,12 +137,12 @@ def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry) -> tuple[Count, 
     straight = bool(dims) and axis == dims[-1][-1]
     turned = bool(loops) and axis == loops[0][-1]
     along = np.where(tile.turned, turned, straight)
-    single = 0.25 + 1.0 if axis is not None else 2.0
+    single = 1.0 / together + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
-    cost = np.where(tile.halo, 3.0, np.where(along, 0.25, apart))
+    cost = np.where(tile.halo, 3.0, np.where(along, 1.0 / together, apart))
     depth = geometry.chunk[geometry.structure.reduces[tile.reduction][0]] if loops else 1
     ways = np.maximum(
-        1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.equal(geometry.pad, 1), 32, 8))
+        1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
     )
     return cost, np.where(np.logical_or(tile.halo, np.logical_or(along, not turned)), 1.0, ways)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import FusedGroup, Target, Var, expr_variables, operands
+from ...ir import THREADS, FusedGroup, Target, Var, dtype_of, expr_variables, operands
 from .footprint import Count
 from .geometry import Geometry
-from .tiles import operand_steps
+from .tiles import depth_step, operand_steps
 
 
 def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target) -> Count:
@@ -21,10 +21,31 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
         for position, reduction in enumerate(segment.reductions):
             for operand in geometry.structure.staged[position]:
                 expr = operands(reduction, own)[operand]
-                steps = operand_steps(expr, segment, reduction, geometry, position)
+                size = dtype_of(expr, group.tensors).size
+                # Steps in words: neighbours that share a word are served together, as if they were next to each other.
+                steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position)]
                 used = expr_variables(expr)
+                if geometry.structure.atom:
+                    depth = depth_step(expr, segment, reduction, geometry, position)
+                    worst = np.maximum(worst, _fragments(used, depth, steps, geometry, target))
+                    continue
                 worst = np.maximum(worst, _simulated(used, steps, geometry, target))
     return worst
+
+
+def _fragments(used: frozenset[Var], depth: Count, steps: Sequence[Count], geometry: Geometry, target: Target) -> Count:
+    """Simulate the loads of a fragment: four lanes lie along the depth, eight along the rows of A or the columns of
+    B.
+    """
+    parts = geometry.structure
+    side = parts.rows if used.intersection(parts.dims[parts.rows]) else parts.columns
+    banks = target.banks
+    along = np.asarray([[THREADS[1], THREADS[0]]])
+    both = [np.where(np.equal(s, 0), 0, (s - 1) % banks + 1) for s in (depth, steps[side])]
+    different, places = np.unique(both[0] * (banks + 1) + both[1], return_inverse=True)
+    strides = np.stack(np.divmod(different, banks + 1), axis=1)
+    found = warp_cycles(np.repeat(along, len(different), axis=0), strides, banks, target.warp_size)[places]
+    return found.reshape(np.broadcast_shapes(np.shape(both[0]), np.shape(both[1])))
 
 
 def _simulated(used: frozenset[Var], steps: Sequence[Count], geometry: Geometry, target: Target) -> Count:

@@ -6,6 +6,7 @@ is nothing to compute with, nor anything that a memory could deliver:
 
 * math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole
   principle), at peak.
+* tensor: clocks in which the tensor cores of that SM multiply what the blocks' atoms do.
 * issue: warp instructions of those blocks, at the number an SM issues per clock.
 * shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth`
   bytes.
@@ -37,7 +38,7 @@ CHAIN_CLOCKS = 4.0
 #: Least part of DRAM latency that a load served by a cache takes.
 CACHED_LATENCY = 0.3
 #: Names of the resources, in the order of the table that `bound_terms` returns.
-RESOURCES = ("math", "issue", "shared", "l2", "dram", "latency")
+RESOURCES = ("math", "tensor", "issue", "shared", "l2", "dram", "latency")
 
 
 @frozen
@@ -86,6 +87,7 @@ def bound(features: Features, target: Target) -> Bound:
     through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
     terms: dict[str, Count] = {
         "math": fullest * features.flops * (target.NUM_SM / target.PERF_peak),
+        "tensor": fullest * features.tensor / target.clock,
         "issue": fullest * issued / (target.issue_per_clock * target.clock),
         "shared": fullest * features.least_wavefronts / target.clock,
         "l2": through / target.l2_bandwidth,
@@ -122,7 +124,7 @@ def warmed(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
     """Return the bound of one point, given by its terms, where `nbytes` of its data were just written and may be in the
     L2 cache.
     """
-    resources = {name: terms[name] for name in RESOURCES}
+    resources = {name: terms.get(name, 0.0) for name in RESOURCES}
     if not nbytes:
         return target.launch_time + float(longest(resources, terms["first"]))
     # The first load, and with it the shortest chain of loads, may now hit the cache.

@@ -9,6 +9,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ...ir import FusedGroup, Index, Segment, Var, reads
+from ..lowering import lanes_along
 from .footprint import Count, Cover, ceil_div, least, product
 from .structure import SegmentStructure, Structure
 
@@ -49,6 +50,10 @@ class Geometry:
         return self._along[warp_size]
 
     def _spread(self, warp_size: int) -> list[Count]:
+        if self.structure.atom:
+            return [
+                lanes_along(self.structure.rows, self.structure.columns, d) for d in range(len(self.structure.dims))
+            ]
         left: Count = np.maximum(np.int64(warp_size) // self.lanes, 1)
         found: list[Count] = []
         for count in reversed(self.counts):

@@ -102,8 +102,10 @@ def _exposed(
 
 def _computing(
     features: Features, blocks: Count, resident: Count, target: Target, conflicts: Count, costs: RankConstants
-) -> tuple[Count, Count]:
-    """Return the seconds that the fullest SM issues for, and those that its path to shared memory is busy."""
+) -> tuple[Count, Count, Count]:
+    """Return the seconds that the fullest SM issues for, and those that its path to shared memory and its tensor cores
+    are busy.
+    """
     lanes = float(target.warp_size)
     warps = ceil_div(features.threads, target.warp_size)
     idle = lanes * warps / features.threads
@@ -121,7 +123,7 @@ def _computing(
     )
     parallel = resident * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
     busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
-    return busy * issue / target.issue_per_clock, busy * shared
+    return busy * issue / target.issue_per_clock, busy * shared, busy * features.tensor
 
 
 def _direct(features: Features, costs: RankConstants) -> Count:

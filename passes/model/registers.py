@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import frozen
 
-from ...ir import Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from ...ir import MATH_MODES, Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -60,6 +61,8 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
     if not segment.reductions:
         used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * max(float(_shared(segment)), _stencil(segment))
         return Registers(8.0, used, used)
+    if geometry.structure.atom:
+        return _atom_registers(segment, geometry, tiles)
     own = [r.name for r in segment.reductions]
     held = instances * len(segment.reductions)
     fragments: Count = 0.0
@@ -70,6 +73,18 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
     needed = BASE + held + _row(geometry) + fragments + extra
     return Registers(instances, needed, needed + fragments)
+
+
+def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
+    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and a fragment
+    of each part of what a warp multiplies in one step.
+    """
+    work = atom_work(segment, geometry)
+    mode = MATH_MODES.get(segment.reductions[0].math)
+    held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
+    fragments = sum((side.atoms * side.registers * 1.0 for side in work.sides), 0.0) * work.parts
+    needed = BASE + held + fragments + 2.0 * len(tiles)
+    return Registers(held, needed, needed + 0.5 * fragments)
 
 
 def _shared(segment: Segment) -> int:

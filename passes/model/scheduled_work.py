@@ -6,14 +6,33 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ...ir import Call, Expr, FusedGroup, Read, Target, dtype_of, expr_variables, reads, variables
+from ...ir import (
+    MATH_MODES,
+    Call,
+    Expr,
+    FusedGroup,
+    Read,
+    Segment,
+    Target,
+    dtype_of,
+    expr_variables,
+    reads,
+    variables,
+    vector_widths,
+)
 from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
+from .atom_work import atom_work, warps_of
 from .counts import SUMS
 from .footprint import Count, ceil_div, least, product, segments_of
 from .geometry import Geometry
 from .least_work import memory_reads, node_cost, nodes
 from .registers import resident_row
 from .tiles import StagedTile
+
+#: Tensor cores of an SM: each serves the warps of a quarter of it.
+QUARTERS = 4.0
+#: Clocks that an atom waits at least for the accumulator of the one before it, in those of dependent multiply-adds.
+ATOM_CHAIN = 4.0
 
 
 class Totals:
@@ -137,6 +156,7 @@ class Totals:
 
 def add_reduction(
     totals: Totals,
+    segment: Segment,
     body: Expr,
     combine: str,
     place: Place,
@@ -145,6 +165,9 @@ def add_reduction(
     own: Sequence[str],
 ) -> None:
     """Add up one reduction."""
+    if geometry.structure.atom:
+        _add_atoms(totals, segment, place, staged, geometry)
+        return
     fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
@@ -161,14 +184,50 @@ def add_reduction(
     for read in memory_reads(body, own):
         if read not in held:
             totals.load(read, place, geometry)
+    _wait(totals, staged, place, geometry)
+    if geometry.structure.lanes:
+        _combine_lanes(totals, parallel, geometry)
+
+
+def _wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
+    """Count the rounds of a loop, and how often threads meet in it."""
     if staged:
         refilled = np.where(
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
         )  # a buffer that is read before it is filled again
         totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
     totals.add("rounds", place.all_trips * totals.repeat * 1.0)
-    if geometry.structure.lanes:
-        _combine_lanes(totals, parallel, geometry)
+
+
+def _add_atoms(
+    totals: Totals, segment: Segment, place: Place, staged: dict[Expr, StagedTile], geometry: Geometry
+) -> None:
+    """Add up a reduction that atoms compute. Warps load their fragments, split what they hold into parts, multiply, and
+    add partial sums where these are promoted.
+    """
+    work, warps, trips = atom_work(segment, geometry), warps_of(geometry), place.all_trips
+    mode = MATH_MODES.get(segment.reductions[0].math)
+    atoms = work.multiplications * trips * warps * 1.0
+    totals.add("tensor", atoms * dict(totals.target.atoms).get(work.atom.name, 0.0) / QUARTERS)
+    totals.add("issue", atoms * totals.target.warp_size)
+    totals.add("body", work.multiplications * 1.0)
+    totals.add("chain", work.steps * trips * work.products * ATOM_CHAIN)
+    if mode is not None and mode.every:
+        totals.add("issue", product(geometry.thread) * trips * geometry.threads * 1.0)
+    for side in work.sides:
+        size = dtype_of(side.expr, totals.group.tensors).size
+        elements = side.atoms * side.elements * work.steps * 1.0
+        totals.add("issue", elements * work.splitting * trips * geometry.threads)
+        totals.add("body", elements * (1 + work.splitting))
+        if side.expr in staged:
+            _fill(totals, side.expr, staged[side.expr], place, geometry)
+            totals.add("shared_loads", elements * trips * geometry.threads)
+        totals.add("thread_loads", elements * trips)
+        totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
+        cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
+        totals.add("wavefronts", cycles)
+        totals.add("least_wavefronts", cycles)
+    _wait(totals, staged, place, geometry)
 
 
 def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
@@ -187,30 +246,9 @@ def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
 
 def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
     """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
-    moved = tile.count * place.all_trips * 1.0
-    for node in nodes(expr):
-        work = node_cost(node)
-        totals.add("flops", moved * work.flops)
-        totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
-    cost, ways = copy_cost(expr, tile, geometry)
-    past = (
-        np.logical_and(np.less_equal(cost, 0.25), np.greater(geometry.stages, 1))
-        if totals.target.async_copy
-        else np.bool_(False)
-    )
-    for read in reads(expr):
-        totals.add("global_loads", moved / (totals.target.vector_bytes // 4))
-        totals.add("certain", moved / (totals.target.vector_bytes // 4))
-        totals.add("fetched", moved * totals.group.tensors[read.tensor].dtype.size)
-        totals.add("streamed", np.where(past, totals.block_traffic(read, place), 0.0))
-    totals.add("copies", moved * cost)
-    totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
-    totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
-    totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
+    main = _fill(totals, expr, tile, place, geometry)
     used = expr_variables(expr)
-    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    totals.add("divided", moved * divides(main, geometry))
     once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
     widest = totals.target.vector_bytes // size
@@ -219,3 +257,35 @@ def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry:
     totals.at_least(used, loads, widest, size, geometry, place.threads)
     totals.add("shared_loads", loads / vector * place.threads)
     totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
+
+
+def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> Read:
+    """Count what fetching a staged operand takes; return the read that tells where its elements lie."""
+    moved = tile.count * place.all_trips * 1.0
+    for node in nodes(expr):
+        work = node_cost(node)
+        totals.add("flops", moved * work.flops)
+        totals.add("issue", moved * work.issue)
+    size = dtype_of(expr, totals.group.tensors).size
+    together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
+    cost, ways = copy_cost(expr, tile, geometry, together)
+    past = (
+        np.logical_and(np.less_equal(cost, 1.0 / together), np.greater(geometry.stages, 1))
+        if totals.target.async_copy
+        else np.bool_(False)
+    )
+    for read in reads(expr):
+        kind = totals.group.tensors[read.tensor].dtype
+        narrow = totals.target.async_copy or bool(vector_widths(kind))
+        at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
+        totals.add("global_loads", moved / at_once)
+        totals.add("certain", moved / at_once)
+        totals.add("fetched", moved * kind.size)
+        totals.add("streamed", np.where(past, totals.block_traffic(read, place), 0.0))
+    totals.add("copies", moved * cost)
+    totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
+    totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
+    totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    totals.add("divided", moved * divides(main, geometry))
+    return main

@@ -30,7 +30,8 @@ class SegmentStructure:
     `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
-    last.
+    last. Where an `atom` multiplies, the rows of its C lie along the dim at position `rows`, the columns along that at
+    `columns`.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -40,6 +41,9 @@ class SegmentStructure:
     lanes: bool = False
     shared: str = ""
     patch: tuple[int, ...] = ()
+    atom: str = ""
+    rows: int = 0
+    columns: int = 0
 
     @property
     def stages_any(self) -> bool:

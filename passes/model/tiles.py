@@ -114,8 +114,8 @@ def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: 
     """
     shape = _shape(expr, segment, reduction, geometry, position)
     tiles = geometry.structure.dims
+    steps = _gather_steps(shape, expr, reduction, geometry)[len(shape.dims) - len(tiles) :]
     geometry = evolve(geometry, order=own_order(expr, reduction, geometry))
-    steps = _steps(shape.gather, geometry)[len(shape.dims) - len(tiles) :]
     if shape.halo is not False:
         indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
         pitches = _steps(shape.box, geometry)
@@ -124,6 +124,15 @@ def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: 
             steps[d] = np.where(shape.halo, inside, steps[d])
     used = expr_variables(expr)
     return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, tiles, strict=True)]
+
+
+def _gather_steps(shape: _Shape, expr: Expr, reduction: Reduction, geometry: Geometry) -> list[Count]:
+    return _steps(shape.gather, evolve(geometry, order=own_order(expr, reduction, geometry)))
+
+
+def depth_step(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> Count:
+    """Return how far apart neighbours along the first reduced dim lie in a staged tile that is no box, in elements."""
+    return _gather_steps(_shape(expr, segment, reduction, geometry, position), expr, reduction, geometry)[0]
 
 
 def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:

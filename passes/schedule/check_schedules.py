@@ -14,6 +14,8 @@ from typing import TypeAlias
 from attrs import frozen
 
 from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
     FusedGroup,
     PassError,
     Reduction,
@@ -25,9 +27,9 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import Layout, Tile, lay_out
+from ..lowering import Layout, Tile, atom_faults, atom_operands, lay_out
 from ..model import Features, next_power
-from .legal_points import features_of, shared_bytes, staged_tiles_of, staging_orders
+from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
 MAX_BODY = 4096
@@ -49,12 +51,16 @@ class Scheduled:
         return zip(self.group.segments, self.schedule.segments, strict=False)
 
     @property
-    def dims(self) -> Iterator[tuple[str, TileDim, bool]]:
-        """Each tile dim: its name, itself, and whether its segment leaves a tensor in shared memory."""
+    def dims(self) -> Iterator[tuple[str, TileDim, bool, int]]:
+        """Each tile dim: its name, itself, whether its segment leaves a tensor in shared memory, and the elements that
+        an atom takes along it.
+        """
         for segment, schedule in self.segments:
             held = any(o.tensor in self.group.shared for o in segment.outputs)
-            for dim in schedule.dims:
-                yield f"dim {'*'.join(a.name for a in dim.axes)}", dim, held
+            for d, dim in enumerate(schedule.dims):
+                loop = schedule.atomic
+                least = 0 if loop is None else least_block(loop.atom, loop.rows, loop.columns, d)
+                yield f"dim {'*'.join(a.name for a in dim.axes)}", dim, held, least
 
     @property
     def loops(self) -> Iterator[tuple[str, Reduction, ReductionSchedule, SegmentSchedule]]:
@@ -93,7 +99,10 @@ def check_segments_match(case: Scheduled) -> Iterator[str]:
 def check_axes_covered(case: Scheduled) -> Iterator[str]:
     """Tile dims hold the parallel axes in order, the dims of a loop those of its reduction."""
     for segment, schedule in case.segments:
-        if tuple(a for d in schedule.dims for a in d.axes) != segment.axes:
+        covered = [a for d in schedule.dims for a in d.axes]
+        # Atoms take all axes of a class as one dim, wherever they stand.
+        atomic = schedule.atomic is not None and {*covered} == {*segment.axes} and len(covered) == len(segment.axes)
+        if not atomic and tuple(covered) != segment.axes:
             yield "the tile dims do not cover the parallel axes in order"
     for name, reduction, loop, _ in case.loops:
         if tuple(a for d in loop.dims for a in d.axes) != reduction.reduce:
@@ -102,7 +111,7 @@ def check_axes_covered(case: Scheduled) -> Iterator[str]:
 
 def check_tiles_divide(case: Scheduled) -> Iterator[str]:
     """A block's tile is a multiple of a thread's, and that of its vector; all are positive."""
-    for name, dim, _ in case.dims:
+    for name, dim, _, _ in case.dims:
         if dim.thread < 1 or dim.vector < 1:
             yield f"{name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
         elif dim.block % dim.thread or dim.thread % dim.vector:
@@ -112,8 +121,8 @@ def check_tiles_divide(case: Scheduled) -> Iterator[str]:
 
 def check_tiles_fit(case: Scheduled) -> Iterator[str]:
     """No block is larger than its dim takes; of a tensor in shared memory each axis is a dim."""
-    for name, dim, held in case.dims:
-        if not held and dim.block > next_power(dim.extent):
+    for name, dim, held, least in case.dims:
+        if not held and dim.block > max(next_power(dim.extent), least):
             yield f"{name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
         if held and len(dim.axes) > 1:
             yield f"{name}: a tensor in shared memory has one dim per axis"
@@ -142,8 +151,39 @@ def check_chunks_fit(case: Scheduled) -> Iterator[str]:
     """A trip of a loop takes at least one element, and no more than there are."""
     for name, _, loop, _ in case.loops:
         for dim in loop.dims:
-            if not 1 <= dim.chunk <= next_power(dim.extent):
+            if not 1 <= dim.chunk <= max(next_power(dim.extent), least_chunk(loop.atom)):
                 yield f"{name}: chunk {dim.chunk} is not between 1 and the extent {dim.extent}"
+
+
+def check_atoms_known(case: Scheduled) -> Iterator[str]:
+    """What multiplies is an atom of the table."""
+    for name, _, loop, _ in case.loops:
+        if loop.atom and loop.atom not in MATRIX_ATOMS:
+            yield f"{name}: '{loop.atom}' is no atom"
+
+
+def check_atoms_spread(case: Scheduled) -> Iterator[str]:
+    """Atoms compute the only reduction of a segment, a sum of products of their rows and columns, and threads hold
+    their fragments; partial sums are promoted as often as the math mode says.
+    """
+    for segment, schedule in case.segments:
+        loop = schedule.atomic
+        if loop is None or loop.atom not in MATRIX_ATOMS:
+            continue
+        faults = atom_faults(loop, schedule.dims, schedule.threads)
+        yield from faults
+        if len(segment.reductions) != 1:
+            yield f"atom {loop.atom}: a segment with atoms has one reduction"
+        elif not faults:
+            yield from _misplaced(segment.reductions[0], loop, schedule)
+
+
+def _misplaced(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
+    if atom_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
+        yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
+    mode = MATH_MODES.get(reduction.math)
+    if mode is not None and mode.every and any(d.chunk > mode.every for d in loop.dims):
+        yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
@@ -222,7 +262,9 @@ Check: TypeAlias = Callable[[Scheduled], Iterator[str]]
 #: What makes a schedule one of its group.
 SHAPE_CHECKS: tuple[Check, ...] = (
     check_segments_match,
+    check_atoms_known,
     check_axes_covered,
+    check_atoms_spread,
     check_tiles_divide,
     check_tiles_fit,
     check_lanes_are_powers,
@@ -242,9 +284,9 @@ CHECKS: tuple[Check, ...] = (*SHAPE_CHECKS, *LAYOUT_CHECKS, *SIZE_CHECKS)
 def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> list[str]:
     """Return why a schedule is not legal for a group on a target; nothing where it is."""
     case = Scheduled(group, schedule, target)
-    if found := list(check_segments_match(case)):
+    if found := [*check_segments_match(case), *check_atoms_known(case)]:
         return found
-    if found := [reason for check in SHAPE_CHECKS[1:] for reason in check(case)]:
+    if found := [reason for check in SHAPE_CHECKS[2:] for reason in check(case)]:
         return found
     found = [reason for check in LAYOUT_CHECKS for reason in check(case)]
     return found + [reason for check in SIZE_CHECKS for reason in check(case)] if _is_laid_out(case) else found

@@ -103,6 +103,7 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
             tuple(places[v] for v in r.reduce),
             r.combine,
             rename_expr(substitute_expr(r.body, places), names),
+            r.math,
         )
         for r in segment.reductions
     )
@@ -147,6 +148,7 @@ def _numbers(features: Features, found: Bound) -> dict[str, float]:
 #: What each resource of the bound means to a reader.
 _MEANING = {
     "math": "arithmetic at peak rate",
+    "tensor": "tensor cores at their rate",
     "issue": "issuing instructions",
     "shared": "bandwidth of shared memory and L1",
     "l2": "bandwidth of the L2 cache",

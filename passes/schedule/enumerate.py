@@ -35,6 +35,7 @@ from ..model import (
     own_order,
 )
 from .check_schedules import MAX_BODY
+from .legal_points import least_block, least_chunk
 from .space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
@@ -157,7 +158,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
 def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
     parts = geometry.structure
     for d, dim in enumerate(parts.dims):
-        limit = next_power(prod(a.extent for a in dim))
+        limit = max(next_power(prod(a.extent for a in dim)), least_block(parts.atom, parts.rows, parts.columns, d))
         if not parts.shared:
             reasons["extent"] = np.logical_or(reasons["extent"], geometry.block[d] > limit)
         if geometry.warp:
@@ -165,7 +166,7 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
             reasons["warp"] = np.logical_or(reasons["warp"], uneven)
         reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
     for k, loop in enumerate(parts.loops):
-        limit = next_power(prod(a.extent for a in loop))
+        limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
 
 
@@ -248,7 +249,16 @@ def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
         staging = tuple(
             Staging(operand, _order(segment, geometry, position, operand), int(geometry.pad)) for operand in staged
         )
-        reductions.append(ReductionSchedule(loops, staging, int(geometry.stages) if staged else 1))
+        reductions.append(
+            ReductionSchedule(
+                loops,
+                staging,
+                int(geometry.stages) if staged else 1,
+                structure.atom,
+                structure.rows,
+                structure.columns,
+            )
+        )
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
     return SegmentSchedule(

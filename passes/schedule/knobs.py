@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import Segment, Target, Var, reads, variables
+from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Segment, Target, Var, reads, variables
 from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
@@ -13,15 +13,19 @@ LONGEST_RUN = 14
 
 
 def segment_knobs(
-    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
-    """Yield the knobs of one segment; their names begin with `prefix`."""
+    """Yield the knobs of one segment; names begin with `prefix`, `widest` are the elements of its longest vector."""
+    if structure.atom:
+        yield from atom_knobs(segment, structure, prefix, target, coarse)
+        return
+    finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
     for d, axes in enumerate(structure.dims):
         extent = prod(a.extent for a in axes)
         counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
-        tiles = _thread_tiles(extent, structure, matrix, target, coarse)
-        vectors = _vectors(d, structure, segment, target, coarse) if extent > 1 else (1,)
+        tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
+        vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
         triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
         if (
             not matrix
@@ -40,15 +44,48 @@ def segment_knobs(
         )
     if structure.lanes:
         longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, target.vector_bytes // 4)
+        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
         pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
     if structure.patch and target.lockstep and not structure.shared:
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
-        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else (0, 1, 4))
+        pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
+        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else pads)
         yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
+
+
+def atom_knobs(
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+) -> Iterator[Knob]:
+    """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
+    chunks of whole atoms.
+    """
+    atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
+    sides = {structure.rows: 0, structure.columns: 1}
+    for d, axes in enumerate(structure.dims):
+        names, extent = (f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), prod(a.extent for a in axes)
+        if d not in sides:
+            yield Knob(names, ((1, 1, 1),))
+            continue
+        axis = sides[d]
+        size = (atom.m, atom.n)[axis]
+        along, run = THREADS[axis], size // THREADS[axis]
+        warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
+        counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
+        limit = max(next_power(extent), size)
+        yield Knob(
+            names,
+            tuple((w * along, n * run, NEIGHBOURS[axis]) for w in warps for n in counts if w * n * size <= limit),
+        )
+    extent, most = prod(a.extent for a in structure.loops[0]), 64
+    if reduction.math and MATH_MODES[reduction.math].every:
+        most = MATH_MODES[reduction.math].every
+    yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
+    yield _single(f"{prefix}stages", (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4))
+    yield _single(f"{prefix}pad", (4,) if coarse or not target.banked else (0, 4, 8))
+    yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
@@ -56,7 +93,7 @@ def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse:
     shall be resident.
     """
     last = structures[-1]
-    if not target.lockstep or not last.patch or not last.stages_any:
+    if not target.lockstep or not (last.patch or last.atom) or not last.stages_any:
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
     return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
@@ -82,9 +119,10 @@ def _thread_counts(
 
 
 def _thread_tiles(
-    extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool
+    extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool, finer: int
 ) -> tuple[int, ...]:
-    top = 8 if matrix or not structure.loops else 4
+    """Powers of two; where a thread does little with an element, `finer` elements count as one."""
+    top = 8 if matrix else (4 if structure.loops else 8) * finer
     if matrix and (not target.lockstep or (not coarse and len(structure.dims) <= 3)):
         top = 16
     return powers(1, min(next_power(extent), top))
@@ -114,7 +152,7 @@ def _runs(
     return found
 
 
-def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Target, coarse: bool) -> tuple[int, ...]:
+def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
     """Neighbouring elements only help along a dim that is innermost in some tensor."""
     last = structure.dims[d][-1]
     bodies = segment.expressions
@@ -122,7 +160,6 @@ def _vectors(d: int, structure: SegmentStructure, segment: Segment, target: Targ
     inner = inner or any(o.write and last in variables(o.write[-1]) for o in segment.outputs) or structure.stages_any
     if not inner:
         return (1,)
-    widest = target.vector_bytes // 4
     return (1, widest) if coarse else powers(1, widest)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from ...ir import (
+    MATRIX_ATOMS,
     FusedGroup,
     ReduceDim,
     Schedule,
@@ -21,6 +23,18 @@ from ...ir import (
 )
 from ..lowering import AxisBinding, Frame, Layout, Tile, bind_dims, local_vars, stage
 from ..model import Features, Geometry, SegmentStructure, count_features
+
+
+def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
+    """Return the least block of a tile dim where an atom multiplies: its rows or its columns; 0 of other dims."""
+    if not atom:
+        return 0
+    return MATRIX_ATOMS[atom].m if dim == rows else MATRIX_ATOMS[atom].n if dim == columns else 0
+
+
+def least_chunk(atom: str) -> int:
+    """Return the least chunk of a reduced dim where an atom multiplies; 0 where none does."""
+    return MATRIX_ATOMS[atom].k if atom else 0
 
 
 def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:
@@ -77,6 +91,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
         schedule.lanes > 1 or schedule.row_vector > 1,
         next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
+        **_atom_of(schedule),
     )
     return Geometry(
         structure,
@@ -93,6 +108,12 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(schedule)),
     )
+
+
+def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:
+    """Return what a structure says of the atom that a schedule uses."""
+    loop = schedule.atomic
+    return {} if loop is None else {"atom": loop.atom, "rows": loop.rows, "columns": loop.columns}
 
 
 def _order(schedule: SegmentSchedule) -> int:

@@ -14,8 +14,21 @@ from itertools import product as cartesian
 
 from attrs import field, frozen
 
-from ...ir import FusedGroup, Reduction, Segment, Target, Var, is_affine, is_contraction, operands, reads, variables
+from ...ir import (
+    FusedGroup,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    is_affine,
+    is_contraction,
+    longest_vector,
+    operands,
+    reads,
+    variables,
+)
 from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like
+from .atom_structures import atom_structures
 from .knobs import launch_knobs, segment_knobs
 
 
@@ -79,8 +92,8 @@ def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> l
     return list(dict.fromkeys(found))
 
 
-def segment_structures(group: FusedGroup, position: int) -> list[SegmentStructure]:
-    """Return the structures of one segment."""
+def segment_structures(group: FusedGroup, position: int, target: Target) -> list[SegmentStructure]:
+    """Return the structures of one segment that a target has what it takes for."""
     segment = group.segments[position]
     written = next((o.tensor for o in segment.outputs if o.tensor in group.shared), "")
     reads_shared = any(t in group.shared for t in segment.tensors_read)
@@ -92,7 +105,8 @@ def segment_structures(group: FusedGroup, position: int) -> list[SegmentStructur
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
         return [SegmentStructure(apart if reads_shared else _flat(segment), loops, reduces, none, lanes=True)]
-    return _reduction_structures(group, segment, written, reads_shared, apart)
+    found = _reduction_structures(group, segment, written, reads_shared, apart)
+    return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 
 
 def _reduction_structures(
@@ -157,14 +171,15 @@ def make_space(
     finds there. `combinations` are the structures of segments to combine, all by default.
     """
     found = []
+    widest = longest_vector((type_.dtype for type_ in group.tensors.values()), target.vector_bytes)
     if combinations is None:
-        combinations = cartesian(*(segment_structures(group, k) for k in range(len(group.segments))))
+        combinations = cartesian(*(segment_structures(group, k, target) for k in range(len(group.segments))))
     for combination in combinations:
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
         knobs = tuple(
             k
             for s, structure in enumerate(combination)
-            for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse)
+            for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse, widest)
         ) + launch_knobs(combination, target, coarse)
         found += [Structure(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))

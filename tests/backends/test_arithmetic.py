@@ -7,15 +7,23 @@ from __future__ import annotations
 import re
 import subprocess
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.devices import find_target
 from cuts.backends.source.arithmetic import arithmetic_helpers
 from cuts.backends.source.dialects import CUDA, DIALECTS
+from cuts.backends.source.emit import emit
 from cuts.ir.functions import FUNCTIONS
-from cuts.ir.types import DType
+from cuts.ir.types import DType, TensorType
+from cuts.passes.fusion.groups import Group
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.choose import choose
+from cuts.tests.fusion.build import fused, graph, op
 from cuts.tests.needs import needs_toolchain
 
 HELPER = re.compile(r"cuts_\w+?_\{t\}")
@@ -59,17 +67,45 @@ def disassembler() -> Path | None:
     return found[-1] if found else None
 
 
+needs_disassembler = pytest.mark.skipif(
+    disassembler() is None, reason="nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)"
+)
+
+
+def machine_code(source: str, folder: Path) -> str:
+    """Return the instructions that a source becomes for sm_90."""
+    code, _ = find_toolchain().compile(source, "sm_90", 120.0)
+    folder.joinpath("one.cubin").write_bytes(code)
+    command = [str(disassembler()), "-c", "one.cubin"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
 @needs_toolchain
-@pytest.mark.skipif(disassembler() is None, reason="nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)")
+@needs_disassembler
 @pytest.mark.parametrize("operand", ["0.0f", "p[t + 256]"])
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_an_extreme_is_one_instruction_of_the_machine(name: str, operand: str, tmp_path: Path) -> None:
     line = f"int t = (int)threadIdx.x; p[t] = cuts_{name}_f32(p[t], {operand});"
     source = f'{CUDA.helpers_of(line)}extern "C" __global__ void one(float* p) {{ {line} }}\n'
-    code, _ = find_toolchain().compile(source, "sm_90", 120.0)
-    tmp_path.joinpath("one.cubin").write_bytes(code)
-    text = subprocess.run(
-        [str(disassembler()), "-c", "one.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    text = machine_code(source, tmp_path)
     assert len(re.findall(r"\bFMNMX\.NAN\b", text)) == 1
     assert not re.search(r"\b(FSETP|FSEL|FMNMX (?!\.NAN))\b", text)
+
+
+@needs_toolchain
+@needs_disassembler
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=str)
+def test_a_chain_of_halves_moves_16_bytes_and_packs_two_at_once(dtype: DType, tmp_path: Path) -> None:
+    target, kind = find_target("cuda:sm_90"), TensorType(dtype, (4096, 4096))
+    made = graph(
+        {"x": kind, "y": kind}, op("a", "add", "x", "y"), op("r", "relu", "a"), op("z", "mul", "r", "y"), out="z"
+    )
+    group = fused(made, "n0 n1 n2")
+    assert isinstance(group, Group)
+    kernel = extract(lower(group.form, choose(group.form, target)[0].schedule, {}, target))
+    text = machine_code(emit(kernel, "cuda").source, tmp_path)
+    found = Counter(re.findall(r"\b(?:LDG|STG|F2FP|F2F|PRMT)\.?[A-Z0-9_.]*", text))
+    loads, stores = found["LDG.E.128.CONSTANT"], found["STG.E.128"]
+    assert loads == 2 * stores > 0
+    assert found[f"F2FP.{dtype.value.upper()}.F32.PACK_AB"] == 4 * stores
+    assert sum(found.values()) == loads + stores + 4 * stores, found

@@ -1,4 +1,4 @@
-"""Six kernels, whole, in both dialects: what the printer writes is reviewed like code.
+"""Nine kernels, whole, in both dialects: what the printer writes is reviewed like code.
 
 Groups and schedules are fixed here, so that only lowering, extraction and printing can change a golden file.
 """
@@ -14,6 +14,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
+from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
@@ -21,6 +22,13 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.fusion.build import fused, graph, op
 
 TARGETS = {"cuda": "cuda:h200", "opencl": "opencl"}
+
+
+def half(*shape: int) -> TensorType:
+    """Return a tensor of bfloat16."""
+    return TensorType(DType.BF16, shape)
+
+
 CONVOLUTION = {"x": (1, 4, 8, 8), "w": (4, 4, 3, 3)}
 
 #: A graph, the units that its kernel computes, and the schedule.
@@ -99,6 +107,44 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
             tile (i1'8) block 2 thread 1
             tile (i2) block 4 thread 2
             chunks { chunk (r0) by 4 }
+          }
+        }""",
+    ),
+    "half_chain": (
+        graph({"x": half(64, 48), "y": half(64, 48), "b": half(48)}, op("a", "add", "x", "y"), op("m", "mul", "a", "b"),
+              op("z", "relu", "m"),
+              out="z"),
+        "n0 n1 n2",
+        """schedule {
+          spread {
+            tile (i0) block 8 thread 2
+            tile (i1) block 64 thread 8 vector 8
+          }
+        }""",
+    ),
+    "half_layer_norm": (
+        graph({"x": half(10, 192), "s": (192,), "b": (192,)}, op("w", "cast", "x", to="f32"),
+              op("n", "layer_norm", "w", "s", "b"), op("y", "cast", "n", to="bf16"),
+              out="y"),
+        "n0 n1 n2",
+        """schedule {
+          spread lanes 32 row_vector 8 {
+            tile (i0) block 2 thread 1
+            chunks { chunk (r0) by 256 }
+            chunks { chunk (r0) by 256 }
+          }
+        }""",
+    ),
+    "half_gemm": (
+        graph({"a": half(72, 64), "b": half(64, 56), "c": half(56)}, op("ab", "matmul", "a", "b"),
+              op("d", "add", "ab", "c"), op("y", "relu", "d"),
+              out="y"),
+        "n0 n1 n2",
+        """schedule {
+          spread {
+            tile (i0) block 16 thread 2
+            tile (i1) block 64 thread 8 vector 8
+            chunks stages 2 { chunk (r0) by 16  stage 0 pad 8  stage 1 }
           }
         }""",
     ),

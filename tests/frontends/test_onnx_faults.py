@@ -169,9 +169,10 @@ def test_a_small_model_cannot_ask_for_a_huge_constant(op: str, constants: dict[s
 
 def test_element_types_that_we_do_not_have_are_named() -> None:
     proto = model([node("Relu", "x")], {"x": (3,)}, 13)
-    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT8E4M3FN
     assert faults(proto) == [
-        "<onnx>: input 'x': element type BFLOAT16 is not supported; convert the model to float32 or float16"
+        "<onnx>: input 'x': element type FLOAT8E4M3FN is not supported; "
+        "convert the model to float32, float16 or bfloat16"
     ]
 
 

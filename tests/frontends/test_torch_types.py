@@ -11,12 +11,14 @@ import os
 import random
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from cuts.frontends.torch.load import decompositions, graph_of_nodes
+from cuts.frontends.torch.reader import array_of
 from cuts.ops.reference import evaluate_graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -28,7 +30,7 @@ _SAMPLE = 60  # calls of each element type
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 #: Roundings of the arithmetic that PyTorch uses; of doubles its vectorised functions keep fewer digits than NumPy's.
-_ULPS = {"float16": 16, "float32": 16, "float64": 4096}
+_ULPS = {"bfloat16": 16, "float16": 16, "float32": 16, "float64": 4096}
 
 
 def tensors(found: Any) -> list[Any]:
@@ -62,7 +64,7 @@ def computed(case: Case) -> list[Any] | None:
     except RuntimeError:
         return None
     captured = graph_of_nodes(traced.graph)
-    given = {name: x.numpy() for name, x in zip(captured.inputs, case.operands, strict=True) if name is not None}
+    given = {name: array_of(x) for name, x in zip(captured.inputs, case.operands, strict=True) if name is not None}
     found = evaluate_graph(captured.graph, captured.registry, given)
     types = captured.graph.types
     return [None if name is None else found[name].astype(types[name].dtype.numpy) for name in captured.results]
@@ -70,12 +72,14 @@ def computed(case: Case) -> list[Any] | None:
 
 def agrees(found: Any, *truths: Any) -> bool:
     """Whether every element is near one of the truths, equal for integers and where no number is near another."""
-    if found.dtype.kind != "f":
+    if found.dtype.name not in _ULPS:
         return bool((found == truths[0]).all())
+    ends = ml_dtypes.finfo(found.dtype)
+    rounding, found = float(ends.eps) * _ULPS[found.dtype.name], found.astype(np.float64)
     with np.errstate(all="ignore"):
         near = np.zeros(found.shape, np.bool_)
-        for truth in truths:
-            bound = np.finfo(found.dtype).eps * _ULPS[found.dtype.name] * np.abs(truth) + np.finfo(found.dtype).tiny
+        for truth in (truth.astype(np.float64) for truth in truths):
+            bound = rounding * np.abs(truth) + float(ends.tiny)
             near |= (found == truth) | (np.isnan(found) & np.isnan(truth)) | (np.abs(found - truth) <= bound)
     return bool(near.all())
 
@@ -89,9 +93,9 @@ def fault(case: Case) -> str | None:
     for found, truth, wide in zip(results, wanted, in_doubles(case, wanted), strict=True):
         if found is None:
             continue
-        if (found.dtype, found.shape) != (truth.numpy().dtype, tuple(truth.shape)):
+        if (found.dtype, found.shape) != (array_of(truth).dtype, tuple(truth.shape)):
             return f"{case.name}: {truth.dtype}{tuple(truth.shape)}, found {found.dtype}{found.shape}"
-        if not agrees(found, truth.numpy(), wide.numpy()):
+        if not agrees(found, array_of(truth), array_of(wide)):
             return f"{case.name}: expected {truth.tolist()}, found {found.tolist()}"
     return None
 

@@ -17,8 +17,8 @@ F = torch.nn.functional
 Function = Callable[..., Any]
 
 TYPES = (
-    torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-    torch.bool,
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
 )  # fmt: skip
 _UNARY = """abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp exp2 expm1 floor log log10 log1p
 log2 neg reciprocal round rsqrt sigmoid sign sgn sin sinh sqrt square tan tanh trunc isnan isinf

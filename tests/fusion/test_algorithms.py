@@ -101,6 +101,26 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
 
 
+@pytest.mark.parametrize(("kind", "math", "known"), [
+    (DType.F32, "", {"", "winograd_2x2", "winograd_4x4"}),
+    (DType.F32, "fp32x3", {"", "winograd_2x2", "winograd_4x4"}),
+    (DType.F32, "tf32", {"", "winograd_2x2"}),
+    (DType.F16, "", {"", "winograd_2x2"}),
+    (DType.BF16, "", {""}),
+])  # fmt: skip
+def test_an_algorithm_that_loses_many_digits_is_not_compared(kind: DType, math: str, known: set[str]) -> None:
+    graph = convolution(2, 16, 16, 16, 16, bias=False)
+    graph = evolve(
+        graph,
+        types={v: evolve(t, dtype=kind) for v, t in graph.types.items()},
+        constants={v: c.astype(kind.numpy) for v, c in graph.constants.items()},
+    )
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", math=math)
+    step.run(graph)
+    (choice,) = step.choices
+    assert {name for name in choice.seconds if not name.startswith("fourier")} == known
+
+
 def test_equal_nodes_are_decided_once() -> None:
     graph = convolution(2, 8, 8, 8, 8)
     again = evolve(graph.nodes[0], name="d", inputs=("z", "w", "b"), outputs=("v",))

@@ -10,14 +10,20 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from cuts.ir.dfg import IndexNode, Load, Op, Store, WideStore, Window
+from cuts.ir.dfg import AtomAccumulate, IndexNode, Load, Op, Pack, Store, WideStore, Window
 from cuts.ir.errors import CutsError, ErrorList, VerifyError
 from cuts.ir.index import Var
 from cuts.ir.kernel import phases
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.ir.verify.dfg import CHECKS as GRAPH_CHECKS
-from cuts.ir.verify.dfg import check_functions_applied, check_values_bound, check_vectors_whole, check_windows_addressed
+from cuts.ir.verify.dfg import (
+    check_atoms_known,
+    check_functions_applied,
+    check_values_bound,
+    check_vectors_whole,
+    check_windows_addressed,
+)
 from cuts.ir.verify.kernel import CHECKS as BLOCK_CHECKS
 from cuts.ir.verify.kernel import THREAD_CHECKS
 from cuts.ir.verify.program import CHECKS as PROGRAM_CHECKS
@@ -240,6 +246,7 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_values_bound",
         "check_functions_applied",
         "check_reductions_complete",
+        "check_atoms_known",
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")
@@ -263,6 +270,15 @@ def test_what_no_text_of_ours_shows() -> None:
         "statement 0 (of 'm'): 1 reduced axes, combiner None"
     ]
     assert list(check_values_bound([aside])) == ["index lane as a bool", "'nowhere' is no memory"]
+    pair = Pack(evolve(load, dtype=DType.F32), lane)
+    sound = AtomAccumulate("t", (lane + 0,), "m16n8k8_tf32", load, load, (), DType.F32)
+    assert list(check_atoms_known([sound])) == []
+    assert list(check_atoms_known([evolve(sound, atom="m1n1k1")])) == ["'m1n1k1' multiplies nothing"]
+    assert list(check_atoms_known([evolve(sound, a=pair, b=aside.value, dtype=DType.F64)])) == [
+        "a register of m16n8k8_tf32 holds 1 elements, not 2",
+        "m16n8k8_tf32 multiplies f32, not bool",
+        "m16n8k8_tf32 adds up in f32, not in f64",
+    ]
 
 
 def test_all_breaches_are_reported_at_once() -> None:

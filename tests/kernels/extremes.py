@@ -7,15 +7,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from attrs import frozen
-from cuts.ir.types import DType
+from cuts.ir.types import DType, dtype_of_numpy
 
 Array = np.ndarray[Any, Any]
 
 FLOATS = tuple(d for d in DType if d.is_float)
 INTS = tuple(d for d in DType if d.is_int)
 NUMBERS = (*FLOATS, *INTS)
+
+
+def is_real(array: Array) -> bool:
+    """Whether an array holds real numbers, of whichever type."""
+    dtype = dtype_of_numpy(array.dtype)
+    return dtype is not None and dtype.is_float
 
 
 def extremes(dtype: DType) -> Array:
@@ -25,7 +32,7 @@ def extremes(dtype: DType) -> Array:
     if dtype is DType.BOOL:
         return np.array([False, True])
     if dtype.is_float:
-        info = np.finfo(dtype.numpy)  # type: ignore[arg-type]
+        info = ml_dtypes.finfo(dtype.numpy)
         ends = [info.max, info.smallest_normal, info.smallest_subnormal, 1e-6, 1.0, 1.5, 3.0, np.inf]
         return np.array([np.nan, 0.0, *ends, -0.0, *(-float(v) for v in ends)], dtype.numpy)
     low, high = int(dtype.element.lowest), int(dtype.element.highest)
@@ -65,7 +72,7 @@ class Case:
 
     def expected(self, operands: list[Array]) -> Array:
         """Return the result in the type of the operands (in double precision for floats), or of bools."""
-        floats = operands[0].dtype.kind == "f"
+        floats = is_real(operands[0])
         with np.errstate(all="ignore"):
             return np.asarray(self.meaning(*(o.astype(np.float64) if floats else o for o in operands)))
 
@@ -166,9 +173,9 @@ def wrong(dtype: DType, found: Array, expected: Array) -> Array:
     The reference computes in double precision, so what a type cannot hold is an infinity, or a number near the
     smallest.
     """
-    if found.dtype.kind != "f":
+    if not is_real(found):
         return np.asarray(found != expected)
-    info = np.finfo(dtype.numpy)  # type: ignore[arg-type]
+    info = ml_dtypes.finfo(dtype.numpy)
     with np.errstate(all="ignore"):
         value, wanted = found.astype(np.float64), expected.astype(dtype.numpy).astype(np.float64)
         same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))

@@ -124,6 +124,18 @@ def test_a_tensor_shared_by_segments_holds_what_was_counted(dtype: DType, dialec
 
 
 @needs_toolchain
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=str)
+def test_a_machine_without_asynchronous_copies_is_asked_for_none(dtype: DType) -> None:
+    target = find_target("cuda:rtx2080")
+    group = product_of(dtype, 64, 48, 40)
+    structures = [s for s in make_space(group, target).structures if any(p.stages_any for p in s.segments)]
+    points = [p for s in structures for p in legal_points(make_space(group, target), s, 3, 6)]
+    ringed = [p for p in points if p.segments[0].reductions[0].stages > 1]
+    assert ringed
+    compile_kernels([emit(extract(lower(group, p, {}, target)), "cuda") for p in ringed[:2]], target.arch)
+
+
+@needs_toolchain
 @pytest.mark.parametrize("shape", [(2048, 2048, 2048), (2048, 4096, 11008)], ids=str)
 def test_large_products_of_halves_compile(shape: tuple[int, int, int]) -> None:
     target = find_target("cuda:h200")

@@ -71,7 +71,7 @@ def test_loads_are_wide_where_tiles_are_aligned() -> None:
     assert widths(input_transform(15))["load", 4] == 0
 
 
-def one_phase(stores: tuple[Store, ...], aligned: int = 4) -> Phase:
+def one_phase(stores: tuple[Store, ...], aligned: int = 16) -> Phase:
     """Return a phase of stores after widening."""
     phase = Phase("compute", "p", stores, ())
     (found,) = phases(widen(Kernel(1, 1, (), (), (phase,), ("x",), ("y",), {"y": DType.F32}, {"y": aligned})).items)
@@ -89,8 +89,8 @@ def store(k: int, guards: tuple[Guard, ...] = ()) -> Store:
 def test_what_is_not_aligned_or_not_complete_stays() -> None:
     four = tuple(store(k) for k in range(4))
     assert [type(r) for r in one_phase(four).roots] == [WideStore]
-    assert [len(r.values) for r in one_phase(four, 2).roots if isinstance(r, WideStore)] == [2, 2]
-    assert one_phase(four, 1).roots == four
+    assert [len(r.values) for r in one_phase(four, 8).roots if isinstance(r, WideStore)] == [2, 2]
+    assert one_phase(four, 4).roots == four
     assert [type(r) for r in one_phase((four[1], four[2])).roots] == [Store, Store]
     assert [type(r) for r in one_phase(four[:3]).roots] == [WideStore, Store]
     assert [type(r) for r in one_phase(tuple(reversed(four))).roots] == [WideStore]

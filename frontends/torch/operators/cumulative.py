@@ -65,7 +65,7 @@ def _log_sum_exp(reader: Reader, x: Value, axis: int) -> Value:
     axis %= len(shape)
     kind, size = reader.type(x).dtype, shape[axis]
     greatest = _running_greatest(reader, x, axis)[0]
-    limit = float(np.finfo(kind.numpy.name).max)
+    limit = float(kind.element.largest)
     base = reader.emit("clip", greatest, min=-limit, max=limit)
     so_far = np.tri(size, dtype=np.bool_).reshape(size, size, *(1,) * (len(shape) - 1 - axis))
     terms = reader.emit(

@@ -94,7 +94,7 @@ def _softplus(reader: Reader, x: Value, beta: float = 1, threshold: float = 20) 
     """Beyond the threshold it is the operand itself, from which it may differ by less than rounding anyway."""
     y = _scaled_unary("softplus", beta, 1 / beta)(reader, x)
     dtype = reader.type(y).dtype
-    if threshold > 0 and math.exp(-threshold) < float(np.finfo(dtype.numpy.name).eps) / 2 * threshold:
+    if threshold > 0 and math.exp(-threshold) < dtype.element.epsilon / 2 * threshold:
         return y
     scaled = reader.emit("mul", x, reader.constant(beta, dtype=dtype))
     return reader.emit("where", reader.emit("greater", scaled, reader.constant(threshold, dtype=dtype)), x, y)

@@ -1,0 +1,87 @@
+"""What an atom is in a language: a helper function for each row of the table.
+
+CUDA C++ has the instruction. OpenCL C has none, so there the lanes of a warp lay their fragments out in local memory,
+by the same maps that generated kernels load by, and each adds up its elements of C: slow, and exact for integers, which
+is what shows that a kernel holds its fragments right. All threads of a block take part, because they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...ir import ELEMENT, LANE, LANES, MATRIX_ATOMS, DType, Fragment, MatrixAtom, as_index, substitute
+from .index_ctext import index_text
+
+_PTX = {"i8": "s8", "u8": "u8", "i32": "s32"}
+
+
+def operand_words(atom: MatrixAtom) -> int:
+    """Return the words of 32 bits that a warp lays an atom's A and B out in."""
+    return (atom.m + atom.n) * atom.k
+
+
+def _parameters(atom: MatrixAtom) -> tuple[list[str], list[str], list[str]]:
+    names = ((f"{o}{n}" for n in range(f.registers)) for o, f in (("d", atom.c), ("a", atom.a), ("b", atom.b)))
+    d, a, b = (list(each) for each in names)
+    return d, a, b
+
+
+def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of CUDA C++ by name: one `mma.sync` each."""
+    for atom in MATRIX_ATOMS.values():
+        d, a, b = _parameters(atom)
+        kind = types[atom.accumulator.value]
+        parameters = [*(f"{kind}& {x}" for x in d), *(f"unsigned {x}" for x in (*a, *b))]
+        numbers = iter(range(len(parameters)))
+        groups = ["{" + ", ".join(f"%{next(numbers)}" for _ in each) + "}" for each in (d, a, b)]
+        format_, adds = _PTX.get(atom.format, atom.format), _PTX.get(atom.accumulator.value, atom.accumulator.value)
+        name = f"mma.sync.aligned.m{atom.m}n{atom.n}k{atom.k}.row.col.{adds}.{format_}.{format_}.{adds}"
+        constraint = "f" if atom.accumulator.is_float else "r"
+        out, into = ", ".join(f'"+{constraint}"({x})' for x in d), ", ".join(f'"r"({x})' for x in (*a, *b))
+        text = f'asm volatile("{name} {", ".join(groups)}, {groups[0]};" : {out} : {into});'
+        yield f"cuts_{atom.name}", f"{qualifier} void cuts_{atom.name}({', '.join(parameters)}) {{ {text} }}"
+
+
+def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of OpenCL C by name; the first parameter is the local memory of the warp.
+
+    They must be inlined: PoCL gives all work-groups one piece of local memory where a function is called with it.
+    """
+    for atom in MATRIX_ATOMS.values():
+        d, a, b = _parameters(atom)
+        kind = types[atom.accumulator.value]
+        parameters = [f"{space}{kind}* m", "int tid", *(f"{kind}* {x}" for x in d), *(f"uint {x}" for x in (*a, *b))]
+        lines = [f"const int t = tid % {LANES};"]
+        for fragment, names, width, base in ((atom.a, a, atom.k, 0), (atom.b, b, atom.n, atom.m * atom.k)):
+            lines += _laid_out(atom, fragment, names, width, base)
+        lines.append(meet)
+        for n, name in enumerate(d):
+            row, column = _place(atom.c, n)
+            product = f"m[({row}) * {atom.k} + k] * m[{atom.m * atom.k} + k * {atom.n} + {column}]"
+            lines.append(f"for (int k = 0; k < {atom.k}; ++k) *{name} += {product};")
+        lines.append(meet)
+        yield f"cuts_{atom.name}", f"{qualifier} void cuts_{atom.name}({', '.join(parameters)}) {{ {' '.join(lines)} }}"
+
+
+def _laid_out(atom: MatrixAtom, fragment: Fragment, names: list[str], width: int, base: int) -> Iterator[str]:
+    """Yield the stores of a lane's elements, each to its place in the operand."""
+    for n in range(fragment.size):
+        row, column = _place(fragment, n)
+        place = n % fragment.packed
+        value = _UNPACKED[atom.held].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
+        yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
+
+
+def _place(fragment: Fragment, element: int) -> tuple[str, str]:
+    at = {LANE: as_index(LANE), ELEMENT: as_index(element)}
+    return index_text(substitute(fragment.row, at), {}), index_text(substitute(fragment.column, at), {})
+
+
+#: Element {1} of the register {0} as a number, in OpenCL C; halves are the low one or the high one.
+_UNPACKED = {
+    DType.F32: "as_float({0})",
+    DType.F16: "cuts_{2}_f16({0})",
+    DType.BF16: "cuts_{2}_bf16({0})",
+    DType.I8: "(int)(char)({0} >> 8 * {1} & 255)",
+    DType.U8: "(int)({0} >> 8 * {1} & 255)",
+}

@@ -1,0 +1,87 @@
+"""Half types in source: bits as numbers and numbers as bits, one by one, and two at a time in a word.
+
+Numbers are rounded to nearest, of two nearest to the even one; NaN stays one, and what is too large becomes infinite.
+From sm_80 on PTX converts two numbers at once; before that, and in OpenCL, a bfloat16 is rounded by integer arithmetic:
+its bits are the upper half of those of a float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def _rounded_bits(bits: str) -> str:
+    """Return statements that round the bits of a float to the upper half of them; a NaN keeps its sign and is quiet."""
+    return (
+        f"{bits} if ((u & 0x7fffffffu) > 0x7f800000u) return (u >> 16) | 0x40u; "
+        "return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;"
+    )
+
+
+def _functions(device: str, bodies: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return definitions by name, of a head (the result's type, and parameters) and a body each."""
+    found = {}
+    for name, (head, body) in bodies.items():
+        result, parameters = head.split(" of ")
+        text = f"{body}}}" if body.startswith("\n") else f" {body} }}"
+        found[name] = f"{device} {result} {name}({parameters}) {{{text}"
+    return found
+
+
+def _from_sm80(new: str, old: str) -> str:
+    return f"\n#if __CUDA_ARCH__ >= 800\n  {new}\n#else\n  {old}\n#endif\n"
+
+
+def cuda_halves(device: str) -> dict[str, str]:
+    """Return the helpers of CUDA C++ by name: to and from bits, the two numbers of a word, and a word of two."""
+    number, bits = "float of unsigned short h", "unsigned short of float f"
+    part, word = "float of unsigned int w", "unsigned int of float a, float b"
+    to_bf16 = 'unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;'
+    pack = 'unsigned int w; asm("cvt.rn.{}x2.f32 %0, %2, %1;" : "=r"(w) : "f"(a), "f"(b)); return w;'
+    pair = "return cuts_to_{0}(a) | (unsigned int)cuts_to_{0}(b) << 16;"
+    bodies = {
+        "cuts_from_f16": (number, 'float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f;'),
+        "cuts_from_bf16": (number, "return __uint_as_float((unsigned int)h << 16);"),
+        "cuts_to_f16": (bits, 'unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;'),
+        "cuts_to_bf16": (bits, _from_sm80(to_bf16, _rounded_bits("unsigned int u = __float_as_uint(f);"))),
+        "cuts_low_f16": (part, "return cuts_from_f16((unsigned short)w);"),
+        "cuts_high_f16": (part, "return cuts_from_f16((unsigned short)(w >> 16));"),
+        "cuts_low_bf16": (part, "return __uint_as_float(w << 16);"),
+        "cuts_high_bf16": (part, "return __uint_as_float(w & 0xffff0000u);"),
+    }
+    for name in ("f16", "bf16"):
+        bodies[f"cuts_pack_{name}"] = (word, _from_sm80(pack.format(name), pair.format(name)))
+    return _functions(device, bodies)
+
+
+def opencl_halves(device: str) -> dict[str, str]:
+    """Return the helpers of OpenCL C by name: it loads and stores f16 by itself, but has no variables of it to round
+    with.
+    """
+    bodies = {
+        "cuts_round_f16": (
+            "float of float f",
+            "ushort h; vstore_half(f, 0, (half*)&h); return vload_half(0, (half*)&h);",
+        ),
+        "cuts_from_bf16": ("float of ushort h", "return as_float((uint)h << 16);"),
+        "cuts_to_bf16": ("ushort of float f", _rounded_bits("uint u = as_uint(f);")),
+        "cuts_low_f16": ("float of uint w", "const ushort h = (ushort)w; return vload_half(0, (const half*)&h);"),
+        "cuts_high_f16": ("float of uint w", "return cuts_low_f16(w >> 16);"),
+        "cuts_low_bf16": ("float of uint w", "return as_float(w << 16);"),
+        "cuts_high_bf16": ("float of uint w", "return as_float(w & 0xffff0000u);"),
+        "cuts_pack_f16": (
+            "uint of float a, float b",
+            "ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); return h[0] | (uint)h[1] << 16;",
+        ),
+        "cuts_pack_bf16": ("uint of float a, float b", "return cuts_to_bf16(a) | (uint)cuts_to_bf16(b) << 16;"),
+    }
+    return _functions(device, bodies)
+
+
+#: Templates by element type ({p} pointer, {i} element, {v} value) that load, store and round numbers of half types.
+CUDA_LOAD: Mapping[str, str] = {name: f"cuts_from_{name}({{p}}[{{i}}])" for name in ("f16", "bf16")}
+CUDA_STORE: Mapping[str, str] = {name: f"{{p}}[{{i}}] = cuts_to_{name}({{v}});" for name in ("f16", "bf16")}
+CUDA_ROUND: Mapping[str, str] = {name: f"cuts_from_{name}(cuts_to_{name}({{v}}))" for name in ("f16", "bf16")}
+OPENCL_LOAD: Mapping[str, str] = {"f16": "vload_half({i}, {p})", "bf16": "cuts_from_bf16({p}[{i}])"}
+OPENCL_STORE: Mapping[str, str] = {"f16": "vstore_half({v}, {i}, {p});", "bf16": "{p}[{i}] = cuts_to_bf16({v});"}
+OPENCL_ROUND: Mapping[str, str] = {"f16": "cuts_round_f16({v})", "bf16": "cuts_from_bf16(cuts_to_bf16({v}))"}

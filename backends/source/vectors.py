@@ -1,0 +1,85 @@
+"""How neighbours of an element type are loaded and stored at once: a row per element type and dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+
+@frozen
+class Vectors:
+    """Vectors of one element type.
+
+    `type` is the type of what an access moves, of `{words}` parts with `per_word` elements each; `load` and `store` are
+    templates ({p} pointer, {i} element, {vector} that type, {space} qualifier, {words}, {values} parts). `elements`
+    take the elements out of part `{x}.{c}`, `word` makes a part of as many values.
+    """
+
+    type: str
+    load: str
+    store: str
+    elements: tuple[str, ...] = ("{x}.{c}",)
+    word: str = "{0}"
+    names: Sequence[str] = "xyzw"
+
+    @property
+    def per_word(self) -> int:
+        """Elements that a part holds."""
+        return len(self.elements)
+
+    def parts(self, width: int) -> Sequence[str]:
+        """Return the names of the parts of a vector of `width` elements."""
+        return self.names[: width // self.per_word]
+
+    def vector(self, width: int) -> str:
+        """Return the type of `width` elements."""
+        return self.type.format(words=width // self.per_word)
+
+    def element(self, name: str, number: int) -> str:
+        """Return the value of an element of a vector that has a name."""
+        word, place = divmod(number, self.per_word)
+        return self.elements[place].format(x=name, c=self.names[word])
+
+    def packed(self, values: Sequence[str]) -> list[str]:
+        """Return the parts that hold some values."""
+        return [self.word.format(*values[k : k + self.per_word]) for k in range(0, len(values), self.per_word)]
+
+
+_CUDA_LOAD = "*reinterpret_cast<const {vector}*>(&{p}[{i}])"
+_CUDA_STORE = "*reinterpret_cast<{vector}*>(&{p}[{i}]) = make_{vector}({values});"
+_OPENCL_LOAD = "*(const {space}{vector}*)(&{p}[{i}])"
+_OPENCL_STORE = "*({space}{vector}*)(&{p}[{i}]) = ({vector})({values});"
+_NUMBERED = tuple(f"s{n}" for n in range(8))
+
+
+def _cuda_halves(name: str) -> Vectors:
+    elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
+    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})")
+
+
+CUDA_VECTORS: Mapping[str, Vectors] = {
+    "f32": Vectors("float{words}", _CUDA_LOAD, _CUDA_STORE),
+    "i32": Vectors("int{words}", _CUDA_LOAD, _CUDA_STORE),
+    "f16": _cuda_halves("f16"),
+    "bf16": _cuda_halves("bf16"),
+}
+
+OPENCL_VECTORS: Mapping[str, Vectors] = {
+    "f32": Vectors("float{words}", _OPENCL_LOAD, _OPENCL_STORE),
+    "i32": Vectors("int{words}", _OPENCL_LOAD, _OPENCL_STORE),
+    "f16": Vectors(
+        "float{words}",
+        "vload_half{words}(0, &{p}[{i}])",
+        "vstore_half{words}(({vector})({values}), 0, &{p}[{i}]);",
+        names=_NUMBERED,
+    ),
+    "bf16": Vectors(
+        "ushort{words}",
+        _OPENCL_LOAD,
+        _OPENCL_STORE,
+        ("cuts_from_bf16({x}.{c})",),
+        "cuts_to_bf16({0})",
+        _NUMBERED,
+    ),
+}

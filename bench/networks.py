@@ -1,0 +1,179 @@
+"""Whole networks of PyTorch on a GPU by precision policy: tuned for a budget, beside PyTorch in the same precision.
+
+Run it with `python bench/networks.py --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60] [--compile]`. A case is a
+network, a batch and a policy. PyTorch runs as a captured graph, channels first and last, with `--compile` compiled too;
+the better one counts. Inputs are random, weights are those of an untrained network. Rows go to
+`FOLDER/networks.json`; the table comes last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import cuts
+from attrs import asdict, frozen
+from cuts.ir.precision import PRECISIONS, PrecisionName
+
+#: Network -> what makes it, and its inputs for a batch.
+NETWORKS = ("resnet50", "mobilenet_v2", "bert")
+REPEATS, ROUNDS = 20, 7
+
+
+@frozen
+class Outcome:
+    """One case: milliseconds of ours and of the best peer, seconds that tuning took, the greatest error of an output
+    relative to the largest in double precision, for both.
+    """
+
+    network: str
+    batch: int
+    precision: PrecisionName
+    ours: float
+    peer: float
+    peer_name: str
+    tuning: float
+    launches: int
+    error: float
+    peer_error: float
+
+
+def network(name: str, batch: int, torch: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a network in evaluation mode on the CPU, and random inputs."""
+    torch.manual_seed(0)
+    if name == "bert":
+        transformers = import_module("transformers")
+        config = transformers.BertConfig(attn_implementation="eager", return_dict=False)
+        model = transformers.BertModel(config, add_pooling_layer=False).eval()
+        return model, (torch.randint(0, config.vocab_size, (batch, 128)),)
+    model = getattr(import_module("torchvision.models"), name)(weights=None).eval()
+    return model, (torch.randn(batch, 3, 224, 224),)
+
+
+def timed(torch: Any, run: Callable[[], object]) -> float:
+    """Return the milliseconds of a captured graph of a call, the median of some rounds."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    samples = []
+    for _ in range(ROUNDS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(REPEATS):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        samples.append(begin.elapsed_time(end) / REPEATS)
+    return float(statistics.median(samples))
+
+
+def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled: bool) -> Iterator[tuple[str, Any]]:
+    """Yield calls of PyTorch in a precision, by name."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = policy == "tf32"
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(policy)
+    torch.backends.cudnn.benchmark = True
+    for layout in ("first", "last") if inputs[0].dim() == 4 else ("first",):
+        form = torch.channels_last if layout == "last" else torch.contiguous_format
+        there = model.to("cuda", memory_format=form) if inputs[0].dim() == 4 else model.to("cuda")
+        given = tuple(x.to("cuda", memory_format=form) if x.dim() == 4 else x.to("cuda") for x in inputs)
+        every = {"eager": there}
+        if compiled:
+            every["compiled"] = torch.compile(there)
+        for name, call in every.items():
+
+            def run(call: Any = call, given: tuple[Any, ...] = given) -> Any:
+                with torch.no_grad(), torch.autocast("cuda", half or torch.float16, enabled=half is not None):
+                    return call(*given)
+
+            yield f"{name}, channels {layout}", run
+
+
+def _first(result: Any) -> Any:
+    return result[0] if isinstance(result, (tuple, list)) else result
+
+
+def _error(torch: Any, found: Any, exact: Any) -> float:
+    return float((found.detach().cpu().double() - exact).abs().max() / exact.abs().max())
+
+
+def measure(case: tuple[str, int, PrecisionName], budget: float, compiled: bool, torch: Any) -> Outcome:
+    """Tune and time one case, and PyTorch beside it."""
+    name, batch, policy = case
+    model, inputs = network(name, batch, torch)
+    with torch.no_grad():
+        exact = _first(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
+    model = model.float()
+    start = perf_counter()
+    plan = cuts.build(torch.export.export(model, inputs), "cuda", precision=policy, tune=True, budget=budget)
+    tuning = perf_counter() - start
+    feeds = {n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)}
+    found = torch.from_numpy(next(iter(plan.run(feeds).values())))
+    ours = plan.session.time_compute(warmup=3, repeats=50).median * 1e3
+    best, best_name, worst = float("inf"), "", 0.0
+    for peer, run in peers(torch, model, inputs, policy, compiled):
+        taken = timed(torch, run)
+        if taken < best:
+            best, best_name, worst = taken, peer, _error(torch, _first(run()), exact)
+    return Outcome(
+        name, batch, policy, ours, best, best_name, tuning, len(plan.plan.steps), _error(torch, found, exact), worst
+    )
+
+
+def parse_case(text: str) -> tuple[str, int, PrecisionName]:
+    """Read `network:batch:policy`."""
+    name, batch, policy = text.split(":")
+    if name not in NETWORKS or policy not in PRECISIONS:
+        raise SystemExit(f"{text}: networks are {', '.join(NETWORKS)}, policies {', '.join(PRECISIONS)}")
+    return name, int(batch), PRECISIONS[policy].name
+
+
+def table(rows: list[Outcome]) -> str:
+    """Return rows as text."""
+    head = f"{'network':<13}{'batch':>6} {'policy':<8}{'ms':>9}{'peer ms':>9}{'ratio':>7}{'tuning s':>10}"
+    lines = [head + f"{'launches':>10}{'error':>10}{'peer':>10}  best peer"]
+    for r in rows:
+        ratio = r.peer / r.ours
+        lines.append(
+            f"{r.network:<13}{r.batch:>6} {r.precision:<8}{r.ours:>9.3f}{r.peer:>9.3f}{ratio:>7.2f}{r.tuning:>10.1f}"
+            f"{r.launches:>10}{r.error:>10.1e}{r.peer_error:>10.1e}  {r.peer_name}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure the cases asked for."""
+    parser = argparse.ArgumentParser(description="whole networks by precision policy, beside PyTorch")
+    parser.add_argument("--only", nargs="+", default=["resnet50:64:tf32", "resnet50:64:fp16", "resnet50:1:fp16"])
+    parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tuning, for each case")
+    parser.add_argument("--compile", action="store_true", help="let PyTorch compile, too")
+    parser.add_argument("--out", type=Path, default=Path("."), metavar="FOLDER")
+    arguments = parser.parse_args()
+    torch = import_module("torch")
+    rows: list[Outcome] = []
+    for text in arguments.only:
+        try:
+            rows.append(measure(parse_case(text), arguments.budget, arguments.compile, torch))
+        except (RuntimeError, cuts.ir.CutsError) as error:
+            print(f"{text}: {str(error)[:300]}", file=sys.stderr)
+            continue
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "networks.json").write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+        print(table(rows[-1:]).splitlines()[-1], flush=True)
+    print(table(rows))
+    return 0 if len(rows) == len(arguments.only) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

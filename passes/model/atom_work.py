@@ -1,0 +1,67 @@
+"""What a warp does in one chunk of a reduction that atoms compute, for all points of a structure at once."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from ...ir import FUNCTIONS, LANES, MATH_MODES, MATRIX_ATOMS, THREADS, Expr, MatrixAtom, Segment
+from ..lowering import atom_operands
+from .footprint import Count
+from .geometry import Geometry
+
+
+@frozen
+class AtomSide:
+    """A warp's part of an operand: the expression, atoms along its side, and what a lane holds of one fragment."""
+
+    expr: Expr
+    atoms: Count
+    elements: int
+    registers: int
+
+
+@frozen
+class AtomWork:
+    """A chunk: steps along the depth, what is held of A and of B, products of parts, parts of an operand, and the
+    instructions that make them of one element.
+    """
+
+    atom: MatrixAtom
+    steps: Count
+    sides: tuple[AtomSide, AtomSide]
+    products: int
+    parts: int
+    splitting: int
+
+    @property
+    def multiplications(self) -> Count:
+        """Atoms of a warp in a chunk."""
+        return self.sides[0].atoms * self.sides[1].atoms * self.steps * self.products
+
+
+def atom_work(segment: Segment, geometry: Geometry) -> AtomWork:
+    """Return the work of a segment's only reduction, whose structure names an atom."""
+    structure, (reduction,) = geometry.structure, segment.reductions
+    atom, mode = MATRIX_ATOMS[structure.atom], MATH_MODES.get(reduction.math)
+    found = atom_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
+    assert found is not None, "structures are made for reductions that atoms compute"
+    sides = tuple(
+        AtomSide(expr, geometry.thread[d] // (size // along), fragment.size, fragment.registers)
+        for expr, d, size, along, fragment in (
+            (found[0], structure.rows, atom.m, THREADS[0], atom.a),
+            (found[1], structure.columns, atom.n, THREADS[1], atom.b),
+        )
+    )
+    return AtomWork(
+        atom,
+        geometry.chunk[0] // atom.k,
+        (sides[0], sides[1]),
+        len(mode.products) if mode is not None else 1,
+        len(mode.parts) if mode is not None else 1,
+        sum(FUNCTIONS[fn].issue for fn in mode.parts) if mode is not None else 0,
+    )
+
+
+def warps_of(geometry: Geometry) -> Count:
+    """Return the warps of a block."""
+    return geometry.threads // LANES

@@ -1,0 +1,92 @@
+"""Structures in which atoms multiply: derived from the classes of axes, as every structure is.
+
+A segment has them where it computes one sum of products of two factors in types that an atom of the target multiplies,
+where two of its runs of axes index one factor each (the rows and the columns), and where everything else is a batch, of
+which a block takes one. Either run may be the rows: an atom has more rows than columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+from math import prod
+
+from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
+    FusedGroup,
+    MatrixAtom,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    dtype_of,
+    factors,
+    narrow,
+)
+from ..lowering import atom_operands
+from ..model import SegmentStructure, axis_classes, class_runs
+
+
+def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentStructure]:
+    """Yield the structures of a segment for every atom of the target that multiplies what it multiplies."""
+    if len(segment.reductions) != 1 or any(o.extra for o in segment.outputs):
+        return
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    for dims in dict.fromkeys((class_runs(segment), _whole_classes(segment, kinds))):
+        for rows, columns in permutations(range(len(dims)), 2):
+            yield from _structures(group, segment, target, dims, rows, columns, kinds)
+
+
+def _whole_classes(segment: Segment, kinds: dict[Var, frozenset[int]]) -> tuple[tuple[Var, ...], ...]:
+    """Return all axes of a class that indexes one factor as one dim, wherever they stand, and each other axis apart.
+
+    The pixels of all images are then one run, though channels stand between them.
+    """
+    found: dict[frozenset[int] | Var, tuple[Var, ...]] = {}
+    for axis, kind in kinds.items():
+        key = kind if len(kind) == 1 else axis
+        found[key] = (*found.get(key, ()), axis)
+    return tuple(found.values())
+
+
+def _structures(
+    group: FusedGroup,
+    segment: Segment,
+    target: Target,
+    dims: tuple[tuple[Var, ...], ...],
+    rows: int,
+    columns: int,
+    kinds: dict[Var, frozenset[int]],
+) -> Iterator[SegmentStructure]:
+    (reduction,) = segment.reductions
+    if not _apart(dims, rows, columns, kinds) or atom_operands(reduction, dims[rows], dims[columns]) is None:
+        return
+    for name, _ in target.atoms:
+        if multiplies(MATRIX_ATOMS[name], reduction, group):
+            yield SegmentStructure(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
+
+
+def _apart(runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]) -> bool:
+    """Whether two runs have a class of one operand each, and are the longest of their class."""
+    chosen = [kinds[runs[d][-1]] for d in (rows, columns)]
+    if any(len(kind) != 1 for kind in chosen) or chosen[0] == chosen[1]:
+        return False
+    longest = all(
+        prod(a.extent for a in runs[d]) == max(prod(a.extent for a in run) for run in runs if kinds[run[-1]] == kind)
+        for d, kind in zip((rows, columns), chosen, strict=True)
+    )
+    return longest and all(prod(a.extent for a in runs[d]) > 1 for d in (rows, columns))
+
+
+def multiplies(atom: MatrixAtom, reduction: Reduction, group: FusedGroup) -> bool:
+    """Whether an atom computes a reduction: in the math mode that it has, or in the types that stand there."""
+    if group.tensors[reduction.name].dtype is not atom.accumulator:
+        return False
+    parts = factors(reduction.body)
+    # Integers are stored narrow and converted where they are used; floats that are, are meant to be wide.
+    stored = tuple(map(narrow, parts)) if atom.accumulator.is_int else parts
+    held = {dtype_of(part, group.tensors) for part in stored}
+    if reduction.math:
+        return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}
+    return atom.format == atom.held.value and held == {atom.held}

@@ -1,0 +1,86 @@
+"""The table of atoms: every fragment covers its operand, and the maps are those of the PTX ISA."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.ir.atoms import ELEMENT, LANE, LANES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Fragment, MatrixAtom
+from cuts.ir.evaluate import index_value
+
+every_atom = pytest.mark.parametrize("atom", MATRIX_ATOMS.values(), ids=MATRIX_ATOMS)
+
+
+def places(fragment: Fragment) -> np.ndarray:
+    """Return (row, column) of every element of every lane."""
+    lanes, elements = np.meshgrid(np.arange(LANES), np.arange(fragment.size), indexing="ij")
+    at = {LANE: lanes, ELEMENT: elements}
+    both = [np.broadcast_to(index_value(i, at.__getitem__), lanes.shape) for i in (fragment.row, fragment.column)]
+    return np.stack(both, axis=-1)
+
+
+@every_atom
+def test_a_fragment_holds_each_element_of_its_operand_once(atom: MatrixAtom) -> None:
+    for fragment, shape in ((atom.a, (atom.m, atom.k)), (atom.b, (atom.k, atom.n)), (atom.c, (atom.m, atom.n))):
+        held = places(fragment).reshape(-1, 2)
+        assert sorted(map(tuple, held)) == sorted(np.ndindex(*shape))
+
+
+@every_atom
+def test_lanes_multiply_what_they_hold_to_the_product(atom: MatrixAtom) -> None:
+    """A, B and C agree about the lanes' rows, columns and depths: the product of fragments is that of matrices."""
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-9, 9, (atom.m, atom.k)), rng.integers(-9, 9, (atom.k, atom.n))
+    rebuilt = []
+    for fragment, whole in ((atom.a, a), (atom.b, b)):
+        at = places(fragment)
+        again = np.zeros_like(whole)
+        again[at[..., 0], at[..., 1]] = whole[at[..., 0], at[..., 1]]
+        rebuilt.append(again)
+    at = places(atom.c)
+    assert ((rebuilt[0] @ rebuilt[1])[at[..., 0], at[..., 1]] == (a @ b)[at[..., 0], at[..., 1]]).all()
+
+
+@every_atom
+def test_accumulators_lie_as_tile_dims_of_that_many_threads_do(atom: MatrixAtom) -> None:
+    at = places(atom.c)
+    for axis, (threads, vector) in enumerate(zip(THREADS, NEIGHBOURS, strict=True)):
+        lane = np.arange(LANES)[:, None] // (1 if axis else THREADS[1]) % threads
+        position = at[..., axis]
+        assert (position // vector % threads == lane).all()
+
+
+#: PTX ISA: row of A, depth of A, depth of B; lane t, element i.
+ISA = {
+    "m16n8k4_tf32": (lambda t, i: t // 4 + 8 * i, lambda t, i: t % 4, lambda t, i: t % 4),
+    "m16n8k8_tf32": (lambda t, i: t // 4 + 8 * (i % 2), lambda t, i: t % 4 + 4 * (i // 2), lambda t, i: t % 4 + 4 * i),
+    "m16n8k8_f16": (lambda t, i: t // 4 + 8 * (i // 2), lambda t, i: 2 * (t % 4) + i % 2, lambda t, i: 2 * (t % 4) + i),
+    "m16n8k16_f16": (
+        lambda t, i: t // 4 + 8 * (i // 2 % 2),
+        lambda t, i: 2 * (t % 4) + i % 2 + 8 * (i // 4),
+        lambda t, i: 2 * (t % 4) + i % 2 + 8 * (i // 2),
+    ),
+    "m16n8k16_i8": (
+        lambda t, i: t // 4 + 8 * (i // 4),
+        lambda t, i: 4 * (t % 4) + i % 4,
+        lambda t, i: 4 * (t % 4) + i,
+    ),
+    "m16n8k32_i8": (
+        lambda t, i: t // 4 + 8 * (i // 4 % 2),
+        lambda t, i: 4 * (t % 4) + i % 4 + 16 * (i // 8),
+        lambda t, i: 4 * (t % 4) + i % 4 + 16 * (i // 4),
+    ),
+}
+ISA |= {name.replace("i8", "u8"): maps for name, maps in ISA.items() if "i8" in name}
+
+
+@every_atom
+def test_maps_are_those_of_the_instruction_set(atom: MatrixAtom) -> None:
+    row, depth_of_a, depth_of_b = ISA[atom.name.replace("bf16", "f16")]
+    a, b, c = places(atom.a), places(atom.b), places(atom.c)
+    for t in range(LANES):
+        for i in range(atom.a.size):
+            assert tuple(a[t, i]) == (row(t, i), depth_of_a(t, i))
+        for i in range(atom.b.size):
+            assert tuple(b[t, i]) == (depth_of_b(t, i), t // 4)
+        for i in range(4):
+            assert tuple(c[t, i]) == (t // 4 + 8 * (i // 2), 2 * (t % 4) + i % 2)

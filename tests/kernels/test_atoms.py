@@ -1,0 +1,184 @@
+"""Reductions that matrix atoms compute: with small integers every product and sum is exact, so that what a kernel
+computes is equal to what it means, whatever the shapes, layouts and points are.
+
+On OpenCL atoms are emulated by their own maps; on a GPU they are instructions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.device import Device, Pointer
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
+from cuts.ir import parse_ir, print_ir
+from cuts.ir.atoms import MATRIX_ATOMS
+from cuts.ir.expr import Call, Cast, Read, call
+from cuts.ir.index import Var, as_index
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
+from cuts.ir.target import Target
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.kernel import kernel_violations
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.races import check_barriers
+from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.passes.schedule.space import make_space
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_cuda, needs_opencl
+
+GPU = find_target("cuda:sm_90")
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+#: Format of operands -> math mode of the reduction.
+MODES = {"tf32": ("tf32", "fp32x3"), "f16": ("",), "bf16": ("",), "i8": ("",), "u8": ("",)}
+
+
+@cache
+def _device(name: str) -> Device:
+    return open_device(find_target(name))
+
+
+def product(kind: DType, mode: str, shape: tuple[int, ...], turned: tuple[bool, bool]) -> FusedGroup:
+    """Return y[b, m, n] = max(sum over k of a * c, 0) of operands that lie row by row or column by column."""
+    b, m, n, k = (Var(name, extent) for name, extent in zip("bmnk", shape, strict=True))
+    a_at, c_at = (b, k, m) if turned[0] else (b, m, k), (b, n, k) if turned[1] else (b, k, n)
+    added = DType.F32 if kind.is_float else DType.I32
+    reads = [Read(t, tuple(as_index(v) for v in at)) for t, at in (("a", a_at), ("c", c_at))]
+    factors = reads if kind.is_float else [Cast(added, r) for r in reads]
+    axes = tuple(as_index(v) for v in (b, m, n))
+    total = Reduction("t", (k,), "sum", Call("mul", tuple(factors)), mode)
+    body = call("add", Read("t", axes), Read("d", (axes[2],)))
+    types = {t: TensorType(kind, tuple(v.extent for v in at)) for t, at in (("a", a_at), ("c", c_at))}
+    result = TensorType(added, shape[:3])
+    segment = Segment((b, m, n), (total,), (Output("y", axes, body),))
+    return FusedGroup(
+        (segment,), types | {"d": TensorType(added, shape[2:3]), "t": result, "y": result}, ("a", "c", "d"), ("y",)
+    )
+
+
+def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int) -> FusedGroup:
+    """Return a 3x3 convolution with a border of zeros, NCHW."""
+    n, k, size, c = shape
+    out = (size + 1) // stride
+    axes = tuple(Var(x, e) for x, e in zip("nkpq", (n, k, out, out), strict=True))
+    cc, r, s = Var("c", c), Var("r", 3), Var("s", 3)
+    from cuts.ir.expr import Guard
+
+    row, column = axes[2] * stride + r - 1, axes[3] * stride + s - 1
+    guards = tuple(g for g in (Guard(row, 0, size), Guard(column, 0, size)) if not g.always)
+    image = Read("a", (as_index(axes[0]), as_index(cc), row, column), guards)
+    weight = Read("c", tuple(as_index(v) for v in (axes[1], cc, r, s)))
+    added = DType.F32 if kind.is_float else DType.I32
+    factors = (image, weight) if kind.is_float else (Cast(added, image), Cast(added, weight))
+    total = Reduction("t", (cc, r, s), "sum", Call("mul", factors), mode)
+    at = tuple(as_index(v) for v in axes)
+    segment = Segment(axes, (total,), (Output("y", at, Read("t", at)),))
+    result = TensorType(added, tuple(v.extent for v in axes))
+    types = {"a": TensorType(kind, (n, c, size, size)), "c": TensorType(kind, (k, c, 3, 3)), "t": result, "y": result}
+    return FusedGroup((segment,), types, ("a", "c"), ("y",))
+
+
+@st.composite
+def groups(draw: st.DrawFn, kinds: tuple[str, ...]) -> FusedGroup:
+    """Draw a sum of products in the types of an atom."""
+    name = draw(st.sampled_from(kinds))
+    mode = draw(st.sampled_from(MODES[name]))
+    kind = DType.F32 if name == "tf32" else DType(name)
+    if draw(st.booleans()):
+        extent = st.sampled_from((1, 3, 8, 13, 16, 17, 31, 40, 64))
+        shape = (draw(st.sampled_from((1, 1, 2, 3))), draw(extent), draw(extent), draw(extent))
+        return product(kind, mode, shape, (draw(st.booleans()), draw(st.booleans())))
+    sizes = st.sampled_from((3, 5, 8, 9))
+    shape = (draw(st.sampled_from((1, 2))), draw(st.sampled_from((4, 17, 24))), draw(sizes), draw(sizes))
+    return convolution(kind, mode, shape, draw(st.sampled_from((1, 2))))
+
+
+@st.composite
+def atom_points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule | None:
+    """Draw a legal point of a structure in which an atom multiplies."""
+    space = make_space(group, target)
+    structures = [s for s in space.structures if s.segments[0].atom]
+    assume(structures)
+    structure = draw(st.sampled_from(structures))
+    seed = draw(st.integers(0, 1 << 30))
+    points = np.random.default_rng(seed).integers(0, structure.size, 512)
+    batch = evaluate(space, structure, columns_at(structure, points), 0, points)
+    legal = np.flatnonzero(batch.legal)
+    assume(legal.size)
+    values = {name: int(column[0]) for name, column in columns_at(structure, points[legal[:1]]).items()}
+    return schedule_of(group, structure, values, target.warp_size)
+
+
+def _integers(kind: TensorType, generator: np.random.Generator) -> np.ndarray:
+    low = 0 if kind.dtype.element.kind == "unsigned" else -8
+    return generator.integers(low, 9, kind.shape).astype(kind.dtype.numpy)
+
+
+def meaning(group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what a group computes, in float64."""
+    from cuts.passes.fusion.interpret import interpret
+
+    wide = {name: value.astype(np.float64) for name, value in arrays.items()}
+    return interpret(group, wide)["y"]
+
+
+def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule) -> None:
+    """Assert that a point is legal, that its kernels keep what verifiers ask, and that it computes what is meant."""
+    assert check_schedule(group, schedule, target) == []
+    block = lower(group, schedule, {}, target)
+    assert kernel_violations(block) == []
+    assert check_barriers(block) == ()
+    thread = extract(block)
+    assert kernel_violations(thread, threads=True) == []
+    for kernel in (block, thread):
+        assert print_ir(parse_ir(print_ir(kernel))) == print_ir(kernel)
+    function = emit(thread, device.target.dialect)
+    generator = np.random.default_rng(1)
+    arrays = {name: _integers(group.tensors[name], generator) for name in group.inputs}
+    result = np.full(group.tensors["y"].shape, 77, group.tensors["y"].dtype.numpy)
+    values = {**arrays, "y": result, **{t: np.asarray(v, np.int32) for t, v in function.tables.items()}}
+    buffers = {name: device.allocate(max(16, value.nbytes)) for name, value in values.items()}
+    for name, value in values.items():
+        device.upload(Pointer(buffers[name]), np.ascontiguousarray(value))
+    (loaded,) = device.build([function])
+    device.bind(loaded, function, [Pointer(buffers[a.tensor]) for a in function.arguments])()
+    device.synchronize()
+    device.download(result, Pointer(buffers["y"]))
+    assert (result == meaning(group, arrays)).all(), f"{schedule}\n{function.source}"
+
+
+#: The GPU's space as PoCL draws from it: few warps, because every atom meets twice.
+SMALL_GPU = evolve(GPU, MAX_thread=64, MAX_shared=16384)
+
+
+@needs_opencl
+@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
+    group = data.draw(groups(tuple(MODES)))
+    check(_device("opencl"), SMALL_GPU, group, data.draw(atom_points(group, SMALL_GPU)))
+
+
+@needs_cuda
+@settings(max_examples=1000, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_atoms_compute_what_is_meant_cuda(data: st.DataObject) -> None:
+    group = data.draw(groups(tuple(MODES)))
+    check(_device("cuda"), GPU, group, data.draw(atom_points(group, GPU)))
+
+
+@pytest.mark.parametrize("name", MATRIX_ATOMS)
+def test_every_atom_has_structures(name: str) -> None:
+    """What an atom multiplies has structures with it, on a target that lists it."""
+    atom = MATRIX_ATOMS[name]
+    target = evolve(GPU, atoms=((name, 4.0),))
+    group = product(atom.held, MODES[atom.format][0], (1, 32, 32, 32), (False, False))
+    found = {s.segments[0].atom for s in make_space(group, target).structures}
+    assert found == {"", name}
