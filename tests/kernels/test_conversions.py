@@ -25,9 +25,10 @@ def edges(floats: DType) -> np.ndarray[Any, Any]:
     ends = np.array([*powers, 0.0, 0.5, 1.0, 1e30, math.inf])
     with np.errstate(over="ignore"):
         near = np.concatenate([ends, -ends]).astype(floats.numpy)
-        every = [near, np.nextafter(near, np.inf, dtype=near.dtype), np.nextafter(near, -np.inf, dtype=near.dtype)]
+        bits = near.view(f"u{near.itemsize}")
+        every = [near, (bits + 1).view(near.dtype), (bits - 1).view(near.dtype)]
         shifted = [near + near.dtype.type(s) for s in (-1.5, -1, 1, 1.5)]
-    return np.concatenate([*every, *shifted, np.array([math.nan, 2.7, -2.7, 300, -300], near.dtype)])
+    return np.concatenate([*every, *shifted, np.array([math.nan, 2.7, -2.7, 300, -300]).astype(near.dtype)])
 
 
 def exactly(value: float, dtype: DType) -> int:

@@ -50,7 +50,9 @@ def one_element() -> SegmentSchedule:
 #: What each check finds, and a schedule that breaks nothing that is asked before it.
 BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
+    "check_atoms_known": (lambda: loop(atom="m1n1k1"), "'m1n1k1' is no atom"),
     "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
+    "check_atoms_spread": (lambda: loop(atom="m16n8k8_tf32", columns=1), "its rows need a multiple of 8 threads"),
     "check_tiles_divide": (lambda: dims((64, 8, 3), (64, 8, 4)), "must be a multiple"),
     "check_tiles_fit": (lambda: dims((512, 8, 4), (64, 8, 4)), "exceeds its extent 256 needlessly"),
     "check_lanes_are_powers": (lambda: segment(lanes=3), "must be powers of two"),
