@@ -1,7 +1,7 @@
 """What a program is: types, expressions, statements, graphs, kernels; printing, parsing, verifying."""
 
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
-from .compiled import CompiledGraph, CompileOptions, Mode, Step
+from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
 from .dfg import (
     Accumulate,
     Convert,
@@ -71,13 +71,25 @@ from .index import (
     modulo,
 )
 from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
-from .launch import Argument, KernelFunction, Storage
+from .launch import Advance, Argument, KernelFunction, Storage
 from .ranges import confined, ranges
+from .ranges import elements as addressed_elements
+from .recurrence import (
+    Slice,
+    Slicer,
+    Unsliceable,
+    at_turn,
+    pace,
+    row_slice,
+    rows_touched,
+    unsliced,
+    with_rows,
+)
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, operands
 from .source import Source, Span
-from .statement import Program, Statement
+from .statement import Program, Statement, runs
 from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
@@ -103,11 +115,27 @@ from .walk import (
     substitute,
     substitute_expr,
     substitute_guards,
+    tensors_read,
     variables,
     walk,
 )
 
 __all__ = [
+    "Turns",
+    "launches",
+    "Advance",
+    "row_slice",
+    "rows_touched",
+    "with_rows",
+    "addressed_elements",
+    "tensors_read",
+    "runs",
+    "unsliced",
+    "pace",
+    "at_turn",
+    "Unsliceable",
+    "Slicer",
+    "Slice",
     "COMBINERS",
     "FUNCTIONS",
     "MAX_ELEMENTS",

@@ -43,6 +43,7 @@ from ...ir import (
     substitute_expr,
     walk,
 )
+from ..unroll import unrolled
 from .conditions import attach, bounded, split
 from .congruence import Summand, solve_congruences
 from .derivatives import differentiate, literal, multiply
@@ -75,7 +76,8 @@ def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -
     """Return the gradients of operands, given those of some results;
     operands that no result depends on are left out.
     """
-    return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
+    written_out = unrolled(program, "the gradient")
+    return _Adjoint(name_factors(written_out), operands=tuple(operands), results=tuple(results)).run()
 
 
 @define
