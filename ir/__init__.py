@@ -71,7 +71,7 @@ from .index import (
     modulo,
 )
 from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
-from .launch import Advance, Argument, KernelFunction, Storage
+from .launch import Argument, KernelFunction, Storage
 from .ranges import confined, ranges
 from .ranges import elements as addressed_elements
 from .recurrence import (
@@ -123,7 +123,6 @@ from .walk import (
 __all__ = [
     "Turns",
     "launches",
-    "Advance",
     "row_slice",
     "rows_touched",
     "with_rows",

@@ -13,50 +13,32 @@ from .types import DType
 
 
 @frozen
-class Advance:
-    """How a tensor moves through its buffer as a loop of `turns` goes on: by `by` elements a turn, starting anew after
-    `period` turns where that is not 0, with `phase` turns of a period gone at the first.
-    """
-
-    by: int
-    turns: int
-    period: int = 0
-    phase: int = 0
-
-    def at(self, turn: int) -> int:
-        """Return how many elements further the tensor begins at a turn."""
-        return self.by * ((turn + self.phase) % self.period if self.period else turn)
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The least and the greatest distance over all turns."""
-        last = self.by * ((self.period or self.turns) - 1)
-        return min(0, last), max(0, last)
-
-
-@frozen
 class Storage:
     """Where a tensor's elements live: element `i` is at `offset + sum(i * strides)` of buffer `buffer`, counted in
     elements.
 
-    Most tensors own a dense buffer of their own name; a part of a concatenation or a slice lives inside another's, and
-    what a turn of a loop touches may `advance`.
+    Most tensors own a dense buffer of their own name; a part of a concatenation or a slice lives inside another's. What
+    a loop of `turns` touches may move by `by` elements a turn; where `period` is not 0 it starts anew after so many
+    turns, and `phase` of them are gone at the first.
     """
 
     buffer: str
     offset: int
     strides: tuple[int, ...]
-    advance: Advance | None = None
+    by: int = 0
+    turns: int = 1
+    period: int = 0
+    phase: int = 0
 
     def start(self, turn: int = 0) -> int:
         """Return at which element of the buffer the tensor begins at a turn of its loop."""
-        return self.offset + (self.advance.at(turn) if self.advance else 0)
+        return self.offset + self.by * ((turn + self.phase) % self.period if self.period else turn)
 
     @property
     def ends(self) -> tuple[int, int]:
         """The least and the greatest element of the buffer that it begins at."""
-        low, high = self.advance.ends if self.advance else (0, 0)
-        return self.offset + low, self.offset + high
+        last = self.by * ((self.period or self.turns) - 1)
+        return self.offset + min(0, last), self.offset + max(0, last)
 
 
 @frozen

@@ -27,7 +27,7 @@ from .dfg import Accumulate, Convert, Held, IndexNode, Initialise, LaneReduce, L
 from .forms import Form
 from .index_text import Names, parse_declarations
 from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
-from .launch import Advance, Storage
+from .launch import Storage
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import FusedGroup, Output, Reduction, Segment
 from .source import Source
@@ -65,8 +65,7 @@ FORMS: dict[type, Form] = {
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine> over (<reduce>) of <body>"),
     Output: Form("output <tensor>[<write>]{? for (<extra>)?}{? if <guards>?} = <body>"),
-    Storage: Form("storage <buffer> offset <offset> strides (<strides>){? <advance>?}"),
-    Advance: Form("advance <by> turns <turns>{? period <period>?}{? phase <phase>?}"),
+    Storage: Form("storage <buffer> offset <offset> strides (<strides>){? by <by> turns <turns>?}{? period <period> phase <phase>?}"),
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(

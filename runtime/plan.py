@@ -165,8 +165,7 @@ def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) ->
             arguments = what.kernels[step.kernel].arguments
             bound = [(a.written, storages[t]) for a, t in zip(arguments, step.tensors, strict=True) if not a.table]
             for written, storage in sorted(bound, key=lambda pair: pair[0]):
-                moves = storage.advance is not None
-                kept[storage.buffer] = kept.get(storage.buffer, not written) or moves
+                kept[storage.buffer] = kept.get(storage.buffer, not written) or storage.by != 0
         yield from ((buffer, loop) for buffer, keeps in kept.items() if keeps)
 
 
@@ -285,9 +284,9 @@ def _check_loops(plan: Plan) -> None:
             )
         end = loop.last
         for tensor in (t for step in plan.steps[loop.first : loop.last] for t in step.tensors):
-            advance = plan.storages[tensor].advance if tensor in plan.storages else None
-            if advance and (advance.turns < loop.count or not 0 <= advance.phase <= advance.period):
+            place = plan.storages.get(tensor)
+            if place and place.by and (place.turns < loop.count or place.period < 0):
                 raise PlanError(
-                    f"plan {quote(plan.name)}: tensor {quote(tensor)} moves for {advance.turns} turns, its loop has "
+                    f"plan {quote(plan.name)}: tensor {quote(tensor)} moves for {place.turns} turns, its loop has "
                     f"{loop.count}"
                 )

@@ -63,7 +63,7 @@ class PlanDocument:
     groups: tuple[dict[str, Any], ...]
     model: ModelRecord | None
     files: dict[str, str]
-    checks: tuple[IndexCheck, Turns, ...] = ()
+    checks: tuple[IndexCheck, ...] = ()
     loops: tuple[Turns, ...] = ()
 
 

@@ -93,7 +93,7 @@ def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assi
     """Emit the statements of all turns at once. The first turn, or the last, may differ from the others, as where a
     condition asks for it, and is then written out.
     """
-    count, reason = evaluator.size(each.bound), "it has one turn"
+    count, reason = evaluator.size(each.bound), ""
     for first, last in ((0, 0), (1, 0), (0, 1), (1, 1)):
         before, scope = evaluator.mark(), dict(evaluator.scope)
         if count - first - last < 2:
@@ -104,10 +104,10 @@ def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assi
             _turns(evaluator, each, block, range(count - last, count))
             return
         except (NotALoop, CutsError) as error:
-            reason = error.message if isinstance(error, CutsError) else str(error)
+            reason = reason or (error.message if isinstance(error, CutsError) else str(error))
             evaluator.restore(before)
             _leave(evaluator, scope)
-    raise NotALoop(reason)
+    raise NotALoop(reason or "it has one turn")
 
 
 def _all_turns(

@@ -77,7 +77,7 @@ class Group:
 
 def _aligned(storage: Storage) -> int:
     """Return an offset that is aligned as every one is that a storage has: its own, and those of later turns."""
-    offsets = storage.offset | (abs(storage.advance.by) if storage.advance else 0)
+    offsets = storage.offset | abs(storage.by)
     return offsets % _WIDEST and offsets & -offsets
 
 

@@ -18,7 +18,6 @@ from math import gcd
 from attrs import evolve, field, frozen
 
 from ...ir import (
-    Advance,
     Index,
     Statement,
     Storage,
@@ -55,7 +54,7 @@ def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -
 
     Tensors that are `fixed` keep their place.
     """
-    finder = _Finder(programs, {**(fixed or {}), **dict(_rows(programs))})
+    finder = _Finder(programs, fixed or {}, dict(_rows(programs)))
     for output in programs.graph.outputs:
         finder.claim_output(output)
     joins = [u for u in programs.units if _is_join(u)]
@@ -69,7 +68,7 @@ def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -
 def _with_loops(views: Views) -> Views:
     """Place the slices that loops touch, and within each turn what else needs no buffer."""
     programs = views.programs
-    storages = {**views.storages, **{t: s for t in _moving(programs) if (s := _slice_storage(views, t)) is not None}}
+    storages = {**views.storages, **{t: _slice_storage(views, t) for t in _moving(programs)}}
     sources = dict(views.sources)
     units: list[Unit] = []
     for unit in programs.units:
@@ -108,11 +107,11 @@ def _slice_storage(views: Views, tensor: str) -> Storage:
     (step,) = {v for start in part.starts for v in variables(start)}
     if part.whole in programs.rotating:
         rows, by = programs.rotating[part.whole], programs.types[part.whole].strides[0]
-        return Storage(part.whole, 0, type_.strides, Advance(by, step.extent, rows, part.starts[0].const % rows))
+        return Storage(part.whole, 0, type_.strides, by, step.extent, rows, part.starts[0].const % rows)
     whole = views.storage(part.whole)
     start = linearise(part.starts, whole.strides)
     kept = tuple(stride for stride, n in zip(whole.strides, part.extents, strict=True) if n is not None)
-    return Storage(whole.buffer, whole.offset + start.const, kept, Advance(start.coefficient(step), step.extent))
+    return Storage(whole.buffer, whole.offset + start.const, kept, start.coefficient(step), step.extent)
 
 
 def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
@@ -165,11 +164,11 @@ def _moved(
 class _Finder:
     """The state of the search: tensors placed so far and units that turned out free."""
 
-    def __init__(self, programs: Programs, fixed: Mapping[str, Storage]) -> None:
+    def __init__(self, programs: Programs, fixed: Mapping[str, Storage], rows: Mapping[str, Storage]) -> None:
         self.programs = programs
         self.types = programs.types
-        self.storages = dict(fixed)
-        self.rows = {t for t, s in fixed.items() if s.advance is None}
+        self.storages = {**fixed, **rows}
+        self.rows = frozenset(rows)
         self.sources: dict[str, str] = {}
         self.free: set[str] = set()
         self.units: dict[str, tuple[Unit, ...]] = {u.name: (u,) for u in programs.units}
@@ -259,7 +258,7 @@ class _Finder:
         """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""
         reads = [copied(s) for s in unit.statements]
         found = [self.storages.get(r.tensor) for r in reads if r is not None]
-        if any(f is None or f.advance is not None for f in found) or len({f.buffer for f in found if f}) != 1:
+        if any(f is None or f.by for f in found) or len({f.buffer for f in found if f}) != 1:
             return None
         parts = [
             (s, linearise(r.indices, f.strides) + f.offset)
