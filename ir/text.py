@@ -65,7 +65,10 @@ FORMS: dict[type, Form] = {
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine> over (<reduce>) of <body>"),
     Output: Form("output <tensor>[<write>]{? for (<extra>)?}{? if <guards>?} = <body>"),
-    Storage: Form("storage <buffer> offset <offset> strides (<strides>){? by <by> turns <turns>?}{? period <period> phase <phase>?}"),
+    Storage: Form(
+        "storage <buffer> offset <offset> strides (<strides>)"
+        "{? by <by> turns <turns>?}{? period <period> phase <phase>?}"
+    ),
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(

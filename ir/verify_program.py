@@ -94,8 +94,8 @@ def check_steps_are_axes(program: Program) -> Iterator[VerifyError]:
 
 
 def check_turns_in_order(program: Program) -> Iterator[VerifyError]:
-    """What a turn of a recurrence reads of what the recurrence writes, an earlier turn wrote, or an earlier statement of
-    the same turn; the first turns may read what was written before.
+    """What a turn of a recurrence reads of what the recurrence writes, an earlier turn wrote, or an earlier statement
+    of the same turn; the first turns may read what was written before.
     """
     number = 0
     for step, run in runs(program.statements):
@@ -113,7 +113,7 @@ def check_turns_in_order(program: Program) -> Iterator[VerifyError]:
 
 
 def _in_order(source: Statement, indices: tuple[Index, ...], step: Var, before: bool) -> bool:
-    """Whether an element that a turn reads is written by an earlier one, by the same one `before`, or by none at all."""
+    """Whether an element that a turn reads is written by an earlier one, by the same one `before`, or by none."""
     for written, index in zip(source.write, indices, strict=True):
         try:
             (factor, at), (others, place) = pace(written, step), pace(index, step)

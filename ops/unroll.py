@@ -87,9 +87,7 @@ class _Unrolling:
         axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(self.types[whole].shape[1:]))
         kept, place = tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
         rows = range(self.types[whole].shape[0])
-        return [
-            Statement(whole, kept, (Index(row), *place), Read(self._name(whole, row), place)) for row in rows
-        ]
+        return [Statement(whole, kept, (Index(row), *place), Read(self._name(whole, row), place)) for row in rows]
 
 
 def _turns(run: Sequence[Statement]) -> list[Statement]:

@@ -44,7 +44,9 @@ def verify_programs(programs: Programs) -> None:
     statements = tuple(s for unit in programs.units for s in _whole(unit, programs))
     given = (*graph.inputs, *graph.constants)
     verify_program(Program(programs.types, given, graph.outputs, statements, programs.tables))
-    raise_all([*check_units_named(programs), *(e for u in programs.every_unit for e in check_unit_interface(u, programs))])
+    raise_all(
+        [*check_units_named(programs), *(e for u in programs.every_unit for e in check_unit_interface(u, programs))]
+    )
 
 
 def _whole(unit: Unit, programs: Programs) -> Iterator[Statement]:

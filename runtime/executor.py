@@ -18,6 +18,10 @@ from .output_memory import OutputMemory
 from .plan import Plan, extent_bytes
 
 
+#: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
+LONGEST_RECORDING = 1 << 17
+
+
 @frozen
 class RunTimes:
     """Where the seconds of one run went; `wall` is all of it, as the caller sees it."""
@@ -49,8 +53,8 @@ class Session:
             loaded = self.device.build(plan.kernels, plan.binaries)
             self._arena = self.device.allocate(plan.arena)
             self._upload_constants()
-            self._bound: dict[tuple[int, tuple[int, ...]], Launch] = {}
-            self._launches = tuple((step, turn, self._bind(step, turn, loaded)) for step, turn in plan.launches())
+            bound = [self._bind(step, loaded) for step in range(len(plan.steps))]
+            self._launches = tuple((step, turn, bound[step][turn]) for step, turn in plan.launches())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -63,19 +67,22 @@ class Session:
         start = self.plan.buffers[storage.buffer].offset
         return Pointer(self._arena, start + storage.start(turn) * self.plan.types[tensor].dtype.size)
 
-    def _bind(self, index: int, turn: int, loaded: tuple[object, ...]) -> Launch:
-        """Return what launches a step at a turn of its loop; turns at the same places share it."""
+    def _bind(self, index: int, loaded: tuple[object, ...]) -> tuple[Launch, ...]:
+        """Return what launches a step, at each turn where it is in a loop."""
         step = self.plan.steps[index]
         kernel = self.plan.kernels[step.kernel]
         tables = self.plan.tables[step.kernel]
-        pointers = [
-            Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor, turn)
-            for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
+        turns = next((loop.count for loop in self.plan.loops if loop.first <= index < loop.last), 1)
+        places = [
+            [
+                Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor, turn)
+                for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
+            ]
+            for turn in range(turns)
         ]
-        key = index, tuple(pointer.offset for pointer in pointers)
-        if key not in self._bound:
-            self._bound[key] = self.device.bind(loaded[step.kernel], kernel, pointers)
-        return self._bound[key]
+        if turns == 1:
+            return (self.device.bind(loaded[step.kernel], kernel, places[0]),)
+        return self.device.bind_turns(loaded[step.kernel], kernel, places)
 
     def _upload_constants(self) -> None:
         self._write(self.plan.constants)
@@ -151,12 +158,13 @@ class Session:
                 launch()
 
     def compute(self) -> Launch:
-        """Return the cheapest way to launch every step: one recorded graph where the device can record,
+        """Return the cheapest way to launch every step: one recorded graph where the device can record it,
         else the steps.
         """
         with self._alone():
             if self._replay is None:
-                self._replay = self.device.capture(self.launch)
+                long = len(self._launches) > LONGEST_RECORDING
+                self._replay = self.launch if long else self.device.capture(self.launch)
             return self._replay
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import cattrs
 import numpy as np
 from attrs import frozen
 
-from ..ir import Argument, DType, IndexCheck, Turns, PlanError, Step, Storage, Target, TensorType
+from ..ir import Argument, DType, IndexCheck, PlanError, Step, Storage, Target, TensorType, Turns
 from .memory import Placement
 
 FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2

@@ -126,9 +126,7 @@ def _all_turns(
     evaluator.scope.pop(each.name, None)
     declared = {ref.name for ref in evaluator.scope.values() if isinstance(ref, TensorRef)}
     made = evaluator.statements[start:]
-    evaluator.statements[start:] = as_loop(
-        made, evaluator.step, evaluator.tensors, evaluator.fresh_tensor, declared
-    )
+    evaluator.statements[start:] = as_loop(made, evaluator.step, evaluator.tensors, evaluator.fresh_tensor, declared)
     evaluator.step = None
 
 

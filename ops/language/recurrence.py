@@ -4,8 +4,10 @@ A repetition is a loop where every turn does the same to parts of tensors that m
 turn in another way, but on no state, is computed for all turns in front of the loop, and so are reductions that need no
 state. What no turn needs comes behind the loop:
 
-    each t < S { h[t + 1][n] = h[t][n] * f32(t) + (sum[f < F] w[n, f] * x[t, f]) }
-      ->   a[t] = f32(t);  s[t, n] = sum over f of w[n, f] * x[t, f];      h[t + 1, n] = h[t, n] * a[t] + s[t, n]  step t
+    each t < S { h[t + 1][n] = h[t][n] * f32(t) + (sum[f < F] w[n, f] * x[t, f])   v[t][n] = h[t + 1][n] * 2 }
+      ->   a[t] = f32(t);  s[t, n] = sum over f of w[n, f] * x[t, f]
+           h[t + 1, n] = h[t, n] * a[t] + s[t, n]  step t
+           v[t, n] = h[t + 1, n] * 2
 
 Where turns share no state, the step is an axis like any other.
 """
@@ -191,10 +193,7 @@ def as_rows(
     statements: Sequence[Statement], items: Mapping[str, tuple[str, int]], lists: Mapping[str, TensorList]
 ) -> list[Statement]:
     """Return statements in which tensors of some lists, given by name and number, are rows of one tensor."""
-    parts = {
-        name: row_slice(whole, number, lists[whole].whole)
-        for name, (whole, number) in items.items()
-    }
+    parts = {name: row_slice(whole, number, lists[whole].whole) for name, (whole, number) in items.items()}
     return [unsliced(statement, parts) for statement in statements]
 
 

@@ -30,7 +30,6 @@ from ...ir import (
 from .canonical import unused_name
 from .values import Absent, Arithmetic, TensorList, TensorRef, Trouble, Value, describe, is_expr, literal
 
-
 #: What an assignment adds to.
 _HELD = ("statements", "tensors", "unwritten", "looked_at", "numbered", "wholes")
 
@@ -181,12 +180,17 @@ class Workspace:
         indices = tuple(as_index(v) for v in axes)
         step = self.step if self.step in axes else None
         for done in self.statements:
-            if done.step == step and (done.axes, done.body, done.reduce, done.combine) == (
-                axes,
-                body,
-                reduce,
-                kind,
-            ) and done.write == indices:
+            if (
+                done.step == step
+                and (done.axes, done.body, done.reduce, done.combine)
+                == (
+                    axes,
+                    body,
+                    reduce,
+                    kind,
+                )
+                and done.write == indices
+            ):
                 return Read(done.target, indices)
         name = self.fresh_tensor(f"{self.written.name}_{kind}")
         dtype = DType.I64 if COMBINERS[kind].position else self.arithmetic.dtype(body)

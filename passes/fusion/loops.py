@@ -170,8 +170,7 @@ class _Slicing:
             last = low + loop.step.extent - 1 + count
             # What is read in front of the loop must not be written over, whenever its reader comes to run.
             fits = (
-                one.row is not None
-                and (low <= one.row < low + count and one.written)
+                one.row is not None and (low <= one.row < low + count and one.written)
                 if one.place < loop.place
                 else one.row is not None and last - count <= one.row < last and not one.written
                 for one in self.touched.get(whole, ())
@@ -216,5 +215,3 @@ def _rows(parts: Sequence[Slice], type_: TensorType) -> tuple[int, int] | None:
             return None
     low = min(part.starts[0].const for part in parts)
     return low, max(part.starts[0].const + (part.extents[0] or 1) for part in parts) - low
-
-

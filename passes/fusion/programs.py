@@ -133,7 +133,9 @@ def cut(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
     ends: list[int] = []
     while (start := ends[-1] if ends else 0) < len(statements):
         last = max(min(len(statements), start + LONGEST_RUN), _join_end(statements, start))
-        longest = (e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads, elsewhere))
+        longest = (
+            e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads, elsewhere)
+        )
         ends.append(next(longest))
     return tuple(ends)
 
@@ -148,9 +150,7 @@ def _join_end(statements: Sequence[Statement], start: int) -> int:
     return end
 
 
-def _fits(
-    program: Program, start: int, end: int, last_reads: Mapping[str, int], elsewhere: Collection[str]
-) -> bool:
+def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int], elsewhere: Collection[str]) -> bool:
     """Whether a run of statements is one kernel and all that writes its tensors;
     copies stay apart, they may be views.
     """

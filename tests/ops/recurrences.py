@@ -52,7 +52,7 @@ def recurrences(draw: st.DrawFn) -> Recurrence:
     result = draw(st.sampled_from(["", "body", "behind"]))
     place = draw(st.sampled_from(["t", "S - 1 - t"]))
     last = f"{names[0]}[t + {back[0]}][n]"
-    lines += [f"temp v[t < S]: f32[N]"] if result == "behind" else []
+    lines += ["temp v[t < S]: f32[N]"] if result == "behind" else []
     body += [f"v[t][n] = {last} * 2"] if result == "behind" else [f"y[{place}, n] = {last} + x[t, n]"] if result else []
     lines.append(f"each t < S {{ {'  '.join(body)} }}")
     if result == "behind":

@@ -53,8 +53,8 @@ OUTSIDE = "'y' is written out of bounds: j runs from 0 to 9999999, axis 0 has 8 
         ),
         (
             "temp h[t < 90000]: f32[N]  h[0] = x  each t < 89999: h[t + 1] = h[t // 2]  y = h[89999]",
-            f"5:49 {OF}a repetition has at most 65536 turns, found 89999 | it is no loop: index (t // 2) is no multiple of"
-            " 't' and what does not depend on it",
+            f"5:49 {OF}a repetition has at most 65536 turns, found 89999 | it is no loop: index (t // 2) is no"
+            " multiple of 't' and what does not depend on it",
         ),
     ],
 )
