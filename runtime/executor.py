@@ -72,7 +72,7 @@ class Session:
         step = self.plan.steps[index]
         kernel = self.plan.kernels[step.kernel]
         tables = self.plan.tables[step.kernel]
-        turns = next((loop.count for loop in self.plan.loops if loop.first <= index < loop.last), 1)
+        turns = self.plan.turns(index)
         places = [
             [
                 Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor, turn)

@@ -83,6 +83,15 @@ class Plan:
         """Yield the number of each step in the order of launches, with the turn of its loop."""
         return launches(len(self.steps), self.loops)
 
+    def turns(self, step: int) -> int:
+        """Return how many times a step is launched."""
+        return next((loop.count for loop in self.loops if loop.first <= step < loop.last), 1)
+
+    @property
+    def launch_count(self) -> int:
+        """How many kernels a run launches."""
+        return sum(map(self.turns, range(len(self.steps))))
+
     @property
     def buffer_bytes(self) -> int:
         """What the buffers would take without sharing memory over time."""
