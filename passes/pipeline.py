@@ -50,7 +50,8 @@ STAGES: tuple[Stage[Any], ...] = (
           "kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
     Stage("programs", write_programs, show_programs, verify_statements,
           "graph -> statements over graph values, cut into units that one kernel can compute; means that values are "
-          "centred by become sums of differences", ("fusion/programs.py", "fusion/centre.py")),
+          "centred by become sums of differences; recurrences become loops over slices",
+          ("fusion/programs.py", "fusion/loops.py", "fusion/centre.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,

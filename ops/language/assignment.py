@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from attrs import evolve
 
@@ -27,6 +28,9 @@ from .declaration import Declaration
 from .evaluator import ExpressionEvaluator, located
 from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows
 from .values import TensorList, TensorRef, Value, describe, to_expr
+
+#: Turns at each end of a loop that may be written out because they differ.
+MOST_APART = 2
 
 
 def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
@@ -90,11 +94,11 @@ def _turns(
 
 
 def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assignment | s.Repetition]) -> None:
-    """Emit the statements of all turns at once. The first turn, or the last, may differ from the others, as where a
-    condition asks for it, and is then written out.
+    """Emit the statements of all turns at once. Some turns at either end may differ from the others, as where a
+    condition asks for it, and are then written out.
     """
     count, reason = evaluator.size(each.bound), ""
-    for first, last in ((0, 0), (1, 0), (0, 1), (1, 1)):
+    for first, last in sorted(product(range(MOST_APART + 1), repeat=2), key=sum):
         before, scope = evaluator.mark(), dict(evaluator.scope)
         if count - first - last < 2:
             continue
