@@ -9,7 +9,7 @@ all turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from attrs import define, evolve, field, frozen
 
@@ -194,26 +194,27 @@ def row_slice(whole: str, row: int, type_: TensorType) -> Slice:
     return Slice(whole, (Index(row), *(Index() for _ in rest)), (None, *rest))
 
 
-def with_rows(statement: Statement, wholes: Collection[str], name: Callable[[str, int], str]) -> Statement:
-    """Return a statement in which rows of some tensors, read and written by number, are tensors of their own; `name`
-    says which.
-    """
+def with_rows(statement: Statement, rows: Mapping[tuple[str, int], str]) -> Statement:
+    """Return a statement in which rows of tensors that have a name, by tensor and number, are tensors of their own."""
+
+    def named(tensor: str, indices: tuple[Index, ...]) -> str | None:
+        return rows.get((tensor, indices[0].const)) if indices and indices[0].is_const else None
 
     def change(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
-        if not isinstance(atom, Indirect) or atom.tensor not in wholes:
+        if not isinstance(atom, Indirect) or (name := named(atom.tensor, parts)) is None:
             return None
-        return Index(0, ((Indirect(name(atom.tensor, parts[0].const), parts[1:], atom.extent, atom.wraps), 1),))
+        return Index(0, ((Indirect(name, parts[1:], atom.extent, atom.wraps), 1),))
 
     def leaf(node: Expr) -> Expr:
-        if not isinstance(node, Read) or node.tensor not in wholes:
+        if not isinstance(node, Read) or (name := named(node.tensor, node.indices)) is None:
             return node
-        return Read(name(node.tensor, node.indices[0].const), node.indices[1:], node.guards, node.fill)
+        return Read(name, node.indices[1:], node.guards, node.fill)
 
     body = rebuild(map_indices(statement.body, lambda index: map_atoms(index, change)), leaf)
-    if statement.target not in wholes:
+    target = named(statement.target, statement.write)
+    if target is None:
         return evolve(statement, body=body)
-    row, *write = statement.write
-    return evolve(statement, target=name(statement.target, row.const), write=tuple(write), body=body)
+    return evolve(statement, target=target, write=statement.write[1:], body=body)
 
 
 def rows_touched(statement: Statement) -> Iterator[tuple[str, int | None, bool]]:

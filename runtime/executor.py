@@ -17,7 +17,6 @@ from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .output_memory import OutputMemory
 from .plan import Plan, extent_bytes
 
-
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
 LONGEST_RECORDING = 1 << 17
 

@@ -59,17 +59,36 @@ def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]
     """Every read is of an input, of a table, or of a tensor that earlier statements wrote, and that no later one
     writes; for what a recurrence itself writes see `check_turns_in_order`.
     """
-    last = {statement.target: number for number, statement in enumerate(program.statements)}
+    writers: dict[str, list[int]] = {}
+    for number, statement in enumerate(program.statements):
+        writers.setdefault(statement.target, []).append(number)
     ends = _ends(program)
     given = {*program.inputs, *program.constants}
     for number, statement in enumerate(program.statements):
-        for tensor in statement.tensors_read:
-            if tensor in given or tensor == statement.target or last.get(tensor, number) < number:
+        for element in _looked_at(statement):
+            if element.tensor in given or element.tensor == statement.target:
                 continue
-            if statement.step is not None and last.get(tensor, ends[number]) < ends[number]:
+            last = ends[number] if statement.step is not None else number
+            others = writers.get(element.tensor, [])
+            late = (n for n in others if n >= last and _may_meet(program.statements[n].write, element.indices))
+            if others and next(late, None) is None:
                 continue
-            why = "before it is written" if tensor in last else "that nothing writes"
-            yield VerifyError(f"{_words(number, statement)} reads {quote(tensor)} {why}", statement.span)
+            why = "before it is written" if others else "that nothing writes"
+            yield VerifyError(f"{_words(number, statement)} reads {quote(element.tensor)} {why}", statement.span)
+
+
+def _looked_at(statement: Statement) -> list[AddressedElement]:
+    """Return the elements that a statement reads; of several in the same rows one."""
+    found = {(e.tensor, e.indices[:1]): e for e in elements(statement.body)}
+    return list(found.values())
+
+
+def _may_meet(written: tuple[Index, ...], read: tuple[Index, ...]) -> bool:
+    """Whether the rows that are written and those that are read have some in common."""
+    if not written or not read:
+        return True
+    (low, high), (first, last) = written[0].bounds(), read[0].bounds()
+    return low <= last and first <= high
 
 
 def _ends(program: Program) -> list[int]:

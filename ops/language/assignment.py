@@ -26,7 +26,8 @@ from .canonical import unused_name
 from .check_expressions import names_read, reads_itself, reads_unwritten
 from .declaration import Declaration
 from .evaluator import ExpressionEvaluator, located
-from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows
+from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows, with_own_rows
+from .unroll import separate_rows
 from .values import TensorList, TensorRef, Value, describe, to_expr
 
 #: Turns at each end of a loop that may be written out because they differ.
@@ -67,6 +68,8 @@ def assign_all(evaluator: ExpressionEvaluator, items: Sequence[s.Assignment | s.
             evaluator.looping = False
     for item in items:
         assign(evaluator, item)
+    if evaluator.wholes:
+        _named_rows(evaluator, items[0])
 
 
 def _lists_as_rows(evaluator: ExpressionEvaluator) -> None:
@@ -77,6 +80,16 @@ def _lists_as_rows(evaluator: ExpressionEvaluator) -> None:
     for name in items:
         del evaluator.tensors[name]
     check_rows(evaluator.statements, wholes)
+    evaluator.statements[:] = with_own_rows(evaluator.statements, wholes, evaluator.tensors)
+
+
+def _named_rows(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
+    """Give each of a list of tensors its name again where there is no loop; what an index names some of is a copy."""
+    try:
+        _lists_as_rows(evaluator)
+    except NotALoop as reason:
+        raise SpecError(str(reason), item.span) from reason
+    evaluator.statements[:] = separate_rows(evaluator.statements, evaluator.wholes, evaluator.tensors)
 
 
 def _block(item: s.Assignment | s.Repetition) -> tuple[s.Assignment | s.Repetition, ...]:

@@ -264,7 +264,9 @@ class ExpressionEvaluator(Workspace):
         known = self.scope.get(node.base.id) if isinstance(node.base, s.Name) else None
         if isinstance(known, TensorList) and len(node.items) == 1 and not isinstance(node.items[0], s.Slice):
             return self.list_item(known, self.evaluate(node.items[0]))
-        base = self.evaluate(node.base)
+        base = self.evaluate(node.base) if fill is None else self._base_outside(node.base, fill)
+        if is_expr(base):
+            return base
         if isinstance(base, tuple):
             return self._list_item(base, node)
         if isinstance(base, Absent):
@@ -277,6 +279,18 @@ class ExpressionEvaluator(Workspace):
                 f"{base.type} tensor '{base.name}' needs {len(base.type.shape)} subscripts, found {len(indices)}"
             )
         return self.read(base, indices, fill)
+
+    def _base_outside(self, node: s.Expression, fill: Value) -> Value:
+        """Return what is read with something outside: of a list of tensors one that may not be there."""
+        known = (
+            self.scope.get(node.base.id) if isinstance(node, s.Subscript) and isinstance(node.base, s.Name) else None
+        )
+        if not isinstance(known, TensorList) or not isinstance(node, s.Subscript) or len(node.items) != 1:
+            return self.evaluate(node)
+        position = self.evaluate(node.items[0])
+        if isinstance(position, int) and not 0 <= position < known.count:
+            return to_expr(fill, known.type.dtype)
+        return self.list_item(known, position, outside=True)
 
     def _list_item(self, base: tuple[Value, ...], node: s.Subscript) -> Value:
         if len(node.items) != 1:

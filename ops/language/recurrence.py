@@ -38,10 +38,14 @@ from ...ir import (
     pace,
     rebuild,
     row_slice,
+    rows_touched,
     runs,
     tensors_read,
     unsliced,
+    with_rows,
 )
+from .canonical import unused_name
+from .unroll import copy_of_row
 from .values import TensorList
 
 #: Assignments of all turns together up to which a repetition is written out: as many statements as one kernel may have
@@ -215,6 +219,31 @@ def check_rows(statements: Sequence[Statement], lists: Mapping[str, TensorList])
                 found = last[element.tensor][rows]
                 if (found < 0).any() or (found >= times).any():
                     raise NotALoop(f"'{element.tensor}' is read before a statement writes it")
+
+
+def with_own_rows(
+    statements: Sequence[Statement], lists: Collection[str], tensors: dict[str, TensorType]
+) -> list[Statement]:
+    """Return statements of which none reads a tensor that it writes, but at an earlier turn: a row that a turn of its
+    own computes, or that one reads, is a tensor too, and copied.
+    """
+    plain = [s for s in statements if s.step is None]
+    touched = [(s, t, row, written) for s in plain for t, row, written in rows_touched(s) if t in lists]
+    read = {(t, row) for _, t, row, written in touched if not written}
+    last = {
+        (t, row): s
+        for s, t, row, written in touched
+        if written and row is not None and ((t, row) in read or t in s.tensors_read)
+    }
+    names: dict[tuple[str, int], str] = {}
+    for whole, row in last:
+        names[whole, row] = name = unused_name(f"{whole}_{row}", tensors)
+        tensors[name] = TensorType(tensors[whole].dtype, tensors[whole].shape[1:])
+    found: list[Statement] = []
+    for statement in statements:
+        found.append(statement if statement.step is not None else with_rows(statement, names))
+        found += [copy_of_row(t, row, name, tensors) for (t, row), name in names.items() if last[t, row] is statement]
+    return found
 
 
 Times = npt.NDArray[np.int64]

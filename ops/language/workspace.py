@@ -96,7 +96,7 @@ class Workspace:
     def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
         """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
         row = () if ref.row is None else (ref.row,)
-        guards = []
+        guards = [g for i in row if not (g := Guard(i, 0, self.tensors[ref.name].shape[0])).always]
         never = any(v.extent == 0 for v in self.variables)  # no element is computed here
         for axis, (index, extent) in enumerate(zip(indices, ref.type.shape, strict=True)):
             guard = Guard(index, 0, extent)
@@ -132,18 +132,20 @@ class Workspace:
             (current.extend if isinstance(current, list) else current.update)(value)
         self.step = None
 
-    def list_item(self, base: TensorList, position: Value) -> TensorRef:
-        """Return one of a list of tensors: by its number, or as a row of all of them where only an index is known."""
+    def list_item(self, base: TensorList, position: Value, outside: bool = False) -> TensorRef:
+        """Return one of a list of tensors: by its number, or as a row of all of them where only an index is known,
+        which may be `outside`.
+        """
         if isinstance(position, Index) and position.is_const:
             position = position.const
         low, high = position.bounds() if isinstance(position, Index) else (position, position)
-        if not isinstance(low, int) or not -base.count <= low <= high < base.count:
+        if not isinstance(low, int) or (not outside and not -base.count <= low <= high < base.count):
             raise Trouble(f"there are {base.count} tensors '{base.name}', found number {describe(position)}")
         if not isinstance(position, Index) and base.name not in self.wholes:
             return self._numbered(base, position % base.count)
         if not isinstance(position, Index):
             return base.row(Index(position % base.count))
-        if low < 0:
+        if low < 0 and not outside:
             raise Trouble(f"of the tensors '{base.name}' some are named from the end, as number {describe(position)}")
         self.wholes[base.name] = base
         self.tensors[base.name] = base.whole

@@ -128,7 +128,9 @@ class _Slicing:
 
     def run(self) -> Sliced:
         rotating = {whole: rows for loop in self.loops for whole, rows in self._rotating(loop)}
-        runs_ = [tuple(with_rows(s, rotating, self._row) if s.step is None else s for s in run) for run in self.runs]
+        touched = [(t, one.row) for t in rotating for one in self.touched.get(t, ())]
+        rows = {(t, row): self._row(t, row) for t, row in touched if row is not None}
+        runs_ = [tuple(with_rows(s, rows) if s.step is None else s for s in run) for run in self.runs]
         turns = {loop.place: self._turn(loop, rotating) for loop in self.loops}
         items = tuple(turns.get(place) or run for place, run in enumerate(runs_))
         return Sliced(items, self.tensors, self.slices, rotating)
@@ -154,7 +156,8 @@ class _Slicing:
             return True
         whole = loop.slices[name].whole
         still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
-        used = still or whole in self.program.outputs or whole in self.touched or self._others(whole, loop)
+        read = any(not one.written for one in self.touched.get(whole, ()))
+        used = still or read or whole in self.program.outputs or self._others(whole, loop)
         return used or len(loop.parts(whole)) > 1
 
     def _rotating(self, loop: _Loop) -> Iterator[tuple[str, int]]:

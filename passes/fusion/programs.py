@@ -231,7 +231,8 @@ def _parts(program: Program, sliced: Sliced) -> Iterator[_Part]:
             yield _Part(item.program, cut(item.program), item)
             continue
         others = [other for n, other in enumerate(sliced.items) if n != place]
-        needed = {*program.outputs, *(t for other in others for t in _needs(other))}
+        needed = {*program.outputs, *(t for other in others for t in (*_needs(other), *_leaves(other)))}
+        needed |= {part.whole for part in sliced.slices.values()}
         outputs = tuple(t for t in dict.fromkeys(s.target for s in item) if t in needed)
         run = evolve(program, tensors=sliced.tensors, outputs=outputs, statements=item)
         yield _Part(run, cut(run, {t for other in others for t in _leaves(other)}))

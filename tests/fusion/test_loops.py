@@ -10,6 +10,7 @@ from cuts.compile.loading import Spec
 from cuts.ir import CompileOptions, Graph, Mode, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
+from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.language import assignment
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion import (
@@ -23,7 +24,7 @@ from cuts.passes.fusion import (
     partition,
 )
 from cuts.passes.verify import verify_groups, verify_programs
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from ..needs import needs_opencl
 from ..ops.recurrences import Recurrence, recurrences
@@ -108,6 +109,36 @@ def test_groups_of_recurrences_compute_the_reference(mode: Mode, case: Recurrenc
     values = inputs(graph)
     results = run_groups(groups, found, {**values, **found.programs.graph.constants})
     for name, expected in evaluate_graph(graph, case.registry, values).items():
+        np.testing.assert_allclose(results[name], expected, rtol=1e-6, atol=1e-6)
+
+
+def backward(case: Recurrence) -> tuple[Graph, Registry]:
+    """Return a graph of the gradients of x and r, given those of the results."""
+    gradients = Gradients(case.registry)
+    instance = case.registry["t"].instantiate(case.types, {})
+    nodes = gradients.steps(instance, ["x", "r"], ["y", "z"])
+    assume(nodes)  # some depend on neither
+    (node,) = nodes
+    x, r, i = case.types
+    known = {"x": x, "r": r, "i": i, "y": x, "z": TensorType(DType.F32, x.shape[1:]), "dx": x, "dr": r}
+    types = {v: known.get(v) or known[v[1:]] for v in (*node.operands, *node.outputs)}
+    return Graph("g", node.operands, node.outputs, types, (node,)), gradients.registry
+
+
+@settings(max_examples=15)
+@given(recurrences())
+def test_groups_of_the_gradient_of_a_recurrence_compute_the_reference(case: Recurrence) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "SHORT", 0)
+        graph, registry = backward(case)
+        found = find_views(fold_units(build_programs(graph, registry)))
+        verify_programs(found.programs)
+    partitioner = Partitioner(Workshop(found, Policy(shared_bytes=1 << 14)), Roofline(find_target("cuda:sm_90")))
+    groups = partition(partitioner, "mixed")
+    verify_groups(groups, found)
+    values = inputs(graph)
+    results = run_groups(groups, found, {**values, **found.programs.graph.constants})
+    for name, expected in evaluate_graph(graph, registry, values).items():
         np.testing.assert_allclose(results[name], expected, rtol=1e-6, atol=1e-6)
 
 

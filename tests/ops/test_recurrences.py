@@ -8,9 +8,10 @@ from cuts.ir import Program, parse_ir, print_ir, runs, verify_program
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate
+from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.language import assignment
-from cuts.ops.unroll import unrolled
-from hypothesis import given
+from cuts.ops.language.unroll import unrolled
+from hypothesis import given, settings
 
 from .recurrences import Recurrence, recurrences
 
@@ -22,15 +23,19 @@ def program(case: Recurrence, short: int) -> Program:
         return case.registry["t"].instantiate(case.types, {}).program
 
 
-def results(found: Program, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    x, r, i = (found.tensors.get(name) for name in ("x", "r", "i"))
-    values = {
+def drawn(found: Program) -> dict[str, np.ndarray]:
+    """Return random operands."""
+    rng = np.random.default_rng(0)
+    types = {name: found.tensors[name] for name in found.inputs}
+    return {
         name: rng.integers(0, type_.shape[0], type_.shape) if name == "i" else rng.standard_normal(type_.shape)
-        for name, type_ in (("x", x), ("r", r), ("i", i))
-        if type_ is not None
+        for name, type_ in types.items()
     }
-    return evaluate(found, values)
+
+
+def results(found: Program) -> dict[str, np.ndarray]:
+    """Return what a program computes of random operands."""
+    return evaluate(found, drawn(found))
 
 
 @given(recurrences())
@@ -52,6 +57,50 @@ def test_a_loop_written_out_again_computes_the_same(case: Recurrence) -> None:
     expected = results(loop)
     for name, values in results(again).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-12, atol=1e-12)
+
+
+def gradient(case: Recurrence, short: int) -> dict[str, np.ndarray]:
+    """Return the gradients of x and r, given some of the results."""
+    registry = case.registry
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "SHORT", short)
+        instance = registry["t"].instantiate(case.types, {})
+        gradients = Gradients(registry)
+        steps = gradients.steps(instance, ["x", "r"], ["y", "z"])
+        values = drawn(instance.program)
+        values |= evaluate(instance.program, values)
+        rng = np.random.default_rng(1)
+        values |= {f"d{name}": rng.standard_normal(values[name].shape) for name in ("y", "z")}
+        for step in steps:
+            types = [TensorType(DType.I32 if v == "i" else DType.F32, values[v].shape) for v in step.operands]
+            made = gradients.registry[step.op].instantiate(types, step.attributes)
+            operands = {formal: values[v] for formal, v in zip(made.inputs, step.operands, strict=True) if formal}
+            found = evaluate(verify_program(made.program), operands)
+            values |= {v: found[formal] for v, formal in zip(step.outputs, made.outputs, strict=True)}
+    return {name: values[name] for name in ("dx", "dr") if name in values}
+
+
+@settings(max_examples=20)
+@given(recurrences())
+def test_the_gradient_of_a_loop_is_that_of_its_turns(case: Recurrence) -> None:
+    expected = gradient(case, 10**9)
+    found = gradient(case, 0)
+    assert found.keys() >= expected.keys()
+    for name, values in found.items():  # one that is 0 may be left out
+        np.testing.assert_allclose(values, expected.get(name, np.zeros_like(values)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("op", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
+def test_the_gradient_of_a_recurrence_is_a_recurrence(op: str, gates: int) -> None:
+    shapes = ((10_000, 2, 3), (1, 4 * gates, 3), (1, 4 * gates, 4))
+    registry = Registry.builtin()
+    instance = registry[op].instantiate([TensorType(DType.F32, shape) for shape in shapes], {})
+    gradients = Gradients(registry)
+    (step,) = gradients.steps(instance, ["x", "w", "r"], ["y", "last"])
+    tensors = {**instance.program.tensors, **{f"d{name}": instance.program.tensors[name] for name in ("y", "last")}}
+    made = gradients.registry[step.op].instantiate([tensors[v] for v in step.operands], {}).program
+    assert len(made.statements) < 120
+    assert [v.extent for v, _ in runs(made.statements) if v] == [10_000, 10_000 - 1]
 
 
 HEAD = "in x: f32[S, N], r: f32[N, N]  out y: f32[N]  temp h[t < S + 1]: f32[N]  h[0] = x"
