@@ -126,11 +126,10 @@ def check_groups_in_order(groups: Sequence[Group], views: Views) -> Iterator[Ver
             continue
         loop = units[repeat]
         assert loop.repeat is not None, f"unit {repeat} is no loop"
-        order.done.add(repeat)  # of a tensor that it writes too, a loop reads what others wrote
         yield from (
             VerifyError(f"loop {quote(repeat)} reads {quote(t)} before it is computed")
             for t in loop.reads
-            if not order.has(t)
+            if not order.has(t, (repeat,))
         )
         turn = _Order(evolve(views, programs=views.programs.turn(loop.repeat)))
         made = {t for unit in loop.repeat.units for t in unit.writes}
@@ -142,6 +141,7 @@ def check_groups_in_order(groups: Sequence[Group], views: Views) -> Iterator[Ver
             for t in loop.repeat.kept
             if not turn.has(t)
         )
+        order.done.add(repeat)
     for tensor in views.programs.graph.outputs:
         if not order.has(tensor) and views.programs.graph.types[tensor].size:
             yield VerifyError(f"no group computes output {quote(tensor)}")
@@ -149,7 +149,7 @@ def check_groups_in_order(groups: Sequence[Group], views: Views) -> Iterator[Ver
 
 def _in_order(group: Group, order: _Order) -> Iterator[VerifyError]:
     for tensor in group.inputs:
-        if not order.has(tensor):
+        if not order.has(tensor, group.units):
             yield VerifyError(f"group {', '.join(map(quote, group.units))} reads {quote(tensor)} before it is computed")
     order.done.update(group.units)
     order.present.update(t for t in group.outputs if t not in order.producers)
@@ -159,27 +159,32 @@ class _Order:
     """Which tensors are there, while groups run one after the other.
 
     A tensor is there when all units that write it have run. A unit that needs no kernel has run when what it reads is
-    there.
+    there. Of a tensor that is written in pieces, units need those that stand in front of them.
     """
 
     def __init__(self, views: Views) -> None:
         graph = views.programs.graph
         self.producers = views.programs.producers()
+        self.place = {unit.name: place for place, unit in enumerate(views.programs.units)}
+        self.reads = {unit.name: unit.reads for unit in views.programs.units}
         self.present = {*graph.inputs, *graph.constants, *views.programs.tables}
         self.done: set[str] = set()
 
-    def has(self, tensor: str) -> bool:
-        """Whether a tensor is there."""
-        pending = [tensor]
+    def has(self, tensor: str, readers: Sequence[str] = ()) -> bool:
+        """Whether a tensor is there, or as much of it as some units need."""
+        places = [self.place[unit] for unit in readers if tensor in self.reads[unit]]
+        pending, later = [(tensor, min(places, default=len(self.place)))], False
         while pending:
-            units = self.producers.get(name := pending.pop(), [])
+            name, place = pending.pop()
+            units = self.producers.get(name, [])
             if name in self.present:
                 continue
-            waiting = [u for u in units if u.name not in self.done]
+            waiting = [u for u in units if u.name not in self.done and self.place[u.name] < place]
+            later = later or any(u.name not in self.done for u in units)
             if not units or any(not u.free for u in waiting):
                 return False
-            pending.extend(t for u in waiting for t in u.reads)
-        self.present.add(tensor)
+            pending.extend((t, self.place[u.name]) for u in waiting for t in u.reads)
+        self.present |= set() if later else {tensor}
         return True
 
 

@@ -19,9 +19,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from ...ir import Program, Slice, Slicer, Statement, TensorType, Var, row_slice, rows_touched, runs, with_rows
+from ...ir import (
+    Index,
+    Program,
+    Slice,
+    Slicer,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    row_slice,
+    rows_touched,
+    runs,
+    substitute,
+    substitute_expr,
+    with_rows,
+)
+from ...ops.language import unused_name
 from .rename import rename_statement
 
 
@@ -36,6 +52,9 @@ class Turn:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
+
+#: Statements that one unit may have: declarations rarely have as many, turns that are taken together may.
+LONGEST_RUN = 24
 
 Item: TypeAlias = tuple[Statement, ...] | Turn
 
@@ -58,7 +77,49 @@ def slice_loops(program: Program) -> Sliced:
     """Return a program with its recurrences as loops; one without any is a single run."""
     if all(s.step is None for s in program.statements):
         return Sliced((program.statements,), program.tensors)
-    return _Slicing(program).run()
+    return _Slicing(take_turns_together(program)).run()
+
+
+def take_turns_together(program: Program) -> Program:
+    """Return a program whose loops without reductions go on by several turns at a time: as one kernel may compute them.
+
+    h[t + 1] = f(h[t]) step t < 6    ->    h[2*u + 1] = f(h[2*u]), h[2*u + 2] = f(h[2*u + 1]) step u < 3
+    """
+    statements = [s for step, run in runs(program.statements) for s in _together(step, run)]
+    return evolve(program, statements=tuple(statements))
+
+
+def _together(step: Var | None, run: Sequence[Statement]) -> Sequence[Statement]:
+    if step is None or any(s.combine for s in run):
+        return run
+    width = _width(step.extent, LONGEST_RUN // len(run))
+    if width < 2:
+        return run
+    taken = {v.name for s in run for v in s.axes}
+    wide = Var(unused_name(f"{step.name}_", taken), step.extent // width)
+    rest = Var(unused_name(f"{step.name}__", taken), step.extent % width)
+    turns = [_at(s, wide, as_index(wide) * width + turn) for turn in range(width) for s in run]
+    return turns + [_at(s, rest, as_index(rest) + wide.extent * width) for s in run if rest.extent]
+
+
+def _width(turns: int, most: int) -> int:
+    """Return how many turns are taken together: with none left over if that costs little, and not with a single one."""
+    widths = [n for n in range(min(most, turns // 2), 1, -1) if turns % n != 1]
+    even = [n for n in widths if turns % n == 0 and 2 * n >= most]
+    return next(iter((*even, *widths)), 1)
+
+
+def _at(statement: Statement, step: Var, index: Index) -> Statement:
+    """Return a statement whose step is an index of another one."""
+    assert statement.step is not None, "only statements of a recurrence have turns"
+    values = {statement.step: index}
+    return evolve(
+        statement,
+        axes=tuple(step if axis == statement.step else axis for axis in statement.axes),
+        write=tuple(substitute(w, values) for w in statement.write),
+        body=substitute_expr(statement.body, values),
+        step=step,
+    )
 
 
 @define
@@ -74,6 +135,11 @@ class _Loop:
     def written(self) -> dict[str, None]:
         """The slices that a turn writes."""
         return dict.fromkeys(s.target for s in self.statements)
+
+    @property
+    def read(self) -> dict[str, None]:
+        """The slices that a turn reads."""
+        return dict.fromkeys(t for s in self.statements for t in s.tensors_read)
 
     def parts(self, whole: str) -> list[Slice]:
         """Return the slices of a tensor that a turn touches."""
@@ -158,7 +224,7 @@ class _Slicing:
         still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
         read = any(not one.written for one in self.touched.get(whole, ()))
         used = still or read or whole in self.program.outputs or self._others(whole, loop)
-        return used or len(loop.parts(whole)) > 1
+        return used or any(_crosses(loop.slices[name], loop.slices[t]) for t in loop.read if t in loop.slices)
 
     def _rotating(self, loop: _Loop) -> Iterator[tuple[str, int]]:
         """Yield the tensors that carry a state and that are read elsewhere by row number, with the rows that a turn
@@ -166,11 +232,12 @@ class _Slicing:
         """
         for whole in dict.fromkeys(loop.slices[name].whole for name in self._kept(loop) if name in loop.slices):
             rows = _rows(loop.parts(whole), self.program.tensors[whole])
+            pace = rows[2] if rows else 1
             still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
             if whole in self.program.outputs or self._others(whole, loop) or rows is None or still:
                 continue
-            low, count = rows
-            last = low + loop.step.extent - 1 + count
+            low, count, _ = rows
+            last = low + (loop.step.extent - 1) * pace + count
             # What is read in front of the loop must not be written over, whenever its reader comes to run.
             fits = (
                 one.row is not None and (low <= one.row < low + count and one.written)
@@ -178,8 +245,9 @@ class _Slicing:
                 else one.row is not None and last - count <= one.row < last and not one.written
                 for one in self.touched.get(whole, ())
             )
-            if all(fits) and count < self.program.tensors[whole].shape[0]:
-                yield whole, count
+            kept = -(-count // pace) * pace
+            if all(fits) and kept < self.program.tensors[whole].shape[0]:
+                yield whole, kept
 
     # ---- what a turn is
 
@@ -207,14 +275,29 @@ class _Slicing:
         return tuple(dict.fromkeys(self._row(whole, row) for row in found if row is not None))
 
 
-def _rows(parts: Sequence[Slice], type_: TensorType) -> tuple[int, int] | None:
-    """Return the first row that the first turn touches and how many each turn does, where turns go on by a row and take
-    whole rows; else None.
+def _crosses(written: Slice, read: Slice) -> bool:
+    """Whether what a turn writes may be what another one reads."""
+    if written.whole != read.whole or written == read:
+        return False
+    pairs = list(zip(written.starts, read.starts, written.extents, read.extents, strict=True))
+    for start, other, *extents in pairs:
+        distance = other - start
+        single = extents == [None, None] and distance.is_const and len(start.terms) == 1
+        if single and distance.const % start.terms[0][1]:
+            return False
+    return True
+
+
+def _rows(parts: Sequence[Slice], type_: TensorType) -> tuple[int, int, int] | None:
+    """Return the first row that the first turn touches, how many each turn does, and by how many the turns go on, where
+    these take whole rows; else None.
     """
+    paces = {factor for part in parts for _, factor in part.starts[0].terms}
     for part in parts:
         moving, *rest = part.starts
         whole = all(n == extent for n, extent in zip(part.extents[1:], type_.shape[1:], strict=True))
-        if not whole or any(not s.is_const or s.const for s in rest) or [f for _, f in moving.terms] != [1]:
+        if not whole or any(not s.is_const or s.const for s in rest) or len(moving.terms) != 1:
             return None
     low = min(part.starts[0].const for part in parts)
-    return low, max(part.starts[0].const + (part.extents[0] or 1) for part in parts) - low
+    high = max(part.starts[0].const + (part.extents[0] or 1) for part in parts)
+    return (low, high - low, min(paces)) if len(paces) == 1 and min(paces) > 0 else None

@@ -61,14 +61,18 @@ class Partitioner:
 
     @readers.default
     def _readers(self) -> dict[str, frozenset[str]]:
-        """Map each unit that is no view to the units that read what it writes, directly or through views."""
+        """Map each unit that is no view to the units that read what it writes, directly or through views.
+
+        Of a tensor that is written in pieces, what stands in front of a piece reads others.
+        """
         shop = self.workshop
         producers = shop.views.programs.producers()
         found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
         for name in found:
             for tensor in shop.units[name].reads:
                 for producer in producers.get(shop.sources(tensor), ()):
-                    found[producer.name].add(name)
+                    if shop.order[producer.name] < shop.order[name]:
+                        found[producer.name].add(name)
         return {name: frozenset(readers - {name}) for name, readers in found.items()}
 
     def cost(self, group: Group) -> float:

@@ -31,12 +31,9 @@ from ...ir import (
 )
 from ...ops import Instance, Registry
 from .fold_tables import unroll_tables
-from .loops import Item, Sliced, Turn, slice_loops
+from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .rename import rename_statement
-
-#: Statements that one unit may have: declarations rarely have as many, a recurrence that is written out may.
-LONGEST_RUN = 24
 
 
 @frozen

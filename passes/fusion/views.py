@@ -106,8 +106,10 @@ def _slice_storage(views: Views, tensor: str) -> Storage:
     part, type_ = programs.slices[tensor], programs.types[tensor]
     (step,) = {v for start in part.starts for v in variables(start)}
     if part.whole in programs.rotating:
-        rows, by = programs.rotating[part.whole], programs.types[part.whole].strides[0]
-        return Storage(part.whole, 0, type_.strides, by, step.extent, rows, part.starts[0].const % rows)
+        rows, row = programs.rotating[part.whole], programs.types[part.whole].strides[0]
+        pace = part.starts[0].coefficient(step)
+        phase, first = divmod(part.starts[0].const % rows, pace)
+        return Storage(part.whole, first * row, type_.strides, pace * row, step.extent, rows // pace, phase)
     whole = views.storage(part.whole)
     start = linearise(part.starts, whole.strides)
     kept = tuple(stride for stride, n in zip(whole.strides, part.extents, strict=True) if n is not None)

@@ -89,6 +89,19 @@ def test_an_initial_state_is_copied_to_where_the_loop_writes() -> None:
     assert not any(u.free for u in found.programs.units if "h0" in u.reads)
 
 
+def test_turns_without_reductions_are_taken_together() -> None:
+    lines = "h[0][n] = 0  each t < S { h[t + 1][n] = r[0, n] * h[t][n] + x[t, n] }  y = x  z = h[S]"
+    head = "in x: f32[S, N], r: f32[N, N], i: i32[S]  out y: f32[S, N], z: f32[N]"
+    case = Recurrence(f'op t "t" {{ {head}  temp h[t < S + 1]: f32[N]  {lines} }}', 400)
+    found = views(graph_of(case), case.registry)
+    (loop,) = [u for u in found.programs.units if u.repeat is not None]
+    assert loop.repeat is not None
+    assert (loop.repeat.step.extent, len(loop.repeat.units)) == (20, 1)
+    assert dict(found.programs.rotating) == {"rec.h": 40}
+    (kept,) = loop.repeat.kept
+    assert [found.storages[kept].start(turn) // 3 for turn in range(4)] == [20, 0, 20, 0]
+
+
 @given(recurrences())
 def test_programs_of_recurrences_are_sound(case: Recurrence) -> None:
     with pytest.MonkeyPatch.context() as patch:

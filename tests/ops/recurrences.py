@@ -75,5 +75,6 @@ def _value(names: list[str], back: list[int], new: list[str]) -> st.SearchStrate
         "(x[t, n] if t % 2 == 0 else 0)", "x[i[t], n]", "(r[n, 0] if t > 0 else x[t, n])", "r[0, n]",
         "x[t // 2, n]",
     ]  # fmt: skip
+    others += [f"({names[0]}[t - 1][n] outside 0)", f"({names[-1]}[t][n] if t < S - 1 else x[0, n])"]
     parts = st.lists(st.sampled_from([*states, *sums, *others, *new]), min_size=1, max_size=4)
     return st.tuples(st.sampled_from([*states, *sums]), parts).map(lambda p: " + ".join([p[0], *p[1]]))
