@@ -222,7 +222,8 @@ class _Slicing:
             return True
         whole = loop.slices[name].whole
         still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
-        read = any(not one.written for one in self.touched.get(whole, ()))
+        reads = (one.row for one in self.touched.get(whole, ()) if not one.written)
+        read = any(row is None or _may_be(loop.slices[name], row) for row in reads)
         used = still or read or whole in self.program.outputs or self._others(whole, loop)
         return used or any(_crosses(loop.slices[name], loop.slices[t]) for t in loop.read if t in loop.slices)
 
@@ -286,6 +287,12 @@ def _crosses(written: Slice, read: Slice) -> bool:
         if single and distance.const % start.terms[0][1]:
             return False
     return True
+
+
+def _may_be(part: Slice, row: int) -> bool:
+    """Whether a row is in a part at some turn."""
+    start = part.starts[0]
+    return len(start.terms) != 1 or part.extents[0] is not None or (row - start.const) % start.terms[0][1] == 0
 
 
 def _rows(parts: Sequence[Slice], type_: TensorType) -> tuple[int, int, int] | None:
