@@ -100,6 +100,12 @@ class Device(ABC):
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Fix the arguments of a loaded kernel and return what launches it."""
 
+    def bind_turns(
+        self, loaded: object, kernel: KernelFunction, turns: Sequence[Sequence[Pointer]]
+    ) -> tuple[Launch, ...]:
+        """Return what launches a loaded kernel at each turn of a loop, whose arguments lie elsewhere each time."""
+        return tuple(self.bind(loaded, kernel, pointers) for pointers in turns)
+
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until everything launched so far has finished."""

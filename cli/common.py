@@ -133,6 +133,7 @@ def plan_values(plan: AnyPlan) -> dict[str, object]:
         "target": plan.target.name,
         "groups": [dict(group) for group in plan.plan.groups],
         "steps": len(plan.plan.steps),
+        "launches": plan.plan.launch_count,
         "kernels": len(plan.kernels),
         "arena_bytes": plan.plan.arena,
         "resources": [cubin.report for cubin in plan.cubins],

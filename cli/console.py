@@ -154,7 +154,7 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
         kernel = plan.kernels[step.kernel]
         group = plan.groups[number] if number < len(plan.groups) else {}
         row: list[object] = [
-            number, brief(group.get("nodes", kernel.info.get("nodes", "-"))), brief(group.get("level", "-")),
+            number, brief(group.get("nodes", kernel.info.get("nodes", "-"))), _fusion(plan, number, group),
             kernel.name,
             f"{'x'.join(map(str, kernel.grid))} / {'x'.join(map(str, kernel.block))}",
             parameters_text(group.get("parameters", kernel.info.get("parameters", "-"))), seconds(group.get("bound")),
@@ -168,6 +168,12 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
             row.append(seconds(times[number].median))
         rows.append(row)
     return rows
+
+
+def _fusion(plan: Plan, number: int, group: Mapping[str, object]) -> str:
+    """Return how a group is fused, and how often a loop repeats it."""
+    turns = f", {plan.turns(number)} turns" if plan.turns(number) > 1 else ""
+    return f"{brief(group.get('level', '-'))}{turns}"
 
 
 def _tuned(plan: Plan) -> bool:
@@ -192,8 +198,10 @@ def comparison_table(results: Sequence[Comparison], oracle: str) -> Table:
 def totals(plan: Plan) -> str:
     """Return one line of a plan's figures."""
     weights = sum(array.nbytes for array in plan.constants.values())
+    launches = f"{plan.launch_count} launches, " if plan.loops else ""
     return (
-        f"{count(len(plan.steps), 'group')}, {count(len(plan.kernels), 'distinct kernel')}, arena {size(plan.arena)}"
+        f"{count(len(plan.steps), 'group')}, {count(len(plan.kernels), 'distinct kernel')}, "
+        f"{launches}arena {size(plan.arena)}"
         f" (buffers {size(plan.buffer_bytes)}), weights {size(weights)}"
     )
 

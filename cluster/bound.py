@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Buffer, Device, Launch, Pointer
 from ..ir import PlanError, TensorType
-from ..runtime import Lifetime, Plan, aligned, extent_bytes, place_buffers
+from ..runtime import Lifetime, Plan, across_turns, aligned, extent_bytes, place_buffers
 from .buffers import Arena
 
 
@@ -57,6 +57,9 @@ class BoundPlan:
                     continue
                 sizes[buffer] = max(sizes.get(buffer, 0), extent_bytes(plan.types[tensor], plan.storages[tensor]))
                 lifetimes[buffer] = lifetimes.get(buffer, Lifetime(number, number)).extended(number)
+        for buffer, loop in across_turns(plan, plan.storages):
+            if buffer in lifetimes:
+                lifetimes[buffer] = lifetimes[buffer].extended(loop.first).extended(loop.last - 1)
         return sizes, lifetimes
 
     def _constants(self, arena: Arena) -> dict[str, Pointer]:
@@ -88,21 +91,21 @@ class BoundPlan:
         """Launch every step on these places, without waiting for the end."""
         key = tuple((id(places[name].buffer), places[name].offset) for name in self.outside)
         if key not in self._bound:
-            self._bound[key] = [self._bind(number, places) for number in range(len(self.plan.steps))]
+            self._bound[key] = [self._bind(number, turn, places) for number, turn in self.plan.launches()]
         for run in self._bound[key]:
             run()
 
-    def _bind(self, number: int, places: Mapping[str, Pointer]) -> Launch:
+    def _bind(self, number: int, turn: int, places: Mapping[str, Pointer]) -> Launch:
         step = self.plan.steps[number]
         kernel = self.plan.kernels[step.kernel]
         pointers = [
-            self._tables[step.kernel][tensor] if argument.table else self._place(tensor, places)
+            self._tables[step.kernel][tensor] if argument.table else self._place(tensor, turn, places)
             for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
         ]
         return self.device.bind(self._loaded[step.kernel], kernel, pointers)
 
-    def _place(self, tensor: str, places: Mapping[str, Pointer]) -> Pointer:
+    def _place(self, tensor: str, turn: int, places: Mapping[str, Pointer]) -> Pointer:
         storage = self.plan.storages[tensor]
         known: Any = places.get(storage.buffer) or self._fixed.get(storage.buffer)
         start: Pointer = known if known is not None else Pointer(self._arena, self._places[storage.buffer].offset)
-        return Pointer(start.buffer, start.offset + storage.offset * self.plan.types[tensor].dtype.size)
+        return Pointer(start.buffer, start.offset + storage.start(turn) * self.plan.types[tensor].dtype.size)

@@ -13,7 +13,7 @@ from .atoms import (
     MatrixAtom,
 )
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
-from .compiled import CompiledGraph, CompileOptions, Mode, Step
+from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
 from .dfg import (
     Accumulate,
     AtomAccumulate,
@@ -89,11 +89,23 @@ from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, S
 from .launch import Argument, KernelFunction, Storage
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
+from .ranges import elements as addressed_elements
+from .recurrence import (
+    Slice,
+    Slicer,
+    Unsliceable,
+    at_turn,
+    pace,
+    row_slice,
+    rows_touched,
+    unsliced,
+    with_rows,
+)
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
 from .source import Source, Span
-from .statement import Program, Statement
+from .statement import Program, Statement, runs
 from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
@@ -126,6 +138,7 @@ from .walk import (
     substitute,
     substitute_expr,
     substitute_guards,
+    tensors_read,
     variables,
     walk,
 )
@@ -219,6 +232,8 @@ __all__ = [
     "SegmentSchedule",
     "Share",
     "SharedBuffer",
+    "Slice",
+    "Slicer",
     "Source",
     "Span",
     "SpecError",
@@ -231,7 +246,9 @@ __all__ = [
     "TensorType",
     "Test",
     "TileDim",
+    "Turns",
     "UnknownOp",
+    "Unsliceable",
     "UsageError",
     "Value",
     "Values",
@@ -241,9 +258,11 @@ __all__ = [
     "Wait",
     "WideStore",
     "Window",
+    "addressed_elements",
     "as_float",
     "as_held",
     "as_index",
+    "at_turn",
     "atom_index",
     "atoms",
     "call",
@@ -266,6 +285,7 @@ __all__ = [
     "is_affine",
     "is_contraction",
     "kernel_violations",
+    "launches",
     "linearise",
     "live_graph",
     "longest_vector",
@@ -281,6 +301,7 @@ __all__ = [
     "out_of_range",
     "own_indices",
     "own_variables",
+    "pace",
     "parse_graph",
     "parse_ir",
     "parts_of",
@@ -298,13 +319,18 @@ __all__ = [
     "rename_index",
     "retold",
     "row_major",
+    "row_slice",
+    "rows_touched",
+    "runs",
     "substitute",
     "substitute_expr",
     "substitute_guards",
     "substitute_node",
     "tensor_words",
+    "tensors_read",
     "tolerance",
     "type_problem",
+    "unsliced",
     "variables",
     "vector_address",
     "vector_guards",
@@ -316,5 +342,6 @@ __all__ = [
     "walk",
     "with_indices",
     "with_operands",
+    "with_rows",
     "working_dtype",
 ]

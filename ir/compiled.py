@@ -6,7 +6,7 @@ The passes produce a `CompiledGraph`, the runtime turns it into a plan; both kno
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -33,6 +33,15 @@ class Step:
 
 
 @frozen
+class Turns:
+    """Steps from number `first` up to, and without, `last`, that are launched in order `count` times over."""
+
+    first: int
+    last: int
+    count: int
+
+
+@frozen
 class CompiledGraph:
     """Kernels and the order to launch them in, for one canonical graph.
 
@@ -40,7 +49,7 @@ class CompiledGraph:
     name). `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`,
     `level`, `why` and whatever else a report should show; values are JSON values. `complete` is False when the time
     budget ended the search early. The results of `checks` are among the graph's outputs; they are for the runtime, not
-    for the caller.
+    for the caller. `loops` says which steps are repeated; they are apart, in order.
     """
 
     graph: Graph
@@ -50,6 +59,17 @@ class CompiledGraph:
     groups: tuple[Mapping[str, object], ...] = ()
     complete: bool = True
     checks: tuple[IndexCheck, ...] = ()
+    loops: tuple[Turns, ...] = ()
+
+
+def launches(steps: int, loops: Sequence[Turns]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each step in the order of launches, with the turn of its loop, 0 outside of loops."""
+    first = 0
+    for loop in loops:
+        yield from ((step, 0) for step in range(first, loop.first))
+        yield from ((step, turn) for turn in range(loop.count) for step in range(loop.first, loop.last))
+        first = loop.last
+    yield from ((step, 0) for step in range(first, steps))
 
 
 def _ignore(name: str, text: str) -> None:

@@ -17,12 +17,28 @@ class Storage:
     """Where a tensor's elements live: element `i` is at `offset + sum(i * strides)` of buffer `buffer`, counted in
     elements.
 
-    Most tensors own a dense buffer of their own name; a part of a concatenation or a slice lives inside another's.
+    Most tensors own a dense buffer of their own name; a part of a concatenation or a slice lives inside another's. What
+    a loop of `turns` touches may move by `by` elements a turn; where `period` is not 0 it starts anew after so many
+    turns, and `phase` of them are gone at the first.
     """
 
     buffer: str
     offset: int
     strides: tuple[int, ...]
+    by: int = 0
+    turns: int = 1
+    period: int = 0
+    phase: int = 0
+
+    def start(self, turn: int = 0) -> int:
+        """Return at which element of the buffer the tensor begins at a turn of its loop."""
+        return self.offset + self.by * ((turn + self.phase) % self.period if self.period else turn)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest element of the buffer that it begins at."""
+        last = self.by * ((self.period or self.turns) - 1)
+        return self.offset + min(0, last), self.offset + max(0, last)
 
 
 @frozen

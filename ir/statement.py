@@ -7,12 +7,19 @@ A statement computes elements of one tensor, either pointwise or by a reduction:
     target[p] = into over all axes with write(axes) = p of body(axes)
 
 A `Program` is what an instantiated operation or a fused group means: typed tensors and an ordered list of statements.
+Statements of a recurrence have a *step*, the axis of time: neighbours with the same step are all computed at its first
+value, then all at its second, so that one may read what another wrote a step before.
+
+    h[0, n] = 0                                            for n
+    m[t, n] = sum over q of r[n, q] * h[t, q]              for t, n      step t
+    h[t + 1, n] = tanh(x[t, n] + m[t, n])                  for t, n      step t
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import groupby
 
 from attrs import field, frozen
 
@@ -34,7 +41,7 @@ class Statement:
 
     `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
     the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
-    as an integer. `span` is the text that says it, for messages.
+    as an integer. `step` is the axis of a recurrence, one of `axes`. `span` is the text that says it, for messages.
 
     Where `into` names a reduction (of values), `write` may send several axes to one element, and read integer tensors:
     every element of `target` is that reduction of all that arrives there, or of nothing. What an integer sends outside
@@ -50,6 +57,7 @@ class Statement:
     combine: str | None = None
     into: str | None = None
     atomic: bool = False
+    step: Var | None = None
     span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @cached_property
@@ -119,3 +127,9 @@ class Program:
     def producers(self, tensor: str) -> tuple[Statement, ...]:
         """Return the statements that write a tensor."""
         return tuple(s for s in self.statements if s.target == tensor)
+
+
+def runs(statements: Iterable[Statement]) -> Iterator[tuple[Var | None, tuple[Statement, ...]]]:
+    """Yield neighbours with the same step together, with their step: a recurrence, or statements one after another."""
+    for step, run in groupby(statements, key=lambda statement: statement.step):
+        yield step, tuple(run)

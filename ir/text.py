@@ -65,7 +65,7 @@ FORMS: dict[type, Form] = {
         ),
     ),
     Statement: Form(
-        "let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>) = "
+        "let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>){? step <step>?} = "
         "{?<combine> over (<reduce>) of ?}<body>"
     ),
     FusedGroup: Form(
@@ -82,7 +82,10 @@ FORMS: dict[type, Form] = {
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine>{? as <math>?} over (<reduce>) of <body>"),
     Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
-    Storage: Form("storage <buffer> offset <offset> strides (<strides>)"),
+    Storage: Form(
+        "storage <buffer> offset <offset> strides (<strides>)"
+        "{? by <by> turns <turns>?}{? period <period> phase <phase>?}"
+    ),
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(

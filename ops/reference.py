@@ -35,6 +35,7 @@ from ..ir import (
     expr_variables,
     out_of_range,
     row_major,
+    runs,
     tensor_words,
     working_dtype,
 )
@@ -60,8 +61,11 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
             start = COMBINERS[meeting[name]].identity(type_.dtype) if name in meeting else 0
             tensors[name] = np.full(type_.shape, start, working)
     with np.errstate(all="ignore"):
-        for statement in program.statements:
-            _Run(statement, tensors, np.dtype(dtype)).run()
+        for step, run in runs(program.statements):
+            computed = [_Run(statement, tensors, np.dtype(dtype)) for statement in run]
+            for turn in range(1 if step is None else step.extent):
+                for one in computed:
+                    one.run(turn)
     return {name: tensors[name] for name in program.outputs}
 
 
@@ -105,14 +109,16 @@ class _Run:
         self.factors = _factors(statement)
         self.combiner: Combiner | None = COMBINERS[statement.combine] if statement.combine else None
 
-    def run(self) -> None:
-        """Compute the statement's elements of its target."""
+    def run(self, turn: int = 0) -> None:
+        """Compute the statement's elements of its target; those of one turn where it has a step."""
         statement = self.statement
         target = self.tensors[statement.target]
         if target.size == 0:
             return
         started: set[tuple[tuple[int, int], ...]] = set()
         whole = {v: (0, v.extent) for v in (*statement.axes, *statement.reduce)}
+        if statement.step is not None:
+            whole[statement.step] = (turn, turn + 1)
         for box in self._boxes(whole):
             part = _Box(self, box).compute().astype(target.dtype, copy=False)
             place = _Box(self, {v: box[v] for v in statement.axes})

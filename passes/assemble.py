@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, Step, print_ir
+from ..ir import CompiledGraph, Graph, KernelFunction, Step, Turns, print_ir
 from .fusion import Group, Views, form_key
 from .listing import parameters
 from .schedule import Candidate
@@ -66,17 +67,35 @@ def assemble(
         t: type_ for t, type_ in views.programs.types.items() if t in touched
     }  # also of tensors between the kernels of one node
     graph = evolve(graph, types={**graph.types, **types})
-    return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete)
+    loops = tuple(_loops(groups, views))
+    return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete, loops=loops)
+
+
+def turns(views: Views) -> dict[str | None, int]:
+    """Return how often the groups of each loop are launched; those of none once."""
+    repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
+    return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
+
+
+def _loops(groups: Sequence[Group], views: Views) -> Iterator[Turns]:
+    """Yield the loops, whose groups are neighbours."""
+    count, first = turns(views), 0
+    for repeat, run in groupby(groups, key=lambda group: group.repeat):
+        last = first + len(list(run))
+        if repeat is not None:
+            yield Turns(first, last, count[repeat])
+        first = last
 
 
 def _record(group: Group, views: Views, candidate: Candidate, algorithms: Mapping[str, str]) -> Mapping[str, object]:
-    units = {u.name: u for u in views.programs.units}
+    units = {u.name: u for u in views.programs.every_unit}
     nodes = tuple(dict.fromkeys(units[u].node for u in group.units))
     return {
         "nodes": list(nodes),
         "ops": [units[u].op for u in group.units],
         "algorithms": sorted({algorithms[n] for n in nodes if n in algorithms}),
         "level": group.level,
+        **({"turns": turns(views)[group.repeat]} if group.repeat else {}),
         "form": print_ir(group.named),
         "inputs": list(group.inputs),
         "outputs": list(group.outputs),

@@ -11,7 +11,14 @@ from .schedule import Candidate
 
 def show_programs(programs: Programs) -> str:
     """Return every unit as a program."""
-    return "\n".join(f"# {unit.name}: {unit.op}\n{print_ir(_program(unit, programs))}" for unit in programs.units)
+    return "\n".join(_unit(unit, programs) for unit in programs.every_unit)
+
+
+def _unit(unit: Unit, programs: Programs) -> str:
+    if unit.repeat is None:
+        return f"# {unit.name}: {unit.op}\n{print_ir(_program(unit, programs))}"
+    names = ", ".join(u.name for u in unit.repeat.units)
+    return f"# {unit.name}: {unit.op}, {unit.repeat.step.extent} turns of {names}\n"
 
 
 def _program(unit: Unit, programs: Programs) -> Program:
@@ -23,7 +30,7 @@ def _program(unit: Unit, programs: Programs) -> Program:
 def show_views(views: Views) -> str:
     """Return where tensors live that own no buffer, and the units that need no kernel."""
     lines = [f"# {tensor}\n{print_ir(storage)}" for tensor, storage in views.storages.items()]
-    free = [u.name for u in views.programs.units if u.free]
+    free = [u.name for u in views.programs.every_unit if u.free]
     return "".join([*lines, f"# no kernel: {', '.join(free) or 'none'}\n"])
 
 
@@ -32,7 +39,8 @@ def show_partition(groups: Sequence[Group]) -> str:
     parts = []
     for number, group in enumerate(groups):
         units = " | ".join(", ".join(part) for part in group.parts)
-        parts.append(f"# group {number} ({group.level}): {units}\n{print_ir(group.named)}")
+        turn = f" in loop {group.repeat}" if group.repeat else ""
+        parts.append(f"# group {number} ({group.level}){turn}: {units}\n{print_ir(group.named)}")
     return "\n".join(parts)
 
 

@@ -60,8 +60,9 @@ STAGES: tuple[Stage[Any], ...] = (
           "kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
     Stage("programs", write_programs, show_programs, verify_statements,
           "graph -> statements over graph values, cut into units that one kernel can compute; means that values are "
-          "centred by become sums of differences, scatters atomic operations in any order",
-          ("fusion/programs.py", "fusion/centre.py", "fusion/scatters.py")),
+          "centred by become sums of differences, scatters atomic operations in any order, recurrences loops over "
+          "slices",
+          ("fusion/programs.py", "fusion/loops.py", "fusion/centre.py", "fusion/scatters.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,

@@ -29,7 +29,7 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .assemble import distinct, facts, kernel_key
+from .assemble import distinct, facts, kernel_key, turns
 from .choose_algorithms import ChooseAlgorithms
 from .evaluators import Limited, Modelled
 from .fusion import (
@@ -254,8 +254,10 @@ def _best(group: Group, target: Target) -> Candidate:
 
 def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
-    uses = Counter(kernel_key(g, work.views) for g in work.groups)
-    units = {u.name: u.node for u in work.views.programs.units}
+    uses: Counter[Hashable] = Counter()
+    for group in work.groups:
+        uses[kernel_key(group, work.views)] += turns(work.views)[group.repeat]
+    units = {u.name: u.node for u in work.views.programs.every_unit}
     nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in work.unique.items()}
     repeatable = {key: g for key, g in work.unique.items() if not g.form.adds_to_memory}
     chosen = selector.choose(

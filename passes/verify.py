@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from attrs import evolve
 
 from ..ir import (
     CutsError,
@@ -16,6 +19,7 @@ from ..ir import (
     Kernel,
     Program,
     Schedule,
+    Statement,
     Target,
     VerifyError,
     kernel_violations,
@@ -23,6 +27,7 @@ from ..ir import (
     quote,
     raise_all,
     retold,
+    unsliced,
     verify_group,
     verify_program,
 )
@@ -36,15 +41,27 @@ def verify_programs(programs: Programs) -> None:
     themselves.
     """
     graph = programs.graph
-    statements = tuple(s for unit in programs.units for s in unit.statements)
+    statements = tuple(s for unit in programs.units for s in _whole(unit, programs))
     given = (*graph.inputs, *graph.constants)
     verify_program(Program(programs.types, given, graph.outputs, statements, programs.tables))
-    raise_all([*check_units_named(programs), *(e for u in programs.units for e in check_unit_interface(u, programs))])
+    raise_all(
+        [*check_units_named(programs), *(e for u in programs.every_unit for e in check_unit_interface(u, programs))]
+    )
+
+
+def _whole(unit: Unit, programs: Programs) -> Iterator[Statement]:
+    """Yield the statements of a unit over whole tensors; those of a loop have its step."""
+    if unit.repeat is None:
+        yield from (unsliced(s, programs.slices) for s in unit.statements)
+        return
+    step = unit.repeat.step
+    for statement in (s for u in unit.repeat.units for s in u.statements):
+        yield evolve(unsliced(statement, programs.slices), axes=(step, *statement.axes), step=step)
 
 
 def check_units_named(programs: Programs) -> Iterator[VerifyError]:
     """Every unit has a name of its own."""
-    for name, count in Counter(unit.name for unit in programs.units).items():
+    for name, count in Counter(unit.name for unit in programs.every_unit).items():
         if count > 1:
             yield VerifyError(f"{count} units are named {quote(name)}")
 
@@ -53,6 +70,8 @@ def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError
     """A unit says of all that it reads, and that no statement of its own writes, that it reads it; it writes what its
     statements write.
     """
+    if unit.repeat is not None:
+        return
     own = {s.target for s in unit.statements}
     needed = {t for s in unit.statements for t in s.tensors_read} - own - programs.tables.keys()
     needed |= {s.target for s in unit.statements if s.into}
@@ -100,44 +119,73 @@ def check_groups_in_order(groups: Sequence[Group], views: Views) -> Iterator[Ver
     the end.
     """
     order = _Order(views)
-    for group in groups:
-        for tensor in group.inputs:
-            if not order.has(tensor):
-                yield VerifyError(
-                    f"group {', '.join(map(quote, group.units))} reads {quote(tensor)} before it is computed"
-                )
-        order.done.update(group.units)
-        order.present.update(t for t in group.outputs if t not in order.producers)
+    units = {unit.name: unit for unit in views.programs.units}
+    for repeat, run in groupby(groups, key=lambda group: group.repeat):
+        if repeat is None:
+            for group in run:
+                yield from _in_order(group, order)
+            continue
+        loop = units[repeat]
+        assert loop.repeat is not None, f"unit {repeat} is no loop"
+        yield from (
+            VerifyError(f"loop {quote(repeat)} reads {quote(t)} before it is computed")
+            for t in loop.reads
+            if not order.has(t, (repeat,))
+        )
+        turn = _Order(evolve(views, programs=views.programs.turn(loop.repeat)))
+        made = {t for unit in loop.repeat.units for t in unit.writes}
+        turn.present.update(t for unit in loop.repeat.units for t in unit.reads if t not in made)
+        for group in run:
+            yield from _in_order(group, turn)
+        yield from (
+            VerifyError(f"loop {quote(repeat)} does not compute {quote(t)}")
+            for t in loop.repeat.kept
+            if not turn.has(t)
+        )
+        order.done.add(repeat)
     for tensor in views.programs.graph.outputs:
         if not order.has(tensor) and views.programs.graph.types[tensor].size:
             yield VerifyError(f"no group computes output {quote(tensor)}")
+
+
+def _in_order(group: Group, order: _Order) -> Iterator[VerifyError]:
+    for tensor in group.inputs:
+        if not order.has(tensor, group.units):
+            yield VerifyError(f"group {', '.join(map(quote, group.units))} reads {quote(tensor)} before it is computed")
+    order.done.update(group.units)
+    order.present.update(t for t in group.outputs if t not in order.producers)
 
 
 class _Order:
     """Which tensors are there, while groups run one after the other.
 
     A tensor is there when all units that write it have run. A unit that needs no kernel has run when what it reads is
-    there.
+    there. Of a tensor that is written in pieces, units need those that stand in front of them.
     """
 
     def __init__(self, views: Views) -> None:
         graph = views.programs.graph
         self.producers = views.programs.producers()
+        self.place = {unit.name: place for place, unit in enumerate(views.programs.units)}
+        self.reads = {unit.name: unit.reads for unit in views.programs.units}
         self.present = {*graph.inputs, *graph.constants, *views.programs.tables}
         self.done: set[str] = set()
 
-    def has(self, tensor: str) -> bool:
-        """Whether a tensor is there."""
-        pending = [tensor]
+    def has(self, tensor: str, readers: Sequence[str] = ()) -> bool:
+        """Whether a tensor is there, or as much of it as some units need."""
+        places = [self.place[unit] for unit in readers if tensor in self.reads[unit]]
+        pending, later = [(tensor, min(places, default=len(self.place)))], False
         while pending:
-            units = self.producers.get(name := pending.pop(), [])
+            name, place = pending.pop()
+            units = self.producers.get(name, [])
             if name in self.present:
                 continue
-            waiting = [u for u in units if u.name not in self.done]
+            waiting = [u for u in units if u.name not in self.done and self.place[u.name] < place]
+            later = later or any(u.name not in self.done for u in units)
             if not units or any(not u.free for u in waiting):
                 return False
-            pending.extend(t for u in waiting for t in u.reads)
-        self.present.add(tensor)
+            pending.extend((t, self.place[u.name]) for u in waiting for t in u.reads)
+        self.present |= set() if later else {tensor}
         return True
 
 

@@ -4,7 +4,7 @@ from .arrays import check_names, checked_inputs, random_inputs
 from .executor import Session
 from .memory import Lifetime, aligned, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
-from .plan import Plan, PlannedModel, extent_bytes, make_plan
+from .plan import Plan, PlannedModel, across_turns, extent_bytes, make_plan
 from .plan_document import plain
 from .plan_file import load_plan, save_plan
 from .report import html_page, html_section
@@ -19,6 +19,7 @@ __all__ = [
     "PlannedPart",
     "Session",
     "StagedRecord",
+    "across_turns",
     "aligned",
     "check_names",
     "checked_inputs",

@@ -17,6 +17,9 @@ from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .output_memory import OutputMemory
 from .plan import Plan, extent_bytes
 
+#: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
+LONGEST_RECORDING = 1 << 17
+
 
 @frozen
 class RunTimes:
@@ -49,7 +52,8 @@ class Session:
             loaded = self.device.build(plan.kernels, plan.binaries)
             self._arena = self.device.allocate(plan.arena)
             self._upload_constants()
-            self._launches = tuple(self._bind(index, loaded) for index in range(len(plan.steps)))
+            bound = [self._bind(step, loaded) for step in range(len(plan.steps))]
+            self._launches = tuple((step, turn, bound[step][turn]) for step, turn in plan.launches())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -57,20 +61,27 @@ class Session:
         with self._lock, self.device.current():
             yield
 
-    def _place(self, tensor: str) -> Pointer:
+    def _place(self, tensor: str, turn: int = 0) -> Pointer:
         storage = self.plan.storages[tensor]
         start = self.plan.buffers[storage.buffer].offset
-        return Pointer(self._arena, start + storage.offset * self.plan.types[tensor].dtype.size)
+        return Pointer(self._arena, start + storage.start(turn) * self.plan.types[tensor].dtype.size)
 
-    def _bind(self, index: int, loaded: tuple[object, ...]) -> Launch:
+    def _bind(self, index: int, loaded: tuple[object, ...]) -> tuple[Launch, ...]:
+        """Return what launches a step, at each turn where it is in a loop."""
         step = self.plan.steps[index]
         kernel = self.plan.kernels[step.kernel]
         tables = self.plan.tables[step.kernel]
-        pointers = [
-            Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor)
-            for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
+        turns = self.plan.turns(index)
+        places = [
+            [
+                Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor, turn)
+                for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
+            ]
+            for turn in range(turns)
         ]
-        return self.device.bind(loaded[step.kernel], kernel, pointers)
+        if turns == 1:
+            return (self.device.bind(loaded[step.kernel], kernel, places[0]),)
+        return self.device.bind_turns(loaded[step.kernel], kernel, places)
 
     def _upload_constants(self) -> None:
         self._write(self.plan.constants)
@@ -99,11 +110,11 @@ class Session:
         for buffer, image in images.items():
             self.device.upload(Pointer(self._arena, self.plan.buffers[buffer].offset), image)
 
-    def _view(self, tensor: str, image: Array) -> Array:
+    def _view(self, tensor: str, image: Array, turn: int = 0) -> Array:
         """Return a tensor as a strided view of the bytes of its buffer."""
         storage, type_ = self.plan.storages[tensor], self.plan.types[tensor]
         elements = image[: image.nbytes // type_.dtype.size * type_.dtype.size].view(type_.dtype.numpy)[
-            storage.offset :
+            storage.start(turn) :
         ]
         strides = tuple(stride * type_.dtype.size for stride in storage.strides)
         return np.lib.stride_tricks.as_strided(elements, type_.shape, strides)
@@ -115,15 +126,15 @@ class Session:
         with self._alone():
             return self._read(tensor)
 
-    def _read(self, tensor: str) -> Array:
+    def _read(self, tensor: str, turn: int = 0) -> Array:
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
         if self._is_dense(tensor):
             array = np.empty(type_.shape, type_.dtype.numpy)
-            self.device.download(array, self._place(tensor))
+            self.device.download(array, self._place(tensor, turn))
             return array
         image = np.empty(extent_bytes(type_, storage), np.uint8)
         self.device.download(image, Pointer(self._arena, self.plan.buffers[storage.buffer].offset))
-        return np.ascontiguousarray(self._view(tensor, image))
+        return np.ascontiguousarray(self._view(tensor, image, turn))
 
     def _feed(self, inputs: Mapping[str, object]) -> None:
         """Bring the inputs into the arena: device arrays by a copy on the device, all others from the host."""
@@ -142,16 +153,17 @@ class Session:
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
         with self._alone():
-            for launch in self._launches:
+            for _, _, launch in self._launches:
                 launch()
 
     def compute(self) -> Launch:
-        """Return the cheapest way to launch every step: one recorded graph where the device can record,
+        """Return the cheapest way to launch every step: one recorded graph where the device can record it,
         else the steps.
         """
         with self._alone():
             if self._replay is None:
-                self._replay = self.device.capture(self.launch)
+                long = len(self._launches) > LONGEST_RECORDING
+                self._replay = self.launch if long else self.device.capture(self.launch)
             return self._replay
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
@@ -193,16 +205,17 @@ class Session:
         return DeviceArray(type_, own, self.device, storage.strides)
 
     def trace(self, inputs: Mapping[str, object]) -> Iterator[tuple[int, dict[str, Array]]]:
-        """Run step by step and yield each one's number and the tensors it wrote; other threads wait for the end."""
+        """Run launch by launch and yield each one's step and the tensors it wrote; other threads wait for the end."""
         with self._alone():
             self._feed(inputs)
-            for number, (step, launch) in enumerate(zip(self.plan.steps, self._launches, strict=True)):
+            for number, turn, launch in self._launches:
                 launch()
+                step = self.plan.steps[number]
                 arguments = self.plan.kernels[step.kernel].arguments
                 written = dict.fromkeys(
                     t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table
                 )
-                yield number, {tensor: self._read(tensor) for tensor in written}
+                yield number, {tensor: self._read(tensor, turn) for tensor in written}
 
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:
         """Time all steps together on the device, without copies."""
@@ -210,9 +223,10 @@ class Session:
             return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
-        """Time each step by itself."""
+        """Time each step by itself; those of a loop at its first turn."""
         with self._alone():
-            return tuple(self.device.time(launch, warmup=1, repeats=repeats) for launch in self._launches)
+            first = [launch for _, turn, launch in self._launches if turn == 0]
+            return tuple(self.device.time(launch, warmup=1, repeats=repeats) for launch in first)
 
     @property
     def arena(self) -> Buffer:

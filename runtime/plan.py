@@ -6,7 +6,7 @@ constants. Loading one from a stranger is like running their program: kernels ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 
 import numpy as np
@@ -25,6 +25,8 @@ from ..ir import (
     Storage,
     Target,
     TensorType,
+    Turns,
+    launches,
     quote,
 )
 from .memory import Lifetime, Placement, place_buffers
@@ -57,6 +59,7 @@ class Plan:
     each storage's buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are
     uploaded once, before the first run. `binaries[k]` is the compiled form of kernel `k`, or None where it is built
     from its source when the plan is opened. The results of `checks` are kept to the end like outputs.
+    `loops` says which steps are launched many times.
     """
 
     name: str
@@ -76,6 +79,20 @@ class Plan:
     model: PlannedModel | None = field(default=None, eq=False, repr=False)
     cuts: str = field(factory=cuts_version)
     checks: tuple[IndexCheck, ...] = ()
+    loops: tuple[Turns, ...] = ()
+
+    def launches(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of each step in the order of launches, with the turn of its loop."""
+        return launches(len(self.steps), self.loops)
+
+    def turns(self, step: int) -> int:
+        """Return how many times a step is launched."""
+        return next((loop.count for loop in self.loops if loop.first <= step < loop.last), 1)
+
+    @property
+    def launch_count(self) -> int:
+        """How many kernels a run launches."""
+        return sum(map(self.turns, range(len(self.steps))))
 
     @property
     def buffer_bytes(self) -> int:
@@ -116,6 +133,9 @@ def make_plan(
         for argument, tensor in zip(compiled.kernels[step.kernel].arguments, step.tensors, strict=True):
             if not argument.table:
                 use(tensor, index)
+    for buffer, loop in across_turns(compiled, storages):
+        key = "tensor", 0, buffer
+        lifetimes[key] = lifetimes[key].extended(loop.first).extended(loop.last - 1)
     for number, kernel in enumerate(compiled.kernels):
         for table, values in kernel.tables.items():
             sizes["table", number, table] = 4 * len(values)
@@ -140,9 +160,24 @@ def make_plan(
         binaries=binaries or (None,) * len(compiled.kernels),
         model=model,
         checks=compiled.checks,
+        loops=compiled.loops,
     )
     check_plan(plan)
     return plan
+
+
+def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) -> Iterator[tuple[str, Turns]]:
+    """Yield the buffers that hold something from one turn of a loop to the next, with that loop: all but those that a
+    turn writes before it reads them, always at the same place.
+    """
+    for loop in what.loops:
+        kept: dict[str, bool] = {}
+        for step in what.steps[loop.first : loop.last]:
+            arguments = what.kernels[step.kernel].arguments
+            bound = [(a.written, storages[t]) for a, t in zip(arguments, step.tensors, strict=True) if not a.table]
+            for written, storage in sorted(bound, key=lambda pair: pair[0]):
+                kept[storage.buffer] = kept.get(storage.buffer, not written) or storage.by != 0
+        yield from ((buffer, loop) for buffer, keeps in kept.items() if keeps)
 
 
 def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
@@ -161,7 +196,7 @@ def extent_bytes(type_: TensorType, storage: Storage) -> int:
     """Return how many bytes from the start of its buffer a tensor reaches."""
     if 0 in type_.shape:
         return 0
-    last = storage.offset + sum((n - 1) * stride for n, stride in zip(type_.shape, storage.strides, strict=True))
+    last = storage.ends[1] + sum((n - 1) * stride for n, stride in zip(type_.shape, storage.strides, strict=True))
     return (last + 1) * type_.dtype.size
 
 
@@ -210,7 +245,7 @@ def _check_buffers(plan: Plan) -> None:
         place = plan.buffers.get(storage.buffer) if storage else None
         if storage is None or place is None or len(storage.strides) != len(type_.shape):
             raise PlanError(f"plan {quote(plan.name)}: tensor {quote(tensor)} has no place in the arena")
-        if storage.offset < 0 or min(storage.strides, default=0) < 0 or extent_bytes(type_, storage) > place.nbytes:
+        if storage.ends[0] < 0 or min(storage.strides, default=0) < 0 or extent_bytes(type_, storage) > place.nbytes:
             raise PlanError(
                 f"plan {quote(plan.name)}: tensor {quote(tensor)} reaches outside its buffer of {place.nbytes} bytes"
             )
@@ -225,6 +260,7 @@ def _check_steps(plan: Plan) -> None:
             f"plan {quote(plan.name)}: {len(plan.kernels)} kernels, {len(plan.tables)} table lists, "
             f"{len(plan.binaries)} binaries"
         )
+    _check_loops(plan)
     for number, step in enumerate(plan.steps):
         if not 0 <= step.kernel < len(plan.kernels):
             raise PlanError(
@@ -245,4 +281,23 @@ def _check_steps(plan: Plan) -> None:
             if not argument.table and (tensor not in plan.types or plan.types[tensor].dtype != argument.dtype):
                 raise PlanError(
                     f"plan {quote(plan.name)}: step {number} binds {quote(tensor)} where {argument.dtype} is expected"
+                )
+
+
+def _check_loops(plan: Plan) -> None:
+    """Loops are apart and in order, and what their steps touch moves no further than their turns go."""
+    end = 0
+    for loop in plan.loops:
+        if not end <= loop.first < loop.last <= len(plan.steps) or loop.count < 1:
+            raise PlanError(
+                f"plan {quote(plan.name)}: a loop of {loop.count} turns goes from step {loop.first} to {loop.last} of "
+                f"{len(plan.steps)}"
+            )
+        end = loop.last
+        for tensor in (t for step in plan.steps[loop.first : loop.last] for t in step.tensors):
+            place = plan.storages.get(tensor)
+            if place and place.by and (place.turns < loop.count or place.period < 0):
+                raise PlanError(
+                    f"plan {quote(plan.name)}: tensor {quote(tensor)} moves for {place.turns} turns, its loop has "
+                    f"{loop.count}"
                 )

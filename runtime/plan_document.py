@@ -13,7 +13,7 @@ import cattrs
 import numpy as np
 from attrs import frozen
 
-from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, Step, Storage, Target, TensorType
+from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, Step, Storage, Target, TensorType, Turns
 from .memory import Placement
 
 FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2
@@ -66,6 +66,7 @@ class PlanDocument:
     model: ModelRecord | None
     files: dict[str, str]
     checks: tuple[IndexCheck, ...] = ()
+    loops: tuple[Turns, ...] = ()
 
 
 @frozen

@@ -71,6 +71,7 @@ def _figures(plan: Plan) -> str:
     rows: list[Sequence[object]] = [
         ("groups", len(plan.steps)),
         ("distinct kernels", len(plan.kernels)),
+        ("launches", plan.launch_count),
         ("inputs", [f"{name}: {plan.types[name]}" for name in plan.inputs]),
         ("outputs", [f"{name}: {plan.types[name]}" for name in plan.outputs]),
         ("arena bytes", plan.arena),
@@ -82,17 +83,18 @@ def _figures(plan: Plan) -> str:
 
 
 def _chart(plan: Plan, times: Sequence[Timing]) -> str:
-    """Draw one bar per group, the slowest first."""
-    order = sorted(range(len(times)), key=lambda number: -times[number].median)
-    longest = max((timing.median for timing in times), default=0.0) or 1.0
+    """Draw one bar per group, of all its turns, the slowest first."""
+    spent = [timing.median * plan.turns(number) for number, timing in enumerate(times)]
+    order = sorted(range(len(times)), key=lambda number: -spent[number])
+    longest = max(spent, default=0.0) or 1.0
     bars = []
     for row, number in enumerate(order):
-        median = times[number].median
+        median = spent[number]
         kernel = plan.kernels[plan.steps[number].kernel].name
         label = escape(f"#{number} {kernel}: {median * 1e6:.1f} us")
         bars.append(f'<rect x="0" y="{row * 20}" width="{500 * median / longest:.1f}" height="14" fill="#3b7dd8"/>')
         bars.append(f'<text x="{508 * median / longest + 6:.1f}" y="{row * 20 + 12}">{label}</text>')
-    total = sum(timing.median for timing in times)
+    total = sum(spent)
     drawing = f'<svg width="100%" height="{20 * len(order) + 4}" role="img">{"".join(bars)}</svg>'
     return f"<h2>Time per group ({total * 1e6:.1f} us in all)</h2>{drawing}"
 

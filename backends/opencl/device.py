@@ -117,11 +117,26 @@ def choose_device() -> DeviceChoice:
 class _BoundKernel:
     """A launch with its arguments; it keeps the memory alive that a kernel object only points to."""
 
+    function: Any
     enqueue: Callable[[], object]
     pointers: tuple[Pointer, ...]
 
     def __call__(self) -> None:
         self.enqueue()
+
+
+@frozen(eq=False)
+class _MovedKernel:
+    """A launch of a shared kernel object, with the number and the value of each argument that other launches change."""
+
+    bound: _BoundKernel
+    set_number: Callable[[int, Any], None]
+    bases: list[tuple[int, Any]]
+
+    def __call__(self) -> None:
+        for number, base in self.bases:
+            self.set_number(number, base)
+        self.bound.enqueue()
 
 
 class OpenCLDevice(Device):
@@ -254,8 +269,30 @@ class OpenCLDevice(Device):
             ) from error
         size = tuple(blocks * threads for blocks, threads in zip(kernel.grid, kernel.block, strict=True))
         return _BoundKernel(
-            lambda: self._cl.enqueue_nd_range_kernel(self._queue, function, size, kernel.block), tuple(pointers)
+            function,
+            lambda: self._cl.enqueue_nd_range_kernel(self._queue, function, size, kernel.block),
+            tuple(pointers),
         )
+
+    def bind_turns(
+        self, loaded: object, kernel: KernelFunction, turns: Sequence[Sequence[Pointer]]
+    ) -> tuple[Launch, ...]:
+        """Share one kernel object among all turns, which takes long to make; a launch first says where its arguments
+        begin.
+        """
+        first = self.bind(loaded, kernel, turns[0])
+        if not isinstance(first, _BoundKernel):
+            return (first,) * len(turns)
+        arguments = list(zip(kernel.arguments, zip(*turns, strict=True), strict=True))
+        places = [[_base(p, argument.dtype.size, kernel) for p in each] for argument, each in arguments]
+        moving = [n for n, bases in enumerate(places) if len(set(bases)) > 1]
+        if not moving:
+            return (first,) * len(turns)
+        # `set_arg` asks by trial what kind of argument it has: that takes longer than the launch.
+        set_number = getattr(first.function, "_set_arg_buf", first.function.set_arg)
+        values = zip(*(map(np.int32, places[n]) for n in moving), strict=True)
+        numbers = [2 * n + 1 for n in moving]
+        return tuple(_MovedKernel(first, set_number, list(zip(numbers, each, strict=True))) for each in values)
 
     def current(self) -> AbstractContextManager[None]:
         """Refuse a process that was forked off the one that opened the device."""

@@ -13,9 +13,10 @@ from typing import TypeAlias
 from ..errors import VerifyError, quote, raise_all
 from ..expr import Call, Expr, dtype_of
 from ..functions import COMBINERS, FUNCTIONS, VALUE_COMBINERS
-from ..index import linearise
+from ..index import Index, Var, linearise
 from ..ranges import AddressedElement, elements, injective, proven
-from ..statement import Program, Statement
+from ..recurrence import Unsliceable, pace
+from ..statement import Program, Statement, runs
 from ..types import DType, TensorType
 from ..walk import distinct, expr_variables, indirects, variables
 
@@ -44,9 +45,11 @@ def check_given_tensors_not_written(program: Program) -> Iterator[VerifyError]:
 
 
 def check_nothing_reads_what_it_writes(program: Program) -> Iterator[VerifyError]:
-    """No statement reads the tensor that it writes, neither as a value nor in an index: its elements have no order."""
+    """No statement reads the tensor that it writes, neither as a value nor in an index: its elements have no order but
+    that of a step.
+    """
     for number, statement in enumerate(program.statements):
-        if statement.target in statement.tensors_read:
+        if statement.target in statement.tensors_read and statement.step is None:
             yield VerifyError(
                 f"{_words(number, statement)} reads what it writes", statement.span, "write to another tensor"
             )
@@ -54,16 +57,93 @@ def check_nothing_reads_what_it_writes(program: Program) -> Iterator[VerifyError
 
 def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]:
     """Every read is of an input, of a table, or of a tensor that earlier statements wrote, and that no later one
-    writes.
+    writes; for what a recurrence itself writes see `check_turns_in_order`.
     """
-    last = {statement.target: number for number, statement in enumerate(program.statements)}
+    writers: dict[str, list[int]] = {}
+    for number, statement in enumerate(program.statements):
+        writers.setdefault(statement.target, []).append(number)
+    ends = _ends(program)
     given = {*program.inputs, *program.constants}
     for number, statement in enumerate(program.statements):
-        for tensor in statement.tensors_read:
-            if tensor in given or tensor == statement.target or last.get(tensor, number) < number:
+        for element in _looked_at(statement):
+            if element.tensor in given or element.tensor == statement.target:
                 continue
-            why = "before it is written" if tensor in last else "that nothing writes"
-            yield VerifyError(f"{_words(number, statement)} reads {quote(tensor)} {why}", statement.span)
+            last = ends[number] if statement.step is not None else number
+            others = writers.get(element.tensor, [])
+            late = (n for n in others if n >= last and _may_meet(program.statements[n].write, element.indices))
+            if others and next(late, None) is None:
+                continue
+            why = "before it is written" if others else "that nothing writes"
+            yield VerifyError(f"{_words(number, statement)} reads {quote(element.tensor)} {why}", statement.span)
+
+
+def _looked_at(statement: Statement) -> list[AddressedElement]:
+    """Return the elements that a statement reads; of several in the same rows one."""
+    found = {(e.tensor, e.indices[:1]): e for e in elements(statement.body)}
+    return list(found.values())
+
+
+def _may_meet(written: tuple[Index, ...], read: tuple[Index, ...]) -> bool:
+    """Whether the rows that are written and those that are read have some in common."""
+    if not written or not read:
+        return True
+    (low, high), (first, last) = written[0].bounds(), read[0].bounds()
+    return low <= last and first <= high
+
+
+def _ends(program: Program) -> list[int]:
+    """Return for each statement the number behind the last one of its recurrence."""
+    found: list[int] = []
+    for _, run in runs(program.statements):
+        found += [len(found) + len(run)] * len(run)
+    return found
+
+
+def check_steps_are_axes(program: Program) -> Iterator[VerifyError]:
+    """The step of a statement is one of its axes, and one recurrence has a step of its own."""
+    seen: set[Var] = set()
+    for step, run in runs(program.statements):
+        if step is not None and step in seen:
+            yield VerifyError(f"two recurrences have the step {quote(step.name)}", run[0].span)
+        seen |= {step} if step is not None else set()
+        for statement in run:
+            if step is not None and step not in statement.axes:
+                yield VerifyError(f"step {quote(step.name)} is no axis of {quote(statement.target)}", statement.span)
+
+
+def check_turns_in_order(program: Program) -> Iterator[VerifyError]:
+    """What a turn of a recurrence reads of what the recurrence writes, an earlier turn wrote, or an earlier statement
+    of the same turn; the first turns may read what was written before.
+    """
+    number = 0
+    for step, run in runs(program.statements):
+        for place, statement in enumerate(run):
+            for element in elements(statement.body) if step is not None else ():
+                for writer, source in enumerate(run):
+                    if source.target != element.tensor or step is None:
+                        continue
+                    if not _in_order(source, element.indices, step, writer < place):
+                        yield VerifyError(
+                            f"{_words(number + place, statement)} reads {quote(element.tensor)} before its turn",
+                            statement.span,
+                        )
+        number += len(run)
+
+
+def _in_order(source: Statement, indices: tuple[Index, ...], step: Var, before: bool) -> bool:
+    """Whether an element that a turn reads is written by an earlier one, by the same one `before`, or by none."""
+    for written, index in zip(source.write, indices, strict=True):
+        try:
+            (factor, at), (others, place) = pace(written, step), pace(index, step)
+        except Unsliceable:
+            continue
+        distance = at - place
+        if factor != others or not distance.is_const:
+            continue
+        turns, rest = divmod(distance.const, factor) if factor else (0, distance.const)
+        if rest or turns > 0 or (factor and turns == 0 and before):
+            return True
+    return False
 
 
 def check_results_written_once(program: Program) -> Iterator[VerifyError]:
@@ -196,6 +276,8 @@ STATEMENT_CHECKS: tuple[Check, ...] = (
     check_given_tensors_not_written,
     check_nothing_reads_what_it_writes,
     check_tensors_written_before_read,
+    check_steps_are_axes,
+    check_turns_in_order,
     check_writes_injective,
     check_variables_bound,
     check_reductions_complete,

@@ -42,10 +42,12 @@ from ...ir import (
     linearise,
     rebuild,
     row_major,
+    runs,
     substitute,
     substitute_expr,
     walk,
 )
+from ..language import live_statements, unrolled
 from .conditions import attach, bounded, split
 from .congruence import Summand, solve_congruences
 from .derivatives import differentiate, literal, multiply
@@ -59,6 +61,14 @@ from .sums import Sums, Term
 _MOST_PHASES = 16
 #: A read of more straight pieces is inverted whole.
 _MOST_PIECES = 27
+
+
+#: Most steps of a recurrence that is written out for its gradient.
+LONGEST_WRITTEN_OUT = 64
+
+
+class NoReverse(Exception):
+    """A recurrence whose adjoint has no form as a recurrence."""
 
 
 @frozen
@@ -78,7 +88,11 @@ def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -
     """Return the gradients of operands, given those of some results;
     operands that no result depends on are left out.
     """
-    return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
+    try:
+        return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
+    except NoReverse:
+        written_out = name_factors(unrolled(program, "the gradient", LONGEST_WRITTEN_OUT))
+    return _Adjoint(written_out, operands=tuple(operands), results=tuple(results)).run()
 
 
 @define
@@ -95,15 +109,21 @@ class _Adjoint(Sums):
         varying = self._varying()
         skipped = irrelevant(self.program, self.results)
         parts: dict[str, list[Term]] = {r: [self._given(n, r)] for n, r in gradients.items() if r in varying}
-        writers = {s.target: n for n, s in enumerate(self.program.statements)}
-        for number, statement in reversed(list(enumerate(self.program.statements))):
-            if statement.target not in varying or statement.target in skipped:
+        written: set[str] = set()
+        for step, run in reversed(list(runs(self.program.statements))):
+            if step is not None:
+                self._reverse(step, [s for s in run if s.target in varying], varying, parts)
+                written.update(s.target for s in run)
                 continue
-            if writers[statement.target] == number and not self._settle(statement.target, parts):
-                continue
-            if statement.target in self.seeds:
-                for tensor, terms in self._pull(statement, varying).items():
-                    parts.setdefault(tensor, []).extend(terms)
+            for statement in reversed(run):
+                if statement.target not in varying or statement.target in skipped:
+                    continue
+                if statement.target not in written and not self._settle(statement.target, parts):
+                    continue
+                written.add(statement.target)
+                if statement.target in self.seeds:
+                    for tensor, terms in self._pull(statement, varying).items():
+                        parts.setdefault(tensor, []).extend(terms)
         found: dict[str, str] = {}
         for operand in self.operands:
             if parts.get(operand):
@@ -114,10 +134,92 @@ class _Adjoint(Sums):
     def _varying(self) -> set[str]:
         """Return the tensors through which the operands reach a result, as real numbers."""
         found = {o for o in self.operands if self.tensors[o].dtype.is_float}
-        for statement in self.program.statements:
-            if self.tensors[statement.target].dtype.is_float and any(r.tensor in found for r in statement.reads):
-                found.add(statement.target)
+        before = -1
+        while len(found) > before:  # what a turn reads, a later statement may have written a turn before
+            before = len(found)
+            for statement in self.program.statements:
+                if self.tensors[statement.target].dtype.is_float and any(r.tensor in found for r in statement.reads):
+                    found.add(statement.target)
         return found
+
+    # ---- recurrences
+
+    def _reverse(self, step: Var, run: Sequence[Statement], varying: set[str], parts: dict[str, list[Term]]) -> None:
+        """Emit the adjoint of a recurrence: a recurrence over the turns in reverse.
+
+        What a turn's statement reads was written by that turn or an earlier one, so that going back, the gradient of an
+        element is whole when the turn comes that wrote it.
+        """
+        read = {tensor for s in run for tensor in s.tensors_read}
+        states = [t for t in dict.fromkeys(s.target for s in reversed(run)) if t in read]
+        for tensor in dict.fromkeys(s.target for s in run):
+            if tensor not in read:
+                self._settle(tensor, parts)
+        reached = self._reached(run, states, parts)
+        names = {tensor: self.fresh(f"d_{tensor}") for tensor in states if tensor in reached}
+        first = {tensor: self._first_row(tensor, step, run) for tensor in names}
+        for tensor, name in names.items():
+            self._seed_rows(name, tensor, first[tensor], self.tensors[tensor].shape[0] - first[tensor])
+        for statement in reversed(run):
+            if statement.target in self.seeds:
+                for tensor, terms in self._pull(statement, varying).items():
+                    parts.setdefault(tensor, []).extend(terms)
+        back = Var(f".back{len(self.statements)}", step.extent)
+        for tensor, name in names.items():
+            behind = Var(f".behind{len(self.statements)}", self.tensors[name].shape[0] - step.extent)
+            self._at_rows(name, tensor, parts[tensor], behind, as_index(behind) + step.extent, first[tensor])
+        start = len(self.statements)
+        for tensor, name in names.items():
+            self._at_rows(name, tensor, parts[tensor], back, as_index(back) * -1 + (step.extent - 1), first[tensor])
+        stepped = [evolve(s, step=back if back in s.axes else None) for s in self.statements[start:]]
+        self.statements[start:] = sorted(stepped, key=lambda s: s.step is not None)
+        for tensor in (tensor for tensor in names if first[tensor]):
+            before = Var(f".before{len(self.statements)}", first[tensor])
+            self._seed_rows(name := self.fresh(f"d_{tensor}_before"), tensor, 0, first[tensor])
+            self._at_rows(name, tensor, parts[tensor], before, as_index(before), 0)
+
+    def _seed_rows(self, name: str, tensor: str, first: int, count: int) -> None:
+        """Let a new tensor hold the gradient of some rows of a tensor."""
+        rows, *rest = self.axes_of(tensor)
+        self.tensors[name] = TensorType(self.tensors[tensor].dtype, (count, *self.tensors[tensor].shape[1:]))
+        self.seeds[tensor] = (rows, *rest), Read(name, (as_index(rows) - first, *map(as_index, rest)))
+
+    def _reached(self, run: Sequence[Statement], states: Sequence[str], parts: Mapping[str, list[Term]]) -> set[str]:
+        """Return the states that a gradient reaches, from outside of the loop or through other states."""
+        found = {t for t in states if parts.get(t)} | {s.target for s in run if s.target in self.seeds}
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            found |= {t for s in run if s.target in found for t in s.tensors_read if t in states}
+        return found
+
+    def _first_row(self, tensor: str, step: Var, run: Sequence[Statement]) -> int:
+        """Return the row that the first turn writes.
+
+        Raises `NoReverse` where turns do not write a row each, one after another.
+        """
+        found = {s.write[0] - as_index(step) for s in run if s.target == tensor}
+        place = found.pop()
+        if found or not place.is_const:
+            raise NoReverse
+        return place.const
+
+    def _at_rows(self, name: str, tensor: str, terms: Sequence[Term], axis: Var, row: Index, first: int) -> None:
+        """Emit row `row` of the gradient of all rows from `first` on, for all values of the axis that it depends on.
+
+        Raises `NoReverse` where a term is not over all rows.
+        """
+        if not axis.extent:
+            return
+        all_rows, *rest = self.axes_of(tensor)
+        element = (row, *map(as_index, rest))
+        moved = []
+        for term in terms:
+            if not self.is_whole(tensor, term):
+                raise NoReverse
+            body = substitute_expr(term.body, {all_rows: row + first})
+            moved.append(Term((axis, *rest), element, body, term.free))
+        self.add_up(name, tensor, (axis, *rest), element, moved)
 
     def _given(self, name: str, result: str) -> Term:
         axes = self.axes_of(result)
@@ -348,12 +450,8 @@ class _Adjoint(Sums):
         """Keep what the gradients need, with statements of the original program for what lies inside it."""
         original = self.program
         everything = [*(s for s in original.statements if s.target not in original.outputs), *self.statements]
-        wanted, kept = set(found), []
-        for statement in reversed(everything):
-            if statement.target in wanted:
-                kept.append(statement)
-                wanted.update(statement.tensors_read)
-        kept.reverse()
+        kept = live_statements(everything, tuple(found))
+        wanted = {*found, *(tensor for s in kept for tensor in s.tensors_read)}
         inputs = tuple(t for t in (*original.inputs, *original.outputs, *given) if t in wanted)
         tables = {t: v for t, v in original.constants.items() if t in wanted}
         made = {s.target for s in kept}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...ir import (
     Atom,
@@ -32,6 +32,7 @@ from ...ir import (
     Var,
     as_index,
     dtype_of,
+    runs,
 )
 from ..language import BUILTINS, RESERVED
 
@@ -73,10 +74,19 @@ class _Writer:
         self.program = program
         self.names = _safe_names(program.tensors)
         self.types = program.tensors
+        self.lists: set[str] = set()  # what turns write, of which each has a tensor of its own
+
+    def element(self, tensor: str, indices: Sequence[str]) -> str:
+        """Return an element of a tensor by its subscripts."""
+        if tensor not in self.lists:
+            return f"{self.names[tensor]}[{', '.join(indices)}]"
+        row, *rest = indices
+        return f"{self.names[tensor]}[{row}]" + (f"[{', '.join(rest)}]" if rest else "")
 
     def text(self, name: str, summary: str) -> str:
         program = self.program
         temps = [t for t in dict.fromkeys(s.target for s in program.statements) if t not in program.outputs]
+        self.lists.update(s.target for s in program.statements if s.step is not None and s.target in temps)
         lines = [f"in {', '.join(map(self._tensor, program.inputs))}"] if program.inputs else []
         lines += [
             f"table {self.names[t]}: {self.types[t].dtype} = {_rows(v, self.types[t].shape)}"
@@ -84,29 +94,39 @@ class _Writer:
         ]
         lines += [f"temp {', '.join(map(self._tensor, temps))}"] if temps else []
         lines += [f"out {', '.join(map(self._tensor, program.outputs))}"]
-        lines += [_StatementWriter(self, s).text() for s in program.statements]
+        for number, (step, run) in enumerate(runs(program.statements)):
+            texts = [_StatementWriter(self, s, f"t{number}").text() for s in run]
+            block = [f"each t{number} < {step.extent} {{", *(f"  {text}" for text in texts), "}"] if step else texts
+            lines += block
         return "\n".join([f'op {name} "{summary}" {{', *(f"  {line}" for line in lines), "}", ""])
 
     def _tensor(self, tensor: str) -> str:
         type_ = self.types[tensor]
+        if tensor in self.lists:
+            count, *shape = type_.shape
+            return f"{self.names[tensor]}[t < {count}]: {type_.dtype}[{', '.join(map(str, shape))}]"
         return f"{self.names[tensor]}: {type_.dtype}[{', '.join(map(str, type_.shape))}]"
 
 
 class _StatementWriter:
-    """Writes one statement; axes are `i0, i1, ...`, reduced axes `r0, r1, ...`."""
+    """Writes one statement; axes are `i0, i1, ...`, reduced axes `r0, r1, ...`, and the step has a name for all of its
+    recurrence.
+    """
 
-    def __init__(self, writer: _Writer, statement: Statement) -> None:
+    def __init__(self, writer: _Writer, statement: Statement, step: str) -> None:
         self.writer, self.statement = writer, statement
         self.vars: dict[Var, str] = {v: f"i{n}" for n, v in enumerate(statement.axes)}
         self.vars |= {v: f"r{n}" for n, v in enumerate(statement.reduce)}
+        self.vars |= {statement.step: step} if statement.step else {}
 
     def text(self) -> str:
         statement = self.statement
         shape = self.writer.types[statement.target].shape
-        left = f"{self.writer.names[statement.target]}[{', '.join(self.index(w) for w in statement.write)}]"
-        bound = {
+        left = self.writer.element(statement.target, [self.index(w) for w in statement.write])
+        listed = statement.target in self.writer.lists
+        bound = {statement.step} | {
             v
-            for w, n in zip(statement.write, shape, strict=True)
+            for w, n in list(zip(statement.write, shape, strict=True))[listed:]
             for v in statement.axes
             if w == as_index(v) and v.extent == n and not statement.into
         }
@@ -148,7 +168,7 @@ class _StatementWriter:
         return f"index({self._element(atom)}, {atom.extent})"
 
     def _element(self, read: Read | Indirect) -> str:
-        return f"{self.writer.names[read.tensor]}[{', '.join(map(self._subscript, read.indices))}]"
+        return self.writer.element(read.tensor, [self._subscript(index) for index in read.indices])
 
     def _subscript(self, index: Index) -> str:
         """Return an index that stands as a subscript, where an element of an integer tensor may stand alone."""
@@ -262,7 +282,7 @@ def _safe_names(tensors: Mapping[str, TensorType]) -> dict[str, str]:
             or name in RESERVED
             or name in _WORDS
             or name in BUILTINS
-            or re.fullmatch(r"[ir]\d+", name)
+            or re.fullmatch(r"t|[irt]\d+", name)
         ):
             name += "_"
         found[tensor] = name

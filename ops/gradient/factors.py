@@ -17,7 +17,7 @@ def name_factors(program: Program) -> Program:
     statements: list[Statement] = []
     for statement in program.statements:
         body = statement.body
-        if statement.combine == "sum" and isinstance(body, Call) and body.fn == "mul":
+        if statement.combine == "sum" and statement.step is None and isinstance(body, Call) and body.fn == "mul":
             factors = [_named(f, statement, tensors, statements) for f in body.args]
             statement = evolve(statement, body=Call("mul", tuple(factors)))
         statements.append(statement)

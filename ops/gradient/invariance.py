@@ -48,6 +48,8 @@ _Tensors = Mapping[str, tuple[tuple[Var, ...], _Growth]]
 
 def irrelevant(program: Program, results: Sequence[str]) -> frozenset[str]:
     """Return the extrema whose shifts leave all given results as they are."""
+    if any(s.step is not None for s in program.statements):
+        return frozenset()  # what grows from turn to turn is not looked into
     single = {s.target for s in program.statements if sum(o.target == s.target for o in program.statements) == 1}
     found = (s for s in program.statements if s.combine in ("max", "min") and s.target in single - set(results))
     return frozenset(s.target for s in found if _cancels(program, s, results))

@@ -56,10 +56,15 @@ class Sums:
     def define(self, name: str, tensor: str, terms: Sequence[Term]) -> None:
         """Emit statements that add terms up."""
         axes = self.axes_of(tensor)
-        element = tuple(map(as_index, axes))
         self.tensors[name] = self.tensors[tensor]
-        pieces = [t for t in terms if not self.is_whole(tensor, t)]
-        whole = self._joined([t for t in terms if self.is_whole(tensor, t)])
+        self.add_up(name, tensor, axes, tuple(map(as_index, axes)), terms)
+
+    def add_up(
+        self, name: str, tensor: str, axes: tuple[Var, ...], element: tuple[Index, ...], terms: Sequence[Term]
+    ) -> None:
+        """Emit statements that add terms up at an element, for all axes."""
+        pieces = [t for t in terms if t.element != element]
+        whole = self._joined([t for t in terms if t.element == element])
         if not whole:
             self._emit_pieces(name, pieces)
             return

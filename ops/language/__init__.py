@@ -10,6 +10,7 @@ from .inference import Instances, builtin_instances, default_inference
 from .instantiate import Instance, OpDecl
 from .printer import print_expression, print_item
 from .registry import Registry
+from .unroll import unrolled
 
 __all__ = [
     "BUILTINS",
@@ -30,5 +31,6 @@ __all__ = [
     "print_expression",
     "print_item",
     "syntax",
+    "unrolled",
     "unused_name",
 ]

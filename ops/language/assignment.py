@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 
 from attrs import evolve
@@ -10,11 +11,13 @@ from attrs import evolve
 from ...ir import (
     COMBINERS,
     Const,
+    CutsError,
     DType,
     Index,
     Read,
     SpecError,
     Statement,
+    TensorType,
     Var,
     as_index,
     indirects,
@@ -23,38 +26,172 @@ from ...ir import (
     variables,
 )
 from . import syntax as s
-from .check_expressions import reads_itself, reads_unwritten
+from .canonical import unused_name
+from .check_expressions import names_read, reads_itself, reads_unwritten
 from .declaration import Declaration
 from .evaluator import ExpressionEvaluator, located
-from .values import TensorRef, Value, describe, to_expr
+from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows, with_own_rows
+from .unroll import separate_rows
+from .values import TensorList, TensorRef, Value, describe, to_expr
+
+#: Turns at each end of a loop that may be written out because they differ.
+MOST_APART = 2
 
 
 def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
-    """Emit the statements of an assignment, or of a block of them for each value of its variable in turn."""
-    if isinstance(item, s.Repetition):
-        for number in evaluator.turns(item.each.bound):
-            for inner in item.items:
-                evaluator.scope[item.each.name] = number
-                assign(evaluator, inner)
-        evaluator.scope.pop(item.each.name, None)
-        return
+    """Emit the statements of an assignment, or of a block of them for each value of its variable in turn: one after
+    another, or once for all in a loop.
+
+    Raises `NotALoop` where loops were asked for and it is none.
+    """
     if item.each is None:
+        assert isinstance(item, s.Assignment), "a block has a variable"
         _assign(evaluator, item)
-        return
-    for number in evaluator.turns(item.each.bound):
-        evaluator.scope[item.each.name] = number
-        _assign(evaluator, item)
-    evaluator.scope.pop(item.each.name, None)
+    elif evaluator.looping and evaluator.step is None and _may_loop(evaluator, item):
+        _loop(evaluator, item.each, _block(item))
+    else:
+        _turns(evaluator, item.each, _block(item), evaluator.turns(item.each.bound))
+
+
+def assign_all(evaluator: ExpressionEvaluator, items: Sequence[s.Assignment | s.Repetition]) -> None:
+    """Emit the statements of all assignments; repetitions become loops where these are long, and can be.
+
+    Repetitions without a loop are written out, all of them, so that each of a list of tensors keeps a name of its own.
+    """
+    before = evaluator.mark()
+    if any(_is_long(evaluator, item) for item in items):
+        evaluator.looping = True
+        try:
+            for item in items:
+                assign(evaluator, item)
+            _lists_as_rows(evaluator)
+            return
+        except (NotALoop, CutsError) as reason:
+            evaluator.no_loop = reason.message if isinstance(reason, CutsError) else str(reason)
+            evaluator.restore(before)
+            evaluator.looping = False
+    for item in items:
+        assign(evaluator, item)
+    if evaluator.wholes:
+        _named_rows(evaluator, items[0])
+
+
+def _lists_as_rows(evaluator: ExpressionEvaluator) -> None:
+    """Make all of a list of tensors rows of one where an index named some of them."""
+    wholes = evaluator.wholes
+    items = {ref.name: key for key, ref in evaluator.numbered.items() if key[0] in wholes}
+    evaluator.statements[:] = as_rows(evaluator.statements, items, wholes)
+    for name in items:
+        del evaluator.tensors[name]
+    check_rows(evaluator.statements, wholes)
+    evaluator.statements[:] = with_own_rows(evaluator.statements, wholes, evaluator.tensors)
+
+
+def _named_rows(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
+    """Give each of a list of tensors its name again where there is no loop; what an index names some of is a copy."""
+    try:
+        _lists_as_rows(evaluator)
+    except NotALoop as reason:
+        raise SpecError(str(reason), item.span) from reason
+    evaluator.statements[:] = separate_rows(evaluator.statements, evaluator.wholes, evaluator.tensors)
+
+
+def _block(item: s.Assignment | s.Repetition) -> tuple[s.Assignment | s.Repetition, ...]:
+    return item.items if isinstance(item, s.Repetition) else (evolve(item, each=None),)
+
+
+def _turns(
+    evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assignment | s.Repetition], numbers: range
+) -> None:
+    for number in numbers:
+        for inner in block:
+            evaluator.scope[each.name] = number
+            assign(evaluator, inner)
+    evaluator.scope.pop(each.name, None)
+
+
+def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assignment | s.Repetition]) -> None:
+    """Emit the statements of all turns at once. Some turns at either end may differ from the others, as where a
+    condition asks for it, and are then written out.
+    """
+    count, reason = evaluator.size(each.bound), ""
+    for first, last in sorted(product(range(MOST_APART + 1), repeat=2), key=sum):
+        before, scope = evaluator.mark(), dict(evaluator.scope)
+        if count - first - last < 2:
+            continue
+        try:
+            _turns(evaluator, each, block, range(first))
+            _all_turns(evaluator, each, block, first, count - first - last)
+            _turns(evaluator, each, block, range(count - last, count))
+            return
+        except (NotALoop, CutsError) as error:
+            reason = reason or (error.message if isinstance(error, CutsError) else str(error))
+            evaluator.restore(before)
+            _leave(evaluator, scope)
+    raise NotALoop(reason or "it has one turn")
+
+
+def _all_turns(
+    evaluator: ExpressionEvaluator,
+    each: s.Binder,
+    block: Sequence[s.Assignment | s.Repetition],
+    first: int,
+    count: int,
+) -> None:
+    """Emit the statements of a block for `count` turns from `first` on."""
+    start = len(evaluator.statements)
+    evaluator.step = Var(unused_name(each.name, {v.name for s in evaluator.statements for v in s.axes}), count)
+    for inner in block:
+        evaluator.scope[each.name] = as_index(evaluator.step) + first
+        assign(evaluator, inner)
+    evaluator.scope.pop(each.name, None)
+    declared = {ref.name for ref in evaluator.scope.values() if isinstance(ref, TensorRef)}
+    made = evaluator.statements[start:]
+    evaluator.statements[start:] = as_loop(made, evaluator.step, evaluator.tensors, evaluator.fresh_tensor, declared)
+    evaluator.step = None
+
+
+def _is_long(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> bool:
+    """Whether a repetition, written out, is more than a few statements."""
+    if item.each is None:
+        return False
+    count = evaluator.size(item.each.bound)
+    if evaluator.is_too_long(count):
+        return True
+    return count * _assignments(item) > SHORT and _may_loop(evaluator, item)
+
+
+def _assignments(item: s.Assignment | s.Repetition) -> int:
+    return sum(map(_assignments, item.items)) if isinstance(item, s.Repetition) else 1
+
+
+def _may_loop(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> bool:
+    """Whether a repetition names some of a list of tensors by its variable, or is too long to be written out."""
+    assert item.each is not None, "a repetition has a variable"
+    return evaluator.is_too_long(evaluator.size(item.each.bound)) or any(
+        isinstance(evaluator.scope.get(name), TensorList) for name in _names(item)
+    )
+
+
+def _names(item: s.Assignment | s.Repetition) -> Iterator[str]:
+    if isinstance(item, s.Repetition):
+        for inner in item.items:
+            yield from _names(inner)
+    else:
+        yield item.target.name
+        yield from (name.id for name in names_read(item.value))
 
 
 def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
     outer = dict(evaluator.scope)
-    evaluator.variables, evaluator.taken = [], set()
+    step = evaluator.step
+    evaluator.variables, evaluator.taken = ([], set()) if step is None else ([step], {step.name})
     for binder in item.binders:
         evaluator.bind(binder)
     target, brackets = _target(evaluator, item.target)
     evaluator.target = target
     evaluator.position = write = _write(evaluator, target, brackets, item)
+    write = write if target.row is None else (target.row, *write)
     moving = [v for v in evaluator.variables if v.extent != 1]
     axes = tuple(moving) if item.into else _axes(write)
     _check_places(target, write, item)
@@ -75,7 +212,7 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
             f"'{target.name}' has element type {target.type.dtype}, the value {found}", item.value.span, "convert it"
         )
     evaluator.statements.append(
-        Statement(target.name, axes, write, body, into=item.into, atomic=item.atomic, span=item.span)
+        Statement(target.name, axes, write, body, into=item.into, atomic=item.atomic, step=step, span=item.span)
     )
     _merge(evaluator, first)
     _check_order(evaluator, target, evaluator.statements[first:], item)
@@ -89,12 +226,12 @@ def _check_order(
     only now.
     """
     read = dict.fromkeys(tensor for statement in added for tensor in statement.tensors_read)
-    if target.name in read:
+    if target.name in read and target.row is None:
         raise reads_itself(target.name, item.value.span)
     for tensor in read:
         if tensor in evaluator.unwritten and evaluator.tensors[tensor].size:
             raise reads_unwritten(tensor, item.value.span)
-    if target.name in evaluator.looked_at:
+    if target.name in evaluator.looked_at and target.row is None:
         raise SpecError(
             f"'{target.name}' is read before this part of it is written", item.target.span, "write all of it first"
         )
@@ -110,6 +247,10 @@ def _leave(evaluator: ExpressionEvaluator, outer: dict[str, Value]) -> None:
 
 def _target(evaluator: ExpressionEvaluator, node: s.Target) -> tuple[TensorRef, tuple[tuple[s.Expression, ...], ...]]:
     ref, brackets = evaluator.scope[node.name], node.brackets
+    if isinstance(ref, TensorList) and brackets:
+        with located(node.span):
+            ref = evaluator.list_item(ref, evaluator.evaluate(brackets[0][0]))
+        brackets = brackets[1:]
     if isinstance(ref, tuple) and brackets:
         number = evaluator.evaluate(brackets[0][0])
         if not isinstance(number, int) or not 0 <= number < len(ref):
@@ -257,12 +398,21 @@ def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: li
     for statement in evaluator.statements:
         count = evaluator.tensors[statement.target].size if statement.into else prod(a.extent for a in statement.axes)
         written[statement.target] = written.get(statement.target, 0) + count
-    for name, type_ in evaluator.tensors.items():
+    for name, type_ in (*evaluator.tensors.items(), *_untouched(evaluator)):
         if name in inputs or name in evaluator.tables or written.get(name, 0) == type_.size:
             continue
         raise SpecError(
             f"op '{decl.name}' writes {written.get(name, 0)} of the {type_.size} elements of '{name}'", decl.span
         )
+
+
+def _untouched(evaluator: ExpressionEvaluator) -> Iterator[tuple[str, TensorType]]:
+    """Yield the first of each list of tensors that nothing names."""
+    for ref in evaluator.scope.values():
+        if isinstance(ref, TensorList) and ref.name not in evaluator.wholes:
+            number = next((n for n in range(ref.count) if (ref.name, n) not in evaluator.numbered), None)
+            if number is not None:
+                yield f"{ref.name}_{number}", ref.type
 
 
 def _align(target: TensorRef, nodes: tuple[s.Expression, ...]) -> tuple[int | tuple[int, ...] | None, ...]:

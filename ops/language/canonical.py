@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Sequence
 
-from ...ir import FloorDiv, Index, Mod, Statement, Var, as_index, atoms, indices, substitute, substitute_expr
+from attrs import evolve
+
+from ...ir import FloorDiv, Index, Mod, Statement, Var, as_index, atoms, indices, runs, substitute, substitute_expr
 
 
 def canonicalise(statement: Statement) -> Statement:
@@ -25,11 +27,26 @@ def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -
     """Return the statements that the outputs depend on: a declaration may compute what only some of its uses need."""
     wanted = set(outputs)
     kept: list[Statement] = []
-    for statement in reversed(statements):
+    for step, run in reversed(list(runs(statements))):
+        live: list[Statement] = []
+        while len(found := _live(run, wanted)) > len(live):  # a turn may need what a later statement wrote before
+            live = found
+            wanted.update(tensor for statement in live for tensor in statement.tensors_read)
+            if step is None:
+                break
+        kept.extend(live)
+    return tuple(reversed(kept))
+
+
+def _live(run: Sequence[Statement], outputs: Collection[str]) -> list[Statement]:
+    """Return the statements that outputs depend on within one turn, the last first."""
+    wanted = set(outputs)
+    kept: list[Statement] = []
+    for statement in reversed(run):
         if statement.target in wanted:
             kept.append(statement)
             wanted.update(statement.tensors_read)
-    return tuple(reversed(kept))
+    return kept
 
 
 def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
@@ -43,16 +60,12 @@ def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
     def split(axes: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(part for v in axes for part in (parts if v == axis else (v,)))
 
-    return Statement(
-        statement.target,
-        split(statement.axes),
-        tuple(substitute(w, values) for w in statement.write),
-        substitute_expr(statement.body, values),
-        split(statement.reduce),
-        statement.combine,
-        statement.into,
-        statement.atomic,
-        span=statement.span,
+    return evolve(
+        statement,
+        axes=split(statement.axes),
+        write=tuple(substitute(w, values) for w in statement.write),
+        body=substitute_expr(statement.body, values),
+        reduce=split(statement.reduce),
     )
 
 

@@ -14,7 +14,7 @@ from functools import reduce as fold
 from ...ir import COMBINERS, FUNCTIONS, Const, DType, Indirect, Read, Span, SpecError, Var, as_index, atom_index, call
 from . import syntax as s
 from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, apply_builtin, takes_elements
-from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
+from .values import Absent, TensorList, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
 from .workspace import Workspace
 
 #: Limits that stop a slip before it eats the machine: of a dim, of a list and of the turns of repetitions, and of all
@@ -43,6 +43,8 @@ class ExpressionEvaluator(Workspace):
         self.scope: dict[str, Value] = dict(CONSTANTS)
         self.fetch_constant: Callable[[str], Value] | None = None
         self.turned = self.listed = 0
+        self.looping = False  # whether repetitions may be loops
+        self.no_loop = ""  # why they are none
 
     def evaluate(self, node: s.Expression) -> Value:
         """Return the value of an expression; a tensor without subscripts stays a tensor."""
@@ -79,7 +81,13 @@ class ExpressionEvaluator(Workspace):
     def _name(self, node: s.Name) -> Value:
         if node.id not in self.scope:
             raise SpecError(f"'{node.id}' has no value here", node.span, "it may belong to an operand that is absent")
-        return self.scope[node.id]
+        value = self.scope[node.id]
+        return self._all_of(value) if isinstance(value, TensorList) else value
+
+    def _all_of(self, value: TensorList) -> Value:
+        if value.count > _LONGEST:
+            raise Trouble(f"expected a list of at most {_LONGEST} items, found {value.count} tensors '{value.name}'")
+        return tuple(self.list_item(value, number) for number in range(value.count))
 
     def _listing(self, node: s.Listing) -> Value:
         return self.items(node.items)
@@ -107,14 +115,21 @@ class ExpressionEvaluator(Workspace):
             self.scope[name] = value
 
     def turns(self, bound: s.Expression) -> range:
-        """Return the values that a repetition takes in turn. Raises `SpecError` for more than the language allows."""
-        count = self.size(bound)
+        """Return the values that a repetition takes in turn.
+
+        Raises `SpecError` for more than the language allows of repetitions that are no loops.
+        """
+        count, why = self.size(bound), f"it is no loop: {self.no_loop}" if self.no_loop else ""
         if count > _LONGEST:
-            raise SpecError(f"a repetition has at most {_LONGEST} turns, found {count}", bound.span)
+            raise SpecError(f"a repetition has at most {_LONGEST} turns, found {count}", bound.span, why)
         self.turned += count
         if self.turned > _LONGEST:
-            raise SpecError(f"repetitions have at most {_LONGEST} turns in all", bound.span)
+            raise SpecError(f"repetitions have at most {_LONGEST} turns in all", bound.span, why)
         return range(count)
+
+    def is_too_long(self, count: int) -> bool:
+        """Whether a repetition of so many turns can only be a loop."""
+        return count > _LONGEST
 
     def size(self, node: s.Expression) -> int:
         """Return the value of an expression that must be a size."""
@@ -246,7 +261,12 @@ class ExpressionEvaluator(Workspace):
     # ---- reads
 
     def _subscript(self, node: s.Subscript, fill: Value | None = None) -> Value:
-        base = self.evaluate(node.base)
+        known = self.scope.get(node.base.id) if isinstance(node.base, s.Name) else None
+        if isinstance(known, TensorList) and len(node.items) == 1 and not isinstance(node.items[0], s.Slice):
+            return self.list_item(known, self.evaluate(node.items[0]))
+        base = self.evaluate(node.base) if fill is None else self._base_outside(node.base, fill)
+        if is_expr(base):
+            return base
         if isinstance(base, tuple):
             return self._list_item(base, node)
         if isinstance(base, Absent):
@@ -259,6 +279,18 @@ class ExpressionEvaluator(Workspace):
                 f"{base.type} tensor '{base.name}' needs {len(base.type.shape)} subscripts, found {len(indices)}"
             )
         return self.read(base, indices, fill)
+
+    def _base_outside(self, node: s.Expression, fill: Value) -> Value:
+        """Return what is read with something outside: of a list of tensors one that may not be there."""
+        known = (
+            self.scope.get(node.base.id) if isinstance(node, s.Subscript) and isinstance(node.base, s.Name) else None
+        )
+        if not isinstance(known, TensorList) or not isinstance(node, s.Subscript) or len(node.items) != 1:
+            return self.evaluate(node)
+        position = self.evaluate(node.items[0])
+        if isinstance(position, int) and not 0 <= position < known.count:
+            return to_expr(fill, known.type.dtype)
+        return self.list_item(known, position, outside=True)
 
     def _list_item(self, base: tuple[Value, ...], node: s.Subscript) -> Value:
         if len(node.items) != 1:

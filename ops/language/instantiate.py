@@ -10,14 +10,15 @@ from attrs import define, field, frozen
 from ...ir import Array, Attribute, DType, GraphError, Node, Program, Span, SpecError, TensorType
 from . import syntax as s
 from .algorithms import resolve_algorithms, resolve_gradient
-from .assignment import assign, check_coverage
+from .assignment import assign_all, check_coverage
 from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise, live_statements
+from .check_expressions import names_read
 from .declaration import Declaration
 from .empty import without_nothing
 from .evaluator import ExpressionEvaluator, located
 from .parser import PLACEHOLDER, parse_expression
-from .values import TensorRef, Trouble, Value, describe
+from .values import TensorList, TensorRef, Trouble, Value, describe
 
 
 @frozen
@@ -80,9 +81,7 @@ class _Instantiation:
         for item in self.decl.items:
             self._item(item, attributes)
         check_shapes(self.decl, binding, evaluator)
-        for item in self.decl.items:
-            if isinstance(item, (s.Assignment, s.Repetition)):
-                assign(evaluator, item)
+        assign_all(evaluator, [item for item in self.decl.items if isinstance(item, (s.Assignment, s.Repetition))])
         check_coverage(self.decl, evaluator, [name for name in binding.inputs if name is not None])
         return self._instance(binding)
 
@@ -112,7 +111,7 @@ class _Instantiation:
                 self.outputs.extend(self._result(result))
         elif isinstance(item, s.TempItem):
             for temporary in item.temporaries:
-                self._result(temporary)
+                self._temporary(temporary)
 
     def _require(self, item: s.Require) -> None:
         if self.evaluator.evaluate(item.condition) in (True, 1):
@@ -149,6 +148,19 @@ class _Instantiation:
         self.evaluator.tensors[name] = type_
         self.evaluator.unwritten.add(name)
         return TensorRef(name, type_, tuple(entries))
+
+    def _temporary(self, temporary: s.Temporary) -> None:
+        """Bring an intermediate into scope, or a list of them; those of one type are named when they are needed."""
+        binder = temporary.binder
+        names = {n.id for dim in temporary.dims for n in names_read(dim)}
+        if binder is None or binder.name in names:
+            self._result(temporary)
+            return
+        count = self.evaluator.size(binder.bound)
+        ref = self._tensor(temporary.name, temporary.dtype, temporary.dims, temporary.span)
+        del self.evaluator.tensors[temporary.name]
+        self.evaluator.unwritten.discard(temporary.name)
+        self.evaluator.scope[temporary.name] = TensorList(ref.name, ref.type, ref.items, count)
 
     def _result(self, result: s.Result | s.Temporary) -> tuple[str, ...]:
         """Bring a result or an intermediate into scope, or one for each value of its binder; return their names."""

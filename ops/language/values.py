@@ -32,11 +32,43 @@ from ...ir import (
 
 @frozen
 class TensorRef:
-    """A tensor by its formal name; `items` is its declared shape entry by entry, a tuple for a spread one."""
+    """A tensor by its formal name; `items` is its declared shape entry by entry, a tuple for a spread one.
+
+    With a `row` it is one of a list of tensors, the one with that number: part `row` of the tensor `name`, which has
+    one more axis in front than `type`.
+    """
 
     name: str
     type: TensorType
     items: tuple[int | tuple[int, ...], ...] = ()
+    row: Index | None = None
+
+
+@frozen
+class TensorList:
+    """`count` intermediates of one type, the declared `name[j]`.
+
+    Each has a name of its own as long as numbers tell which one is meant. Where an index does (the turn of a loop),
+    they are the rows of one tensor `name`.
+    """
+
+    name: str
+    type: TensorType
+    items: tuple[int | tuple[int, ...], ...]
+    count: int
+
+    @property
+    def whole(self) -> TensorType:
+        """The type of the tensor whose rows they are."""
+        return TensorType(self.type.dtype, (self.count, *self.type.shape))
+
+    def item(self, name: str) -> TensorRef:
+        """Return one of them that has a name of its own."""
+        return TensorRef(name, self.type, self.items)
+
+    def row(self, place: Index) -> TensorRef:
+        """Return the one that an index names."""
+        return TensorRef(self.name, self.type, self.items, place)
 
 
 @frozen
@@ -83,6 +115,8 @@ def describe(value: Value) -> str:
     """Return the words for a value in a message."""
     if isinstance(value, tuple):
         return "[" + ", ".join(describe(v) for v in value) + "]"
+    if isinstance(value, TensorList):
+        return f"the list of tensors '{value.name}'"
     if isinstance(value, TensorRef):
         return f"tensor '{value.name}'"
     if isinstance(value, Absent):

@@ -6,6 +6,10 @@ reduction inside an expression becomes a statement of its own with a temporary t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
 from ...ir import (
     COMBINERS,
     DType,
@@ -24,7 +28,10 @@ from ...ir import (
     expr_variables,
 )
 from .canonical import unused_name
-from .values import Absent, Arithmetic, TensorRef, Trouble, Value, describe, is_expr, literal
+from .values import Absent, Arithmetic, TensorList, TensorRef, Trouble, Value, describe, is_expr, literal
+
+#: What an assignment adds to.
+_HELD = ("statements", "tensors", "unwritten", "looked_at", "numbered", "wholes")
 
 
 class Workspace:
@@ -43,6 +50,9 @@ class Workspace:
         self.position: tuple[Index, ...] = ()
         self.variables: list[Var] = []
         self.taken: set[str] = set()
+        self.step: Var | None = None  # the variable of the loop that is being read
+        self.numbered: dict[tuple[str, int], TensorRef] = {}  # those of lists of tensors that a number named
+        self.wholes: dict[str, TensorList] = {}  # lists of tensors of which an index named one
 
     @property
     def written(self) -> TensorRef:
@@ -85,7 +95,8 @@ class Workspace:
 
     def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
         """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
-        guards = []
+        row = () if ref.row is None else (ref.row,)
+        guards = [g for i in row if not (g := Guard(i, 0, self.tensors[ref.name].shape[0])).always]
         never = any(v.extent == 0 for v in self.variables)  # no element is computed here
         for axis, (index, extent) in enumerate(zip(indices, ref.type.shape, strict=True)):
             guard = Guard(index, 0, extent)
@@ -102,11 +113,51 @@ class Workspace:
                     f"the axis has {extent} elements; say what is 'outside'"
                 )
             guards.append(guard)
-        if ref.name in self.tables and all(i.is_const for i in indices) and not guards:
+        if not row and ref.name in self.tables and all(i.is_const for i in indices) and not guards:
             flat = sum(i.const * step for i, step in zip(indices, ref.type.strides, strict=True))
             return self.tables[ref.name][flat]
         filling = as_float(literal(fill, ref.type.dtype).value) if guards else 0.0
-        return Read(ref.name, indices, tuple(dict.fromkeys(guards)), filling)
+        return Read(ref.name, (*row, *indices), tuple(dict.fromkeys(guards)), filling)
+
+    def mark(self) -> dict[str, Any]:
+        """Return what has been built up so far, for `restore`."""
+        held = (self.statements, self.tensors, self.unwritten, self.looked_at, self.numbered, self.wholes)
+        return dict(zip(_HELD, (copy(value) for value in held), strict=True))
+
+    def restore(self, mark: Mapping[str, Any]) -> None:
+        """Forget what was built up since a mark."""
+        for name, value in mark.items():
+            current = getattr(self, name)
+            current.clear()
+            (current.extend if isinstance(current, list) else current.update)(value)
+        self.step = None
+
+    def list_item(self, base: TensorList, position: Value, outside: bool = False) -> TensorRef:
+        """Return one of a list of tensors: by its number, or as a row of all of them where only an index is known,
+        which may be `outside`.
+        """
+        if isinstance(position, Index) and position.is_const:
+            position = position.const
+        low, high = position.bounds() if isinstance(position, Index) else (position, position)
+        if not isinstance(low, int) or (not outside and not -base.count <= low <= high < base.count):
+            raise Trouble(f"there are {base.count} tensors '{base.name}', found number {describe(position)}")
+        if not isinstance(position, Index) and base.name not in self.wholes:
+            return self._numbered(base, position % base.count)
+        if not isinstance(position, Index):
+            return base.row(Index(position % base.count))
+        if low < 0 and not outside:
+            raise Trouble(f"of the tensors '{base.name}' some are named from the end, as number {describe(position)}")
+        self.wholes[base.name] = base
+        self.tensors[base.name] = base.whole
+        return base.row(position)
+
+    def _numbered(self, base: TensorList, number: int) -> TensorRef:
+        if (base.name, number) not in self.numbered:
+            ref = base.item(self.fresh_tensor(f"{base.name}_{number}"))
+            self.numbered[base.name, number] = ref
+            self.tensors[ref.name] = ref.type
+            self.unwritten.add(ref.name)
+        return self.numbered[base.name, number]
 
     def new_variable(self, name: str, extent: int) -> Var:
         """Return a variable whose name is unique in the assignment."""
@@ -129,16 +180,22 @@ class Workspace:
         free = expr_variables(body) - set(reduce)
         axes = tuple(v for v in self.variables if v in free)
         indices = tuple(as_index(v) for v in axes)
+        step = self.step if self.step in axes else None
         for done in self.statements:
-            if (done.axes, done.body, done.reduce, done.combine) == (
-                axes,
-                body,
-                reduce,
-                kind,
-            ) and done.write == indices:
+            if (
+                done.step == step
+                and (done.axes, done.body, done.reduce, done.combine)
+                == (
+                    axes,
+                    body,
+                    reduce,
+                    kind,
+                )
+                and done.write == indices
+            ):
                 return Read(done.target, indices)
         name = self.fresh_tensor(f"{self.written.name}_{kind}")
         dtype = DType.I64 if COMBINERS[kind].position else self.arithmetic.dtype(body)
         self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
-        self.statements.append(Statement(name, axes, indices, body, reduce, kind, span=span))
+        self.statements.append(Statement(name, axes, indices, body, reduce, kind, step=step, span=span))
         return Read(name, indices)

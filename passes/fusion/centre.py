@@ -36,7 +36,8 @@ def centre_means(programs: Programs) -> Programs:
     for statement in every:
         for read in statement.reads:
             readers.setdefault(read.tensor, []).append(statement)
-    found = _Centring(programs.types, pairs, readers, frozenset(programs.graph.outputs))
+    looped = (t for unit in programs.units if unit.repeat is not None for t in unit.reads)
+    found = _Centring(programs.types, pairs, readers, frozenset((*programs.graph.outputs, *looped)))
     return evolve(programs, units=tuple(found.unit(unit) for unit in programs.units))
 
 

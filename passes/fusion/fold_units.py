@@ -32,7 +32,9 @@ def fold_units(programs: Programs) -> Programs:
     constants = dict(graph.constants)
     kept: list[Unit] = []
     for unit in programs.units:
-        alone = all(writers[tensor] == 1 and tensor not in graph.outputs for tensor in unit.writes)
+        # What a loop writes over is no constant, though it begins as one.
+        kept_back = {*graph.outputs, *programs.slices}
+        alone = all(writers[tensor] == 1 and tensor not in kept_back for tensor in unit.writes)
         if alone and _is_fixed(unit, constants) and _is_small(unit, programs):
             constants.update(_values(unit, programs, constants))
         else:

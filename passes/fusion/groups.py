@@ -41,12 +41,13 @@ class Group:
     """Units that one kernel computes.
 
     `parts` has the units' names per segment, in order; `form` is the normal form over canonical names and `tensors` the
-    graph tensor that each of those stands for.
+    graph tensor that each of those stands for. `repeat` is the unit of the loop that they belong to.
     """
 
     parts: tuple[tuple[str, ...], ...]
     form: FusedGroup = field(repr=False, eq=False)
     tensors: Mapping[str, str] = field(repr=False, eq=False)
+    repeat: str | None = None
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -79,15 +80,18 @@ class Group:
         """Return where the canonical tensors live; buffers carry canonical names too, so that equal layouts compare
         equal.
 
-        A kernel is handed pointers to its tensors, so of an offset it needs to know only the alignment: the steps of a
-        recurrence share their kernels.
+        A kernel is handed pointers to its tensors, so of an offset, and of those that a loop adds, it needs to know
+        only the alignment.
         """
         found = {t: views.storage(self.tensors[t]) for t in (*self.form.inputs, *self.form.outputs)}
         buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys(s.buffer for s in found.values()))}
-        return {
-            t: Storage(buffers[s.buffer], s.offset % _WIDEST and s.offset & -s.offset, s.strides)
-            for t, s in found.items()
-        }
+        return {t: Storage(buffers[s.buffer], _aligned(s), s.strides) for t, s in found.items()}
+
+
+def _aligned(storage: Storage) -> int:
+    """Return an offset that is aligned as every one is that a storage has: its own, and those of later turns."""
+    offsets = storage.offset | abs(storage.by)
+    return offsets % _WIDEST and offsets & -offsets
 
 
 def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
@@ -170,6 +174,15 @@ class Workshop:
         self._pattern_of: dict[str, int] = {}
         self._forms: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
+        self._turns: dict[str, Workshop] = {}
+
+    def turn(self, unit: str) -> Workshop:
+        """Return a workshop for one turn of a loop."""
+        if unit not in self._turns:
+            repeat = self.units[unit].repeat
+            assert repeat is not None, f"unit {unit} is no loop"
+            self._turns[unit] = Workshop(evolve(self.views, programs=self.views.programs.turn(repeat)), self.policy)
+        return self._turns[unit]
 
     # ---- questions
 

@@ -17,7 +17,7 @@ from itertools import count
 from math import inf
 from typing import Protocol
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import FusedGroup, Mode
 from .groups import Group, Workshop, form_key
@@ -61,14 +61,18 @@ class Partitioner:
 
     @readers.default
     def _readers(self) -> dict[str, frozenset[str]]:
-        """Map each unit that is no view to the units that read what it writes, directly or through views."""
+        """Map each unit that is no view to the units that read what it writes, directly or through views.
+
+        Of a tensor that is written in pieces, what stands in front of a piece reads others.
+        """
         shop = self.workshop
         producers = shop.views.programs.producers()
         found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
         for name in found:
             for tensor in shop.units[name].reads:
                 for producer in producers.get(shop.sources(tensor), ()):
-                    found[producer.name].add(name)
+                    if shop.order[producer.name] < shop.order[name]:
+                        found[producer.name].add(name)
         return {name: frozenset(readers - {name}) for name, readers in found.items()}
 
     def cost(self, group: Group) -> float:
@@ -81,7 +85,8 @@ class Partitioner:
     def singletons(self) -> list[Group]:
         """Return the initial partition: a group per unit that needs a kernel; what nothing uses is left out."""
         shop = self.workshop
-        return [shop.single(u) for u in shop.units if not shop.units[u].free and shop.used(u)]
+        own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None)
+        return [shop.single(u) for u in own if shop.used(u)]
 
     # ---- the quotient graph
 
@@ -115,8 +120,10 @@ class Partitioner:
             return Illegal("a path leaves the merged set and comes back")
         return merged
 
-    def schedule(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups in an order in which each comes behind what it reads; ties go to the graph's order."""
+    def schedule(self, groups: Sequence[Group]) -> list[Group | str]:
+        """Return the groups, and the units that are loops, in an order in which each comes behind what it reads; ties
+        go to the graph's order.
+        """
         owner = self.owners(groups)
         vertices = dict.fromkeys(owner.values())
         place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
@@ -128,16 +135,16 @@ class Partitioner:
         ties = count()
         ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]
         heapq.heapify(ready)
-        result: list[Group] = []
+        result: list[Group | str] = []
         while ready:
             _, _, v = heapq.heappop(ready)
-            if isinstance(v, Group):
+            if isinstance(v, Group) or self.workshop.units[v].repeat is not None:
                 result.append(v)
             for w in following[v]:
                 waits[w] -= 1
                 if not waits[w]:
                     heapq.heappush(ready, (place[w], next(ties), w))
-        assert len(result) == len(groups), "the partition has a cycle"
+        assert sum(isinstance(v, Group) for v in result) == len(groups), "the partition has a cycle"
         return result
 
 
@@ -145,14 +152,22 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     """Return the groups of a graph in execution order.
 
     `no-fusion` keeps one kernel per unit, `fusion` merges wherever the register level allows, `mixed` where it is
-    faster.
+    faster. The turn of a loop is a partition of its own.
     """
     groups = partitioner.singletons()
     if mode == "fusion":
         groups = fuse_all(partitioner, groups)
     elif mode == "mixed":
         groups = _fastest(partitioner, groups)
-    return partitioner.schedule(groups)
+    return [g for vertex in partitioner.schedule(groups) for g in _in_place(partitioner, vertex, mode)]
+
+
+def _in_place(partitioner: Partitioner, vertex: Group | str, mode: Mode) -> list[Group]:
+    """Return a group, or those of one turn of a loop."""
+    if isinstance(vertex, Group):
+        return [vertex]
+    turn = Partitioner(partitioner.workshop.turn(vertex), partitioner.evaluator)
+    return [evolve(group, repeat=vertex) for group in partition(turn, mode)]
 
 
 def _fastest(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:

@@ -7,7 +7,8 @@ them in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 from attrs import evolve, field, frozen
 
@@ -20,6 +21,7 @@ from ...ir import (
     Node,
     Program,
     Read,
+    Slice,
     SpecError,
     Statement,
     TensorType,
@@ -27,15 +29,14 @@ from ...ir import (
     as_index,
     indirects,
     retold,
+    substitute,
 )
 from ...ops import Instance, Registry
 from .fold_tables import unroll_tables
+from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .rename import rename_statement
 from .scatters import settle_scatters
-
-#: Statements that one unit may have: declarations rarely have as many, an unrolled recurrence has thousands.
-LONGEST_RUN = 24
 
 
 @frozen
@@ -43,7 +44,8 @@ class Unit:
     """Statements of one node that are never torn apart.
 
     `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `free` units
-    need no kernel: their result is a view of, or a place inside, a buffer that exists anyway.
+    need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. A loop has no statements,
+    but units that are repeated.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Unit:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     free: bool = False
+    repeat: Repeat | None = None
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -64,13 +67,37 @@ class Unit:
 
 
 @frozen
+class Repeat:
+    """Units that are computed for each value of `step`, in order; `kept` are the slices that they leave for others."""
+
+    step: Var
+    units: tuple[Unit, ...]
+    kept: tuple[str, ...]
+
+
+@frozen
 class Programs:
-    """A graph as units in topological order; `types` and `tables` also cover tensors that exist only between units."""
+    """A graph as units in topological order; `types` and `tables` also cover tensors that exist only between units.
+
+    Units of loops are over `slices`, parts of tensors that move with the step; of tensors in `rotating` only so many
+    rows are kept (see `loops`).
+    """
 
     graph: Graph
     units: tuple[Unit, ...]
     types: Mapping[str, TensorType]
     tables: Mapping[str, tuple[float, ...]] = field(factory=dict)
+    slices: Mapping[str, Slice] = field(factory=dict)
+    rotating: Mapping[str, int] = field(factory=dict)
+
+    @property
+    def every_unit(self) -> tuple[Unit, ...]:
+        """The units, each loop followed by those it repeats."""
+        return tuple(u for unit in self.units for u in (unit, *(unit.repeat.units if unit.repeat else ())))
+
+    def turn(self, repeat: Repeat) -> Programs:
+        """Return one turn of a loop, as units in topological order."""
+        return evolve(self, units=repeat.units, graph=evolve(self.graph, outputs=repeat.kept))
 
     def producers(self) -> dict[str, list[Unit]]:
         """Map each computed tensor to the units that write it, or parts of it."""
@@ -93,17 +120,22 @@ def build_programs(graph: Graph, registry: Registry) -> Programs:
     """Instantiate every node's declaration and cut the programs into units."""
     builder = _Builder(graph, registry, dict(graph.types))
     units = [unit for node in graph.nodes for unit in builder.units(node)]
-    return Programs(graph, tuple(units), builder.types, builder.tables)
+    return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
 
 
-def cut(program: Program) -> tuple[int, ...]:
-    """Return where the program's units end: each is as long as has a normal form; one statement always has one."""
+def cut(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
+    """Return where the program's units end: each is as long as has a normal form; one statement always has one.
+
+    Parts of tensors `elsewhere` are written by others too.
+    """
     statements = program.statements
     last_reads = _last_reads(statements)
     ends: list[int] = []
     while (start := ends[-1] if ends else 0) < len(statements):
         last = max(min(len(statements), start + LONGEST_RUN), _join_end(statements, start))
-        longest = (e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads))
+        longest = (
+            e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads, elsewhere)
+        )
         ends.append(next(longest))
     return tuple(ends)
 
@@ -118,7 +150,7 @@ def _join_end(statements: Sequence[Statement], start: int) -> int:
     return end
 
 
-def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int]) -> bool:
+def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int], elsewhere: Collection[str]) -> bool:
     """Whether a run of statements is one kernel and all that writes its tensors;
     copies stay apart, they may be views.
     """
@@ -129,7 +161,8 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int])
     writes = _writes(run, end, last_reads, program.outputs)
     if len(targets) > 1 and any(copied(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
         return False
-    if any(s.target in targets for s in (*program.statements[:start], *program.statements[end:])):
+    others = (*program.statements[:start], *program.statements[end:])
+    if any(s.target in targets for s in others) or not targets.isdisjoint(elsewhere):
         return False
     found = normalise(run, program.tensors, writes, program.constants)
     # Tables that do not fold into a run as a whole may fold into its parts: a transform by rows, then by columns.
@@ -182,6 +215,40 @@ class _Constants(Mapping[int, Array]):
 
 
 @frozen
+class _Part:
+    """A run of a program's statements, or one turn of a loop, as a program, with the ends of its units."""
+
+    program: Program
+    ends: tuple[int, ...]
+    turn: Turn | None = None
+
+
+def _parts(program: Program, sliced: Sliced) -> Iterator[_Part]:
+    """Yield the runs and loops of a program, cut into units."""
+    if len(sliced.items) == 1 and not isinstance(sliced.items[0], Turn):
+        yield _Part(program, cut(program))
+        return
+    for place, item in enumerate(sliced.items):
+        if isinstance(item, Turn):
+            yield _Part(item.program, cut(item.program), item)
+            continue
+        others = [other for n, other in enumerate(sliced.items) if n != place]
+        needed = {*program.outputs, *(t for other in others for t in (*_needs(other), *_leaves(other)))}
+        needed |= {part.whole for part in sliced.slices.values()}
+        outputs = tuple(t for t in dict.fromkeys(s.target for s in item) if t in needed)
+        run = evolve(program, tensors=sliced.tensors, outputs=outputs, statements=item)
+        yield _Part(run, cut(run, {t for other in others for t in _leaves(other)}))
+
+
+def _needs(item: Item) -> Iterable[str]:
+    return item.reads if isinstance(item, Turn) else _read(item)
+
+
+def _leaves(item: Item) -> Iterable[str]:
+    return item.writes if isinstance(item, Turn) else (s.target for s in item)
+
+
+@frozen
 class _Builder:
     """Builds units node by node; equal nodes share the work."""
 
@@ -189,36 +256,74 @@ class _Builder:
     registry: Registry
     types: dict[str, TensorType]
     tables: dict[str, tuple[float, ...]] = field(factory=dict)
-    cache: dict[object, tuple[Instance, tuple[int, ...]]] = field(factory=dict)
+    slices: dict[str, Slice] = field(factory=dict)
+    rotating: dict[str, int] = field(factory=dict)
+    loops: list[str] = field(factory=list)
+    cache: dict[object, tuple[Instance, tuple[_Part, ...], Sliced]] = field(factory=dict)
 
     def units(self, node: Node) -> list[Unit]:
         """Return a node's units over graph values; intermediates are named after the node and entered in `types`."""
-        instance, ends = self._instance(node)
-        program = instance.program
+        instance, parts, sliced = self._instance(node)
         pairs = [*zip(instance.inputs, node.inputs, strict=False), *zip(instance.outputs, node.outputs, strict=False)]
         names = {formal: value for formal, value in pairs if formal is not None and value is not None}
-        for tensor, type_ in program.tensors.items():
+        for tensor, type_ in sliced.tensors.items():
             if tensor not in names:
                 names[tensor] = self._unique(f"{node.name}.{tensor}")
             self.types.setdefault(names[tensor], type_)
-        self.tables.update({names[t]: values for t, values in program.constants.items()})
-        statements = [rename_statement(s, names) for s in program.statements]
-        outputs = tuple(names[t] for t in program.outputs)
-        last_reads = _last_reads(statements)
+        self.tables.update({names[t]: values for t, values in instance.program.constants.items()})
+        self.rotating.update({names[whole]: rows for whole, rows in sliced.rotating.items()})
+        numbers = count()
+        single = sum(len(part.ends) if part.turn is None else 2 for part in parts) == 1
         units: list[Unit] = []
-        for number, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
+        for part in parts:
+            if part.turn is None:
+                units += self._units(node, part, names, numbers, single)
+            else:
+                units.append(self._loop(node, part, part.turn, names, numbers))
+        self._name_slices(sliced.slices, names, parts)
+        return units
+
+    def _units(
+        self, node: Node, part: _Part, names: Mapping[str, str], numbers: Iterator[int], single: bool = False
+    ) -> Iterator[Unit]:
+        """Yield the units of a run of statements."""
+        statements = [rename_statement(s, names) for s in part.program.statements]
+        outputs = tuple(names[t] for t in part.program.outputs)
+        last_reads = _last_reads(statements)
+        for start, end in zip((0, *part.ends), part.ends, strict=False):
             run = statements[start:end]
             own = {s.target for s in run}
             reads = tuple(t for t in _read(run) if t not in own and t not in self.tables)
-            name = node.name if len(ends) == 1 else f"{node.name}/{number}"
+            name = node.name if single else f"{node.name}/{next(numbers)}"
             if run[0].into:
                 reads = (*reads, run[0].target)
                 before = _start(run[0], self.types[run[0].target])
-                units.append(Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,)))
-            units.append(Unit(name, node.name, node.op, tuple(run), reads, _writes(run, end, last_reads, outputs)))
-        return units
+                yield Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,))
+            yield Unit(name, node.name, node.op, tuple(run), reads, _writes(run, end, last_reads, outputs))
 
-    def _instance(self, node: Node) -> tuple[Instance, tuple[int, ...]]:
+    def _loop(self, node: Node, part: _Part, turn: Turn, names: Mapping[str, str], numbers: Iterator[int]) -> Unit:
+        """Return a recurrence as a unit."""
+        self.loops.append(name := f"{node.name}/{next(numbers)}")
+        step = Var(f"{turn.step.name}{len(self.loops)}", turn.step.extent)
+        kept = tuple(names[t] for t in turn.program.outputs)
+        repeat = Repeat(step, tuple(self._units(node, part, names, numbers)), kept)
+        reads, writes = (tuple(names[t] for t in each) for each in (turn.reads, turn.writes))
+        reads = tuple(t for t in reads if t not in self.tables)
+        return Unit(name, node.name, node.op, (), reads, writes, repeat=repeat)
+
+    def _name_slices(self, slices: Mapping[str, Slice], names: Mapping[str, str], parts: Sequence[_Part]) -> None:
+        """Enter slices of a node, over steps that no other loop of the graph has."""
+        turns = [part.turn for part in parts if part.turn is not None]
+        numbers = range(len(self.loops) - len(turns) + 1, len(self.loops) + 1)
+        steps = {
+            turn.step: as_index(Var(f"{turn.step.name}{n}", turn.step.extent))
+            for turn, n in zip(turns, numbers, strict=True)
+        }
+        for name, part in slices.items():
+            starts = tuple(substitute(start, steps) for start in part.starts)
+            self.slices[names[name]] = Slice(names[part.whole], starts, part.extents)
+
+    def _instance(self, node: Node) -> tuple[Instance, tuple[_Part, ...], Sliced]:
         operands = tuple(None if v is None else self.types[v] for v in node.inputs)
         key = (node.op, operands, tuple(sorted(node.attributes.items())))
         if key not in self.cache:
@@ -229,7 +334,8 @@ class _Builder:
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = settle_scatters(unroll_tables(instance.program))
-            found = evolve(instance, program=program), cut(program)
+            sliced = slice_loops(program)
+            found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:
                 return found
             self.cache[key] = found

@@ -12,12 +12,23 @@ reshape(x)` places x in y's buffer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 
 from attrs import evolve, field, frozen
 
-from ...ir import Index, Statement, Storage, TensorType, Var, as_index, is_affine, linearise, substitute
+from ...ir import (
+    Index,
+    Statement,
+    Storage,
+    TensorType,
+    Var,
+    as_index,
+    is_affine,
+    linearise,
+    substitute,
+    variables,
+)
 from .programs import Programs, Unit, copied
 from .solve import solve
 
@@ -38,9 +49,12 @@ class Views:
         return self.storages.get(tensor) or Storage(tensor, 0, self.programs.types[tensor].strides)
 
 
-def find_views(programs: Programs) -> Views:
-    """Place concatenated tensors and outputs, then make every other copy a view where its addresses are affine."""
-    finder = _Finder(programs)
+def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -> Views:
+    """Place concatenated tensors and outputs, then make every other copy a view where its addresses are affine.
+
+    Tensors that are `fixed` keep their place.
+    """
+    finder = _Finder(programs, fixed or {}, dict(_rows(programs)))
     for output in programs.graph.outputs:
         finder.claim_output(output)
     joins = [u for u in programs.units if _is_join(u)]
@@ -48,7 +62,58 @@ def find_views(programs: Programs) -> Views:
         finder.join(unit)
     for unit in programs.units:
         finder.view(unit)
-    return finder.result()
+    return _with_loops(finder.result())
+
+
+def _with_loops(views: Views) -> Views:
+    """Place the slices that loops touch, and within each turn what else needs no buffer."""
+    programs = views.programs
+    storages = {**views.storages, **{t: _slice_storage(views, t) for t in _moving(programs)}}
+    sources = dict(views.sources)
+    units: list[Unit] = []
+    for unit in programs.units:
+        if unit.repeat is not None:
+            found = find_views(programs.turn(unit.repeat), storages)
+            storages.update(found.storages)
+            sources.update(found.sources)
+            unit = evolve(unit, repeat=evolve(unit.repeat, units=found.programs.units))
+        units.append(unit)
+    return Views(evolve(programs, units=tuple(units)), storages, sources)
+
+
+def _moving(programs: Programs) -> Iterator[str]:
+    """Yield the slices that are parts of tensors around their loop: those that it reads, and those it leaves there."""
+    for unit in programs.units:
+        if unit.repeat is not None:
+            made = {t for u in unit.repeat.units for t in u.writes} - set(unit.repeat.kept)
+            touched = dict.fromkeys(t for u in unit.repeat.units for t in (*u.reads, *u.writes))
+            yield from (t for t in touched if t in programs.slices and t not in made)
+
+
+def _rows(programs: Programs) -> Iterator[tuple[str, Storage]]:
+    """Yield the rows of rotating tensors that something around a loop touches, with their place."""
+    touched = dict.fromkeys(t for u in programs.units for t in (*u.reads, *u.writes))
+    for tensor in touched:
+        part = programs.slices.get(tensor)
+        if part is not None and part.whole in programs.rotating and part.starts[0].is_const:
+            rows, step = programs.rotating[part.whole], programs.types[part.whole].strides[0]
+            yield tensor, Storage(part.whole, part.starts[0].const % rows * step, programs.types[tensor].strides)
+
+
+def _slice_storage(views: Views, tensor: str) -> Storage:
+    """Return where a slice lives."""
+    programs = views.programs
+    part, type_ = programs.slices[tensor], programs.types[tensor]
+    (step,) = {v for start in part.starts for v in variables(start)}
+    if part.whole in programs.rotating:
+        rows, row = programs.rotating[part.whole], programs.types[part.whole].strides[0]
+        pace = part.starts[0].coefficient(step)
+        phase, first = divmod(part.starts[0].const % rows, pace)
+        return Storage(part.whole, first * row, type_.strides, pace * row, step.extent, rows // pace, phase)
+    whole = views.storage(part.whole)
+    start = linearise(part.starts, whole.strides)
+    kept = tuple(stride for stride, n in zip(whole.strides, part.extents, strict=True) if n is not None)
+    return Storage(whole.buffer, whole.offset + start.const, kept, start.coefficient(step), step.extent)
 
 
 def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
@@ -93,16 +158,19 @@ def _moved(
     if not is_affine(address):
         return None
     strides = tuple(address.coefficient(d) for d in dims)
-    return Storage(storage.buffer, storage.offset + address.const, strides) if min(strides, default=0) >= 0 else None
+    if min(strides, default=0) < 0:
+        return None
+    return evolve(storage, offset=storage.offset + address.const, strides=strides)
 
 
 class _Finder:
     """The state of the search: tensors placed so far and units that turned out free."""
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(self, programs: Programs, fixed: Mapping[str, Storage], rows: Mapping[str, Storage]) -> None:
         self.programs = programs
         self.types = programs.types
-        self.storages: dict[str, Storage] = {}
+        self.storages = {**fixed, **rows}
+        self.rows = frozenset(rows)
         self.sources: dict[str, str] = {}
         self.free: set[str] = set()
         self.units: dict[str, tuple[Unit, ...]] = {u.name: (u,) for u in programs.units}
@@ -160,6 +228,8 @@ class _Finder:
     def join(self, unit: Unit) -> None:
         """Place the operands of a concatenation; those that cannot be placed keep a copy each, unless none can."""
         target = unit.writes[0]
+        if target in self.rows:
+            return  # a loop will write over it, and its operands may be needed for longer
         together = None if target in self.outputs or target in self.storages else self._adjacent(unit)
         if together is not None:
             self.storages[target] = together
@@ -190,7 +260,7 @@ class _Finder:
         """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""
         reads = [copied(s) for s in unit.statements]
         found = [self.storages.get(r.tensor) for r in reads if r is not None]
-        if any(f is None for f in found) or len({f.buffer for f in found if f is not None}) != 1:
+        if any(f is None or f.by for f in found) or len({f.buffer for f in found if f}) != 1:
             return None
         parts = [
             (s, linearise(r.indices, f.strides) + f.offset)

@@ -120,6 +120,8 @@ def linear_dims(program: Program, parameters: Collection[str], dim: int | None) 
     Scaling every parameter along its dim then scales the result along `dim`. With `dim` None the dims are None too: a
     scale of everything.
     """
+    if any(s.step is not None for s in program.statements):
+        return None  # a state is no linear function of what its turns share
     walk_ = _Walk(program, parameters)
     if walk_.tensor(program.outputs[0], dim) != 1 or set(walk_.found) != set(parameters):
         return None

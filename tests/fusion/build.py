@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from cuts.ir.target import Target
 from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.passes.assemble import turns
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion.groups import Group, Workshop
 from cuts.passes.fusion.interpret import interpret
@@ -89,26 +91,28 @@ def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]
 def run_groups(
     groups: list[Group], views: Views, arrays: dict[str, np.ndarray[Any, Any]]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Execute groups in order over buffers laid out as the views say; return every tensor of the graph that can be
-    read.
+    """Execute groups in order, those of loops many times, over buffers laid out as the views say; return every tensor
+    of the graph that can be read.
     """
+    count = turns(views)
     memory: dict[str, np.ndarray[Any, Any]] = {}
 
-    def tensor(name: str) -> np.ndarray[Any, Any]:
+    def tensor(name: str, turn: int = 0) -> np.ndarray[Any, Any]:
         storage, type_ = views.storage(name), views.programs.types[name]
         if storage.buffer not in memory:
             floats = type_.dtype.is_float
             size = views.programs.types[storage.buffer].size
             memory[storage.buffer] = np.full(size, np.nan if floats else 0, float if floats else type_.dtype.numpy)
         strides = tuple(memory[storage.buffer].itemsize * s for s in storage.strides)
-        return np.lib.stride_tricks.as_strided(memory[storage.buffer][storage.offset :], type_.shape, strides)
+        return np.lib.stride_tricks.as_strided(memory[storage.buffer][storage.start(turn) :], type_.shape, strides)
 
     for name, array in arrays.items():
         tensor(name)[...] = array
-    for group in groups:
+    runs = [(repeat, list(run)) for repeat, run in groupby(groups, key=lambda group: group.repeat)]
+    for group, turn in ((g, turn) for repeat, run in runs for turn in range(count[repeat]) for g in run):
         form: FusedGroup = group.form
-        results = interpret(form, {t: tensor(group.tensors[t]).copy() for t in form.inputs})
+        results = interpret(form, {t: tensor(group.tensors[t], turn).copy() for t in form.inputs})
         for name, value in results.items():
-            target, untouched = tensor(group.tensors[name]), value != value
+            target, untouched = tensor(group.tensors[name], turn), value != value
             target[...] = np.where(untouched, target, value)
     return {name: tensor(name) for name in views.programs.graph.outputs}

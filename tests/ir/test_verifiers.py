@@ -49,6 +49,23 @@ program {
 }
 """
 
+RECURRENCE = """
+var t < 3, n < 4, q < 4
+
+program {
+  tensor x: f32[3, 4]
+  tensor h: f32[4, 4]
+  tensor m: f32[3, 4]
+  tensor y: f32[4]
+  inputs x
+  outputs y
+  let h[0, n] for (n) = 0.0
+  let m[t, n] for (t, n) step t = sum over (q) of x[t, q] * h[t, n]
+  let h[t + 1, n] for (t, n) step t = m[t, n] + h[t, n]
+  let y[n] for (n) = h[3, n]
+}
+"""
+
 GROUP = """
 var i0 < 3, r1 < 4, i1 < 4
 
@@ -122,6 +139,20 @@ PROGRAMS: list[Case] = [
     ("0 <= i1 + 1 < 4", "0 <= i1 + 1 < 5", "check_reads_in_bounds", "i1 + 1 is not proven to be below 4"),
     ("m[p[i0]{3}]", "m[p[i0 + 1]{3}]", "check_reads_in_bounds", "i0 + 1 is not proven to be below 3"),
     ("m[p[i0]{3}]", "m[p[i0]{3}, 0]", "check_reads_in_bounds", "expected 1 indices, found 2"),
+]
+
+RECURRENCES: list[Case] = [
+    ("for (t, n) step t = sum", "for (n) step t = sum", "check_steps_are_axes", "step 't' is no axis of 'm'"),
+    (
+        "for (t, n) step t = m",
+        "for (t, n) step q = m",
+        "check_steps_are_axes",
+        "step 'q' is no axis of 'h'",
+    ),
+    ("= m[t, n] + h[t, n]", "= m[t, n] + h[t + 1, n]", "check_turns_in_order", "statement 2 (of 'h') reads 'h' before"),
+    ("x[t, q] * h[t, n]", "x[t, q] * h[t + 1, n]", "check_turns_in_order", "statement 1 (of 'm') reads 'h' before"),
+    ("x[t, q] * h[t, n]", "x[t, q] * h[3, n]", "check_turns_in_order", "statement 1 (of 'm') reads 'h' before"),
+    ("let h[t + 1, n]", "let h[t, n]", "check_turns_in_order", "statement 2 (of 'h') reads 'h' before its turn"),
 ]
 
 GROUPS: list[Case] = [
@@ -203,6 +234,7 @@ GRAPHS: list[Case] = [
 
 ALL = [
     *((PROGRAM, PROGRAM_CHECKS, *case) for case in PROGRAMS),
+    *((RECURRENCE, PROGRAM_CHECKS, *case) for case in RECURRENCES),
     *((GROUP, GROUP_CHECKS, *case) for case in GROUPS),
     *((BLOCK, BLOCK_CHECKS, *case) for case in BLOCKS),
     *((THREAD, THREAD_CHECKS, *case) for case in THREADS),
@@ -213,11 +245,12 @@ ALL = [
     ("text", "checks"),
     [
         (PROGRAM, PROGRAM_CHECKS),
+        (RECURRENCE, PROGRAM_CHECKS),
         (GROUP, GROUP_CHECKS),
         (BLOCK, BLOCK_CHECKS),
         (THREAD, THREAD_CHECKS),
     ],
-    ids=["program", "group", "block", "thread"],
+    ids=["program", "recurrence", "group", "block", "thread"],
 )
 def test_a_sound_text_breaks_nothing(text: str, checks: Checks) -> None:
     assert told(text, checks) == {}

@@ -26,8 +26,8 @@ from cuts.ir.verify.kernel import kernel_violations
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import make_space
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st

@@ -34,6 +34,9 @@ def refused(lines: str, **attributes: object) -> str:
 
 OF = "op 't' of (f32[8], i64[8]): "
 
+LONG = f"{OF}a repetition has at most 65536 turns, found 10000000"
+OUTSIDE = "'y' is written out of bounds: j runs from 0 to 9999999, axis 0 has 8 elements"
+
 
 @pytest.mark.parametrize(
     ("lines", "message"),
@@ -42,11 +45,16 @@ OF = "op 't' of (f32[8], i64[8]): "
         ("let k = 2 ** 100 * 2 ** 100  y = x * k", f"5:11 {OF}the value of 2^100 * 2^100 has more than 128 bits"),
         ("let k = 10.0 ** 400  y = x * k", f"5:11 {OF}10.0 ** 400 is too large for a number"),
         ("let k = (0 - 8) ** 0.5  y = x * k", f"5:11 {OF}-8 ** 0.5 is no real number"),
-        ("each j < 10000000: y[j] = x[j]", f"5:12 {OF}a repetition has at most 65536 turns, found 10000000"),
-        ("each j < 10000000 { y[j] = x[j] }", f"5:12 {OF}a repetition has at most 65536 turns, found 10000000"),
+        ("each j < 10000000: y[j] = x[j]", f"5:12 {LONG} | it is no loop: {OUTSIDE}"),
+        ("each j < 10000000 { y[j] = x[j] }", f"5:12 {LONG} | it is no loop: {OUTSIDE}"),
         (
             "temp h[t < 10000000]: f32[N]  h[0][n] = x[n]  y[n] = h[0][n]",
-            f"5:14 {OF}a repetition has at most 65536 turns, found 10000000",
+            f"1:4 {OF}op 't' writes 0 of the 8 elements of 'h_1'",
+        ),
+        (
+            "temp h[t < 90000]: f32[N]  h[0] = x  each t < 89999: h[t + 1] = h[t // 2]  y = h[89999]",
+            f"5:49 {OF}a repetition has at most 65536 turns, found 89999 | it is no loop: index (t // 2) is no"
+            " multiple of 't' and what does not depend on it",
         ),
     ],
 )
@@ -58,8 +66,8 @@ def test_what_takes_for_ever_is_refused(lines: str, message: str) -> None:
 
 def test_repetitions_within_each_other_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "_LONGEST", 1000)
-    lines = "temp h[t < 90]: f32[N]  each j < 90 { each k < 90: h[j][n] = x[n] }  y[n] = h[0][n]"
-    assert refused(lines) == f"5:50 {OF}repetitions have at most 1000 turns in all"
+    lines = "each j < 90 { each k < 90: y[n] = x[n] }"
+    assert refused(lines) == f"5:26 {OF}repetitions have at most 1000 turns in all"
 
 
 def test_lists_within_each_other_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
