@@ -174,7 +174,9 @@ def wrong(dtype: DType, found: Array, expected: Array) -> Array:
         same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
         # Eight units in the last place: what OpenCL allows the functions that are used here (exp, log and their kin
         # have 3 or 4).
-        near = np.abs(value - wanted) <= 8 * float(info.eps) * np.abs(wanted) + float(info.smallest_normal)
+        near = np.isfinite(wanted) & (
+            np.abs(value - wanted) <= 8 * float(info.eps) * np.abs(wanted) + float(info.smallest_normal)
+        )
         near |= (
             np.isinf(value)
             & (np.abs(expected) >= float(info.max) * (1 - 8 * float(info.eps)))
