@@ -3,8 +3,8 @@
 A program decides what it may be given. Where floats are added or multiplied up, the order decides what overflows on the
 way, so the greatest finite numbers are left out there; infinities and NaN are not. Where floats become integers they
 are numbers that every integer type holds: what becomes of others is no matter of operations. What is multiplied by the
-zeros of a table is left out of sums (transforms are made short so), and with it an infinity or a NaN: there numbers are
-tame.
+zeros of a table, or of what indices alone make, is left out of sums (transforms are made short so), and with it an
+infinity or a NaN: there numbers are tame.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def operands(program: Program, types: Mapping[str, TensorType], seed: int, numbe
     if wanted:
         low = 0.5 if any(d.element.lowest == 0 for d in wanted) else -60.0
         return {name: _convertible(rng, type_, low) for name, type_ in types.items()}
-    if program.constants:
+    if transforms(program):
         return {name: _tame(rng, type_, False).astype(type_.dtype.numpy) for name, type_ in types.items()}
     ends, common = not adds_up(program), KINDS[number % len(KINDS)]
     arrays = {}
@@ -47,6 +47,14 @@ def operands(program: Program, types: Mapping[str, TensorType], seed: int, numbe
 def adds_up(program: Program) -> bool:
     """Whether a program adds or multiplies up floats."""
     return any(st.combine in ("sum", "prod") and program.tensors[st.target].dtype.is_float for st in program.statements)
+
+
+def transforms(program: Program) -> bool:
+    """Whether a program has factors that the compiler knows: tables, and what is computed from indices alone."""
+    known = set(program.constants)
+    for st in program.statements:
+        known |= {st.target} if set(st.tensors_read) <= known else set()
+    return bool(known & {tensor for st in program.statements for tensor in st.tensors_read})
 
 
 def conversions(program: Program) -> set[DType]:
