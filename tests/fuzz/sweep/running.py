@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,20 @@ def samples_of(registry: Registry, seed: int, batch: int) -> list[Sample]:
     order = np.random.default_rng([seed, rounds]).permutation(len(every))[first * BATCH : (first + 1) * BATCH]
     drawn = (draw(registry, every[n], seed, rounds) for n in order)
     return [sample for sample in drawn if sample is not None]
+
+
+def related(registry: Registry, seed: int, words: Collection[str]) -> list[Sample]:
+    """Return a batch of the samples whose operations and types some words name; the rest of it is by chance."""
+    every = [draw(registry, slot, seed, rounds) for rounds in range(2) for slot in slots(registry)]
+    drawn = [sample for sample in every if sample is not None]
+    rank = np.random.default_rng(seed).random(len(drawn))
+
+    def score(number: int) -> float:
+        sample = drawn[number]
+        named = {str(t.dtype) for t in sample.types if t is not None} | set(sample.op.split("_")) | {sample.op}
+        return float(rank[number] - len(named & set(words)))
+
+    return [drawn[n] for n in sorted(range(len(drawn)), key=score)[:BATCH]]
 
 
 def batches_of_round(registry: Registry) -> int:

@@ -28,6 +28,8 @@ EXTENTS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17)
 MOST_ELEMENTS, MOST_TERMS, MOST_STATEMENTS = 3000, 400_000, 80
 #: How often a use is drawn before a known one is varied, and how often that is.
 TRIES, VARIATIONS = 24, 40
+#: The round in which lists of dims are drawn alike, and large enough for any two ends of a type to meet.
+WIDE_ROUND, WIDE = 1, (17, 17)
 #: Attributes that are real numbers.
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-5, 0.25, 100.0)
 _INTS = (0, 1, 2, 3, -1, 4, 5, 7, -2, 16)
@@ -94,10 +96,12 @@ def draw(registry: Registry, slot: Slot, seed: int, number: int) -> Sample | Non
     """Return sample `number` of a slot, the first ones being known uses in its element type; None where none exists."""
     rng = np.random.default_rng([seed, number, zlib.crc32(f"{slot.op} {slot.dtype}".encode())])
     decl, uses = registry[slot.op], known_uses(slot.op)
-    if number < len(uses) and (found := _legal(registry, _retyped(decl, uses[number], slot, rng, {}))):
+    known = uses[number : number + 1] if number != WIDE_ROUND else ()
+    if known and (found := _legal(registry, _retyped(decl, known[0], slot, rng, {}))):
         return found
     for turn in range(TRIES):
-        if found := _legal(registry, _fresh(decl, slot, rng, small=turn >= TRIES // 2)):
+        wide = WIDE if number == WIDE_ROUND and turn < TRIES // 2 else None
+        if found := _legal(registry, _fresh(decl, slot, rng, turn >= TRIES // 2, wide)):
             return found
     for _ in range(VARIATIONS if uses else 0):
         use = uses[int(rng.integers(len(uses)))]
@@ -140,6 +144,7 @@ class _Shapes:
 
     rng: np.random.Generator
     small: bool
+    wide: tuple[int, ...] | None = None
     extents: dict[str, int] = field(factory=dict)
     lists: dict[str, tuple[int, ...]] = field(factory=dict)
 
@@ -159,6 +164,8 @@ class _Shapes:
 
     def several(self, name: str) -> tuple[int, ...]:
         """Return the extents of a name that is spread: new ones, or a variation of an earlier list."""
+        if self.wide is not None:
+            return self.lists.setdefault(name, self.wide)
         if name not in self.lists:
             earlier = list(self.lists.values())
             if earlier and self.rng.integers(5):
@@ -181,9 +188,11 @@ class _Shapes:
         return tuple(self.extent() for _ in shape)
 
 
-def _fresh(decl: OpDecl, slot: Slot, rng: np.random.Generator, small: bool) -> Sample | None:
+def _fresh(
+    decl: OpDecl, slot: Slot, rng: np.random.Generator, small: bool, wide: tuple[int, ...] | None
+) -> Sample | None:
     """Draw a use from the declaration; None where a requirement is known not to hold, or a dim is computed."""
-    dtypes, shapes = _dtypes(decl, slot, rng), _Shapes(rng, small)
+    dtypes, shapes = _dtypes(decl, slot, rng), _Shapes(rng, small, wide)
     types: list[TensorType | None] = []
     for operand in decl.operands:
         for _ in range(int(rng.integers(1, 4)) if operand.variadic else 1):
@@ -213,7 +222,7 @@ def _shape(operand: s.Operand, shapes: _Shapes) -> tuple[int, ...] | None:
             found.append(shapes.single(name))
         elif operand.variadic:
             base = shapes.several(name)
-            found.extend(shapes.varied(base) if shapes.rng.integers(3) else base)
+            found.extend(shapes.varied(base) if shapes.wide is None and shapes.rng.integers(3) else base)
         else:
             found.extend(shapes.several(name))
     return tuple(found)

@@ -35,7 +35,10 @@ def operands(program: Program, types: Mapping[str, TensorType], seed: int, numbe
         return {name: _convertible(rng, type_, low) for name, type_ in types.items()}
     if transforms(program):
         return {name: _tame(rng, type_, False).astype(type_.dtype.numpy) for name, type_ in types.items()}
-    ends, common = not adds_up(program), KINDS[number % len(KINDS)]
+    ends, (turn, kind_of) = not adds_up(program), divmod(number, len(KINDS) + 1)
+    if kind_of == len(KINDS):
+        return {n: _paired(t, ends, order, turn) for order, (n, t) in enumerate(types.items())}
+    common = KINDS[kind_of]
     arrays = {}
     for name, type_ in types.items():
         kind = common if rng.integers(3) else KINDS[int(rng.integers(len(KINDS)))]
@@ -125,5 +128,13 @@ def _lonely(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
     return values
 
 
-#: What data sets are made of, in turn.
+def _paired(type_: TensorType, ends: bool, order: int, turn: int) -> Array:
+    """Return ends of a type so that those of two operands meet in every pair, going on from turn to turn."""
+    values = np.array(_SPECIAL) if type_.dtype.is_float and not ends else extremes(type_.dtype)
+    places = np.arange(type_.size) + turn * type_.size
+    with np.errstate(over="ignore"):
+        return values[places // len(values) ** order % len(values)].reshape(type_.shape).astype(type_.dtype.numpy)
+
+
+#: What data sets are made of, in turn; behind them come pairs.
 KINDS: tuple[Maker, ...] = (_tame, _special, _ends, _lonely, _alike, _whole, _small)
