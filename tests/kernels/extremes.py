@@ -28,7 +28,8 @@ def extremes(dtype: DType) -> Array:
         info = np.finfo(dtype.numpy)  # type: ignore[arg-type]
         ends = [info.max, info.smallest_normal, info.smallest_subnormal, 1e-6, 1.0, 1.5, 3.0, np.inf]
         return np.array([np.nan, 0.0, *ends, -0.0, *(-float(v) for v in ends)], dtype.numpy)
-    low, high = int(dtype.element.lowest), int(dtype.element.highest)
+    bounds = np.iinfo(dtype.numpy)  # type: ignore[type-var]  # what NumPy says, and not our own table
+    low, high = int(bounds.min), int(bounds.max)
     return np.array(
         sorted({low, low + 1, 0, 1, 2, 3, 7, high // 2, high - 1, high} | ({-1, -2, -3} if low else set())), dtype.numpy
     )

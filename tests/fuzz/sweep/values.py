@@ -97,8 +97,8 @@ def _whole(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
         )
     if type_.dtype is DType.BOOL:
         return rng.integers(0, 2, type_.shape)
-    element = type_.dtype.element
-    return rng.integers(int(element.lowest), int(element.highest), type_.shape, type_.dtype.numpy.type, endpoint=True)
+    bounds = np.iinfo(type_.dtype.numpy)  # type: ignore[type-var]
+    return rng.integers(bounds.min, bounds.max, type_.shape, type_.dtype.numpy.type, endpoint=True)
 
 
 def _special(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
