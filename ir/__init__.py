@@ -43,6 +43,7 @@ from .errors import (
     VerifyError,
     VocabularyError,
     parts_of,
+    quote,
     raise_all,
     retold,
 )
@@ -82,10 +83,17 @@ from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .vector import vector_address, vector_guards
-from .verify_graph import MAX_ELEMENTS, Infer, find_cycle, quote, type_problem, verify_graph, violations
-from .verify_kernel import kernel_violations
-from .verify_program import verify_program
-from .verify_segment import verify_group
+from .verify import (
+    MAX_ELEMENTS,
+    Infer,
+    find_cycle,
+    kernel_violations,
+    type_problem,
+    verify_graph,
+    verify_group,
+    verify_program,
+    violations,
+)
 from .walk import (
     atoms,
     distinct,

@@ -6,9 +6,8 @@ import math
 
 from attrs import frozen
 
-from .errors import GraphError
+from .errors import GraphError, quote
 from .types import row_major
-from .verify_graph import quote
 
 
 @frozen

@@ -134,3 +134,9 @@ def raise_all(errors: Sequence[CutsError]) -> None:
         raise errors[0]
     if errors:
         raise ErrorList(errors)
+
+
+def quote(name: str) -> str:
+    """Return a user's name in quotes, with control characters escaped and long names cut, for use in messages."""
+    text = name if len(name) <= 80 else name[:77] + "..."
+    return "'" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "'"

@@ -102,6 +102,7 @@ def distinct(expr: Expr) -> Iterator[Expr]:
             stack.extend((child, False) for child in reversed(node.children))
 
 
+@lru_cache(maxsize=1 << 16)
 def reads(expr: Expr) -> tuple[Read, ...]:
     """Return the distinct reads in order of first occurrence."""
     return tuple(dict.fromkeys(e for e in distinct(expr) if isinstance(e, Read)))

@@ -27,8 +27,9 @@ def ceil_div(value: Count, step: Count) -> Count:
 
 def product(values: Iterable[Count]) -> Count:
     """Return the product, 1 for none."""
-    total: Count = 1
-    for value in values:
+    each = iter(values)
+    total: Count = next(each, 1)
+    for value in each:
         total = total * value
     return total
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from ...ir import FusedGroup, Index, Segment, Var, reads
 from .footprint import Count, Cover, ceil_div, least, product
@@ -38,11 +38,17 @@ class Geometry:
     pad: Count
     warp: tuple[Count, ...] = ()
     order: Count = 0
+    _along: dict[int, list[Count]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def lanes_along(self, warp_size: int) -> list[Count]:
         """Return how many of a warp's lanes lie along each dim: by the warp map, or with the last dim fastest, after
         the lanes of a row.
         """
+        if warp_size not in self._along:
+            self._along[warp_size] = self._spread(warp_size)
+        return self._along[warp_size]
+
+    def _spread(self, warp_size: int) -> list[Count]:
         left: Count = np.maximum(np.int64(warp_size) // self.lanes, 1)
         found: list[Count] = []
         for count in reversed(self.counts):

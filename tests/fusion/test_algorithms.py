@@ -17,7 +17,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
-from cuts.ir.verify_graph import verify_graph
+from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances

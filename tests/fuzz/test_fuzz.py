@@ -11,7 +11,7 @@ import pytest
 from cuts.bench.fuzz import SERVICE, checked
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.ir.graph import Graph
-from cuts.ir.verify_graph import verify_graph
+from cuts.ir.verify.graph import verify_graph
 from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.runtime.arrays import random_inputs

@@ -7,7 +7,7 @@ import pytest
 from cuts.ir.errors import GraphError, PassError
 from cuts.ir.graph import Graph
 from cuts.ir.graph_text import parse_graph, print_graph
-from cuts.ir.verify_graph import verify_graph
+from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph

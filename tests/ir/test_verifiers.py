@@ -16,13 +16,13 @@ from cuts.ir.index import Var
 from cuts.ir.kernel import phases
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
-from cuts.ir.verify_dfg import CHECKS as GRAPH_CHECKS
-from cuts.ir.verify_dfg import check_functions_applied, check_values_bound, check_vectors_whole, check_windows_addressed
-from cuts.ir.verify_kernel import CHECKS as BLOCK_CHECKS
-from cuts.ir.verify_kernel import THREAD_CHECKS
-from cuts.ir.verify_program import CHECKS as PROGRAM_CHECKS
-from cuts.ir.verify_program import check_reductions_complete, verify_program
-from cuts.ir.verify_segment import CHECKS as GROUP_CHECKS
+from cuts.ir.verify.dfg import CHECKS as GRAPH_CHECKS
+from cuts.ir.verify.dfg import check_functions_applied, check_values_bound, check_vectors_whole, check_windows_addressed
+from cuts.ir.verify.kernel import CHECKS as BLOCK_CHECKS
+from cuts.ir.verify.kernel import THREAD_CHECKS
+from cuts.ir.verify.program import CHECKS as PROGRAM_CHECKS
+from cuts.ir.verify.program import check_reductions_complete, verify_program
+from cuts.ir.verify.segment import CHECKS as GROUP_CHECKS
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR, Use
 
 GOLDEN = Path(__file__).parent / "golden"

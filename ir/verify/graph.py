@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from .errors import CutsError, UnknownOp, VerifyError, parts_of, raise_all, retold
-from .graph import Graph, Node
-from .types import TensorType, dtype_of_numpy
+from ..errors import CutsError, UnknownOp, VerifyError, parts_of, quote, raise_all, retold
+from ..graph import Graph, Node
+from ..types import TensorType, dtype_of_numpy
 
 MAX_NODES = 1 << 17
 MAX_VALUES = 1 << 18
@@ -22,12 +22,6 @@ MAX_ELEMENTS = (1 << 31) - 1
 
 #: Returns the types of a node's outputs, given those of its inputs (None where one is absent), or raises a `CutsError`.
 Infer: TypeAlias = Callable[[Node, Sequence[TensorType | None]], Sequence[TensorType]]
-
-
-def quote(name: str) -> str:
-    """Return a user's name in quotes, with control characters escaped and long names cut, for use in messages."""
-    text = name if len(name) <= 80 else name[:77] + "..."
-    return "'" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "'"
 
 
 def check_limits(graph: Graph) -> Iterator[VerifyError]:

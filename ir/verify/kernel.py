@@ -12,16 +12,15 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from .dfg import Accumulate, DfgNode, Held, Initialise, Load, Store, WideStore, Window, own_indices, post_order
-from .errors import VerifyError
-from .expr import Guard
-from .index import Index, Var
-from .kernel import Item, Kernel, Loop, Phase, phases
-from .types import DType
-from .verify_dfg import CHECKS as DFG_CHECKS
-from .verify_dfg import registers
-from .verify_graph import quote
-from .walk import indirects, variables
+from ..dfg import Accumulate, DfgNode, Held, Initialise, Load, Store, WideStore, Window, own_indices, post_order
+from ..errors import VerifyError, quote
+from ..expr import Guard
+from ..index import Index, Var
+from ..kernel import Item, Kernel, Loop, Phase, phases
+from ..types import DType
+from ..walk import indirects, variables
+from .dfg import CHECKS as DFG_CHECKS
+from .dfg import registers
 
 
 @frozen

@@ -1,6 +1,6 @@
 """The verifier of data-flow graphs: a list of named checks on the roots of a phase, each stating one invariant.
 
-A check yields what is wrong in words; `ir.verify_kernel` says of which phase.
+A check yields what is wrong in words; `ir.verify.kernel` says of which phase.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from .dfg import (
+from ..dfg import (
     Accumulate,
     DfgNode,
     Held,
@@ -23,8 +23,8 @@ from .dfg import (
     Window,
     post_order,
 )
-from .functions import FUNCTIONS, VALUE_COMBINERS
-from .types import DType
+from ..functions import FUNCTIONS, VALUE_COMBINERS
+from ..types import DType
 
 #: Elements that one access may move.
 WIDTHS = (1, 2, 4, 8, 16)

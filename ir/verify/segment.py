@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from .errors import VerifyError, raise_all
-from .expr import dtype_of
-from .functions import VALUE_COMBINERS
-from .index import Index, Var, as_index, linearise
-from .ranges import AddressedElement, elements, injective
-from .segment import FusedGroup, Output, Reduction, Segment
-from .verify_graph import quote
-from .verify_program import misplaced, mixed_types
-from .walk import expr_indirects, expr_variables, reads, tensors_read, variables
+from ..errors import VerifyError, quote, raise_all
+from ..expr import dtype_of
+from ..functions import VALUE_COMBINERS
+from ..index import Index, Var, as_index, linearise
+from ..ranges import AddressedElement, elements, injective
+from ..segment import FusedGroup, Output, Reduction, Segment
+from ..walk import expr_indirects, expr_variables, reads, tensors_read, variables
+from .program import misplaced, mixed_types
 
 Part: TypeAlias = Reduction | Output
 

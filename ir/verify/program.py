@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
-from .errors import VerifyError, raise_all
-from .expr import Call, Expr, dtype_of
-from .functions import COMBINERS, FUNCTIONS
-from .index import linearise
-from .ranges import AddressedElement, elements, injective, proven
-from .statement import Program, Statement
-from .types import DType, TensorType
-from .verify_graph import quote
-from .walk import distinct, expr_variables, variables
+from ..errors import VerifyError, quote, raise_all
+from ..expr import Call, Expr, dtype_of
+from ..functions import COMBINERS, FUNCTIONS
+from ..index import linearise
+from ..ranges import AddressedElement, elements, injective, proven
+from ..statement import Program, Statement
+from ..types import DType, TensorType
+from ..walk import distinct, expr_variables, variables
 
 
 def _words(number: int, statement: Statement) -> str:

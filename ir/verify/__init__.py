@@ -1,0 +1,18 @@
+"""Is a program what its level of IR says it is? A verifier for each level, each a list of named checks."""
+
+from .graph import MAX_ELEMENTS, Infer, find_cycle, type_problem, verify_graph, violations
+from .kernel import kernel_violations
+from .program import verify_program
+from .segment import verify_group
+
+__all__ = [
+    "MAX_ELEMENTS",
+    "Infer",
+    "find_cycle",
+    "kernel_violations",
+    "type_problem",
+    "verify_graph",
+    "verify_group",
+    "verify_program",
+    "violations",
+]
