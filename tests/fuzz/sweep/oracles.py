@@ -319,8 +319,11 @@ def second_opinion(op: str, attributes: Attributes, operands: list[Array | None]
     wide = [o.astype(np.float64) if o is not None and o.dtype.kind == "f" else o for o in operands]
     while wide and wide[-1] is None:
         wide.pop()
-    with np.errstate(all="ignore"):
-        found = oracle(attributes, *wide)
+    try:
+        with np.errstate(all="ignore"):
+            found = oracle(attributes, *wide)
+    except OverflowError:  # NumPy has no integer for an attribute that is an infinity
+        return None
     if found is None:
         return None
     return [np.asarray(r) for r in (found if isinstance(found, tuple) else (found,))]

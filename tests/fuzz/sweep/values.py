@@ -116,8 +116,10 @@ def _ends(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
 
 
 def _alike(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
-    """Return one number everywhere: where an identity that is not the type's own would win."""
-    return np.full(type_.shape, _ends(rng, TensorType(type_.dtype, (1,)), ends)[0])
+    """Return one number everywhere, or along an axis: where an identity that is not the type's own would win."""
+    axis = int(rng.integers(-1, len(type_.shape)))
+    shape = tuple(1 if axis in (-1, d) else n for d, n in enumerate(type_.shape))
+    return np.broadcast_to(_ends(rng, TensorType(type_.dtype, shape), ends), type_.shape)
 
 
 def _lonely(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
