@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SERVICE = "cuts.tests.fuzz.independent:Generator"
 #: Seconds that one graph may take, and graphs behind which the ledger is written.
-LIMIT, PART = 180.0, 100
+LIMIT, PART = 180.0, 20
 Row = dict[str, Any]
 
 

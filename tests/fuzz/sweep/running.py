@@ -106,7 +106,7 @@ def samples_of(registry: Registry, seed: int, batch: int) -> list[Sample]:
 
 def related(registry: Registry, seed: int, words: Collection[str]) -> list[Sample]:
     """Return a batch of the samples whose operations and types some words name; the rest of it is by chance."""
-    every = [draw(registry, slot, seed, rounds) for rounds in range(2) for slot in slots(registry)]
+    every = [draw(registry, slot, seed, rounds) for rounds in range(4) for slot in slots(registry)]
     drawn = [sample for sample in every if sample is not None]
     rank = np.random.default_rng(seed).random(len(drawn))
 
