@@ -90,9 +90,10 @@ class Fuzzer:
         """Run a file of tests, below the root of the package."""
         start, told = time.monotonic(), io.StringIO()
         root = Path(__file__).parents[2]
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--rootdir={root}"]
+        # Hypothesis was imported before pytest could look at it, which pytest warns of.
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         with contextlib.redirect_stdout(told):
-            code = pytest.main([str(root / path), f"--confcutdir={root}", "-c", str(root / "pyproject.toml"), *options])
+            code = pytest.main([str(root / path), f"--rootdir={root}", "-c", str(root / "pyproject.toml"), *options])
         failed = [line for line in told.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))]
         error = "" if code == 0 else f"tests: {(failed or [f'ended with {int(code)}'])[0]}"
         return Report(error=error, seconds=time.monotonic() - start)
