@@ -1,10 +1,13 @@
 """Random graphs, fused and unfused, against the float64 reference; and how many planted bugs that finds.
 
     python bench/fuzz.py --graphs 2000 --seed 1 --jobs 16 --target cuda --out bench/results/fuzz.json
+    python bench/fuzz.py --graphs 20000 --seed 5 --jobs 2 --ledger fuzz-opencl.json
     python bench/fuzz.py --planted --graphs 300 --jobs 2 --out bench/results/planted.json
     python bench/fuzz.py --replay finding-17.json --seed 17
 
-Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). Each graph is one job
+Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). With `--ledger` this
+goes by itself: the file says which graphs of which seed were checked on which target, each call goes on behind them,
+and what it finds is kept every few hundred graphs, so it can be broken off at any time. Each graph is one job
 of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends
 otherwise. A finding is shrunk, unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay`
 runs again.
@@ -23,7 +26,7 @@ from typing import Any
 
 from attrs import define, field
 from cuts.backends.devices import find_target
-from cuts.bench.records import exit_code
+from cuts.bench.records import exit_code, write_rows
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
@@ -39,6 +42,9 @@ SERVICE = "cuts.tests.fuzz.service:Fuzzer"
 SHRINKING = 60
 #: Seconds that one graph may take, in all ways together.
 LIMIT = 120.0
+#: Graphs behind which a ledger is written.
+PART = 200
+LARGE = float("inf")
 
 
 @define
@@ -162,6 +168,43 @@ def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Rep
 
 def fuzz(options: argparse.Namespace) -> int:
     """Run the fuzzer; return 1 where it found something."""
+    tally = tallied(options)
+    _write(options, _record(options, tally))
+    print(tally.table)
+    return 1 if tally.findings else 0
+
+
+def fuzz_on(options: argparse.Namespace) -> int:
+    """Go on where the ledger ends, part by part, until it has as many graphs of the seed as are asked for."""
+    path: Path = options.ledger
+    rows = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else []
+    known = {"seed": options.seed, "target": find_target(options.target).name}
+    own = [row for row in rows if {name: row[name] for name in known} == known]
+    first = max((row["until"] for row in own), default=options.first)
+    end = time.monotonic() + options.limit
+    while first < options.graphs and time.monotonic() < end:
+        count = min(PART, options.graphs - first)
+        part = argparse.Namespace(**{**vars(options), "first": first, "graphs": count, "out": path, "limit": LARGE})
+        row = {**_record(part, tallied(part)), "until": first + count}
+        rows, own, first = [*rows, row], [*own, row], row["until"]
+        write_rows(path, rows, "parts")
+        print(_total(own), flush=True)
+    print("\n".join([*(f"finding {f['number']}: {f['text'][:300]}" for r in own for f in r["findings"]), _total(own)]))
+    return 1 if any(row["findings"] for row in own) else 0
+
+
+def _total(rows: Sequence[dict[str, Any]]) -> str:
+    counts = {name: sum(row[name] for row in rows) for name in ("graphs", "nodes", "kernels", "ill-conditioned")}
+    found = sum(len(row["findings"]) for row in rows)
+    return ", ".join(f"{count} {name}" for name, count in {**counts, "findings": found}.items())
+
+
+def _record(options: argparse.Namespace, tally: Tally) -> dict[str, Any]:
+    return {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record}
+
+
+def tallied(options: argparse.Namespace) -> Tally:
+    """Check the graphs that are asked for, and write the shrunk form of each that shows something."""
     tally = Tally()
     found: list[tuple[int, Graph, Report]] = []
     for number, graph, report in reports(options):
@@ -182,12 +225,7 @@ def fuzz(options: argparse.Namespace) -> int:
         tally.findings.append(
             {"number": number, "kind": report.kind, "text": shown.text or report.text, "graph": path.name}
         )
-    _write(
-        options,
-        {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record},
-    )
-    print(tally.table)
-    return 1 if found else 0
+    return tally
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -224,6 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--target", default="opencl")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--ledger", type=Path, help="a file of what has been checked, to go on behind it")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")
     parser.add_argument(
@@ -239,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
         from cuts.bench.planted import hunt
 
         return hunt(options)
-    return fuzz(options)
+    return fuzz_on(options) if options.ledger else fuzz(options)
 
 
 if __name__ == "__main__":

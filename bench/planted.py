@@ -1,5 +1,5 @@
-"""How many planted bugs the fuzzer finds: each is planted in a process of its own, which then checks graphs until one
-shows it.
+"""How many planted bugs are found: each is planted in a process of its own, which then checks graphs until one shows
+it, or batches of the sweep, or runs the tests that hold the law which it breaks (`Bug.seen`).
 
 Of the ways in which the fuzzer compares a graph, two are tried, for they see most for their time: interpreted normal
 forms (milliseconds, so on all graphs, unless the bug sits behind them), then kernels at points drawn by chance (on a
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,12 +19,18 @@ from typing import Any
 
 from attrs import define, field, frozen
 from cuts.bench.fuzz import SERVICE, checked
+from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
-from cuts.search.child import Child
+from cuts.ops import Registry
+from cuts.search.child import Child, Lost
 from cuts.tests.fuzz.drawing import drawn
 from cuts.tests.fuzz.planted import BUGS
 from cuts.tests.fuzz.planting import Bug
+from cuts.tests.fuzz.service import Report
+from cuts.tests.fuzz.sweep.running import batches_of_round
 
+#: Seconds that a batch of the sweep or a file of tests may take; the sweep's seed, and sets of numbers.
+LAWS, SEED, SETS = 600.0, 1, 8
 #: Modules that work on what normal forms are lowered to.
 BEHIND = ("passes.lowering.", "passes.assemble", "passes.fusion.groups:form_key", "backends.", "runtime.", "ir.vector")
 
@@ -48,33 +55,75 @@ class Catch:
         return {**facts, "graphs": self.tried, "seconds": round(self.seconds, 1), **found}
 
 
+def asked(child: Child, method: str, *arguments: Any) -> Report:
+    """Ask a process for a report; one that ends instead tells of something too."""
+    try:
+        report = child.call(LAWS, method, *arguments)
+    except Lost as lost:
+        return Report(error=f"{'hang' if lost.hung else 'crash'}: {lost}")
+    except BackendError as error:
+        child.kill()
+        return Report(error=str(error))
+    assert isinstance(report, Report)
+    return report
+
+
 @define
 class Hunt:
-    """Graphs to try on every bug, and which of them are clean without one."""
+    """What to try on every bug: graphs, and batches of the sweep; and what is clean without one."""
 
     target: str
     graphs: Sequence[tuple[int, Graph]]
+    batches: Sequence[int] = ()
     clean: dict[tuple[int, str], bool] = field(factory=dict)
+    told: dict[tuple[Any, ...], bool] = field(factory=dict)
     sound: Child = field(factory=lambda: Child(SERVICE))
     lock: Lock = field(factory=Lock)
 
     def catch(self, bug: Bug) -> Catch:
-        """Try graphs until one shows a bug."""
+        """Look for a bug where it is to be seen."""
         child = Child(SERVICE, bug.name)
+        try:
+            if bug.seen == "graphs":
+                return self._by_graphs(bug, child)
+            calls = [("tests", bug.seen)]
+            if bug.seen == "sweep":
+                words = tuple(re.findall("[a-z]+[0-9]*", f"{bug.where} {bug.what}"))
+                calls = [("sweep", self.target, SEED, 0, 4 * SETS, words)]  # type: ignore[list-item]
+                calls += [("sweep", self.target, SEED, number, SETS) for number in self.batches]  # type: ignore[misc]
+            return self._by_calls(bug, child, calls)
+        finally:
+            child.close()
+
+    def _by_calls(self, bug: Bug, child: Child, calls: Sequence[tuple[Any, ...]]) -> Catch:
+        """Ask for one report after another until one tells of something that is not there without the bug."""
+        begin = time.monotonic()
+        for tried, call in enumerate(calls, 1):
+            report = asked(child, *call)
+            if report.kind and not self._tells(call):
+                return Catch(bug, tried, time.monotonic() - begin, report.kind, str(call[0]), tried, report.text)
+        return Catch(bug, len(calls), time.monotonic() - begin)
+
+    def _tells(self, call: tuple[Any, ...]) -> bool:
+        """Whether the compiler as it is has something wrong with a batch or a file of tests."""
+        with self.lock:
+            if call not in self.told:
+                self.told[call] = bool(asked(self.sound, *call).kind)
+            return self.told[call]
+
+    def _by_graphs(self, bug: Bug, child: Child) -> Catch:
+        """Try graphs until one shows a bug."""
         begin = time.monotonic()
         rounds = [("by chance", self.graphs[: len(self.graphs) // 2])]
         if not bug.where.startswith(BEHIND):
             rounds = [("interpreted", self.graphs), ("by chance", self.graphs[: len(self.graphs) // 10])]
         tried = 0
-        try:
-            for way, graphs in rounds:
-                for number, graph in graphs:
-                    tried += 1
-                    report = checked(child, self.target, graph, number, (way,))
-                    if report.kind not in ("", "ill-conditioned") and self._is_clean(number, graph, way):
-                        return Catch(bug, tried, time.monotonic() - begin, report.kind, way, number, report.text)
-        finally:
-            child.close()
+        for way, graphs in rounds:
+            for number, graph in graphs:
+                tried += 1
+                report = checked(child, self.target, graph, number, (way,))
+                if report.kind not in ("", "ill-conditioned") and self._is_clean(number, graph, way):
+                    return Catch(bug, tried, time.monotonic() - begin, report.kind, way, number, report.text)
         return Catch(bug, tried, time.monotonic() - begin)
 
     def _is_clean(self, number: int, graph: Graph, way: str) -> bool:
@@ -92,7 +141,8 @@ def hunt(options: argparse.Namespace) -> int:
     """Plant every bug that is asked for; return 1 where one in twenty is not found."""
     bugs = [b for b in BUGS if any(text in f"{b.area}: {b.name}" for text in options.bug.split("|"))]
     begin = time.monotonic()
-    search = Hunt(options.target, list(drawn(options.seed, options.first, options.graphs)))
+    graphs = list(drawn(options.seed, options.first, options.graphs if any(b.seen == "graphs" for b in bugs) else 0))
+    search = Hunt(options.target, graphs, range(0, batches_of_round(Registry.builtin()), 4))
     caught: list[Catch] = []
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for done in as_completed([pool.submit(search.catch, bug) for bug in bugs]):

@@ -216,11 +216,11 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write a file of rows, whole or not at all."""
+def write_rows(path: Path, rows: Sequence[Row], name: str = "rows") -> None:
+    """Write a file of rows under a name, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
-    draft.write_text(json.dumps({"rows": list(rows)}, indent=1) + "\n", encoding="utf-8")
+    draft.write_text(json.dumps({name: list(rows)}, indent=1) + "\n", encoding="utf-8")
     os.replace(draft, path)
 
 

@@ -21,8 +21,10 @@ from attrs import field, frozen
 from ..ir import Call, Cast, Const, DType, Expr, TensorType, dtype_of
 from .fold import Folder
 
-#: Digits that two ratios of coefficients have to agree in; tables hold rounded irrational numbers.
+#: Significant digits that two ratios of coefficients have to agree in; tables hold rounded irrational numbers.
 _DIGITS = 11
+#: What is left of coefficients that cancel but for their own rounding, as a share of them.
+_NOTHING = 2.0**-48
 
 Pair: TypeAlias = tuple[int, int, float]
 
@@ -98,13 +100,15 @@ class LinearCombiner:
             return 1.0, self._number(_Leaf(expr))
         dtype = dtype_of(expr, self.tensors)
         if dtype.is_float and expr.fn in ("add", "sub", "neg", "mul"):
-            terms: dict[int, float] = {}
+            terms: dict[int, list[float]] = {}
             self._collect(expr, 1.0, terms)
-            return self._linear(terms, dtype)
+            return self._linear({n: _total(parts) for n, parts in terms.items()}, dtype)
         return 1.0, self._number(_Apply(expr.fn, tuple(self._add(a) for a in expr.args), dtype))
 
-    def _collect(self, expr: Expr, factor: float, terms: dict[int, float]) -> None:
-        """Add an expression's terms, entering sums but not sums under a product: those are a level of their own."""
+    def _collect(self, expr: Expr, factor: float, terms: dict[int, list[float]]) -> None:
+        """Gather the coefficients of each term, entering sums but not sums under a product: those are a level of their
+        own.
+        """
         if isinstance(expr, Call) and expr.fn in ("add", "sub"):
             self._collect(expr.args[0], factor, terms)
             self._collect(expr.args[1], factor if expr.fn == "add" else -factor, terms)
@@ -120,7 +124,7 @@ class LinearCombiner:
         else:
             inner, number = self._add(rest)
             scale = factor * scale * inner
-        terms[number] = terms.get(number, 0.0) + scale
+        terms.setdefault(number, []).append(scale)
 
     def _product(self, expr: Call) -> int:
         return self._number(_Apply("mul", tuple(self._add(a) for a in expr.args), dtype_of(expr, self.tensors)))
@@ -210,6 +214,12 @@ class LinearCombiner:
         return self.folder.call("neg", scaled) if factor < 0 else scaled
 
 
+def _total(parts: Sequence[float]) -> float:
+    """Return a sum of coefficients, 0 where they cancel but for rounding."""
+    total = sum(parts)
+    return 0.0 if abs(total) <= _NOTHING * sum(map(abs, parts)) else total
+
+
 def _constant_factor(expr: Expr) -> tuple[float, Expr | None]:
     """Split a product into its constant factor and the rest, None where nothing is left."""
     if isinstance(expr, Const):
@@ -276,4 +286,4 @@ def _pairs_of(terms: Mapping[int, float], touching: Iterable[int]) -> Iterator[P
         for other in terms:
             if one != other:
                 first, second = min(one, other), max(one, other)
-                yield first, second, round(terms[second] / terms[first], _DIGITS)
+                yield first, second, float(f"{terms[second] / terms[first]:.{_DIGITS}g}")

@@ -7,8 +7,8 @@ becomes a batched matrix product of gathered operands; everything else is evalua
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,42 @@ from ..ir import (
 from .language import Registry
 
 Box = dict[Var, tuple[int, int]]
+Moved: TypeAlias = Callable[[str, Values], Values]
 
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 
 
-def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> dict[str, Array]:
-    """Return the outputs of a program; floats are computed in `dtype`, integers and conditions exactly."""
+def evaluate(
+    program: Program,
+    inputs: Mapping[str, Array],
+    dtype: npt.DTypeLike = np.float64,
+    *,
+    checked: bool = True,
+    stored: bool = False,
+    moved: Moved | None = None,
+) -> dict[str, Array]:
+    """Return the outputs of a program; floats are computed in `dtype`, integers and conditions exactly.
+
+    Unless it is `checked`, an integer that is no index is read as the nearest one, and a negative power of an integer
+    is rounded towards zero, as in kernels. With `stored`, what a statement writes is rounded to the type of its tensor,
+    as it is where a kernel ends behind each statement. `moved` stands in for the values of scalar functions: it is
+    given the name of each, and its values.
+    """
+    with np.errstate(all="ignore"):
+        tensors = _tensors(program, inputs, dtype)
+        for step, run in runs(program.statements):
+            computed = [_Run(statement, tensors, np.dtype(dtype), checked, moved) for statement in run]
+            for turn in range(1 if step is None else step.extent):
+                for one in computed:
+                    one.run(turn)
+                    if stored:
+                        written = tensors[one.statement.target]
+                        written[...] = written.astype(program.tensors[one.statement.target].dtype.numpy)
+    return {name: tensors[name] for name in program.outputs}
+
+
+def _tensors(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike) -> dict[str, Values]:
+    """Return the tensors of a program in the types that they are computed in; what statements write is zero."""
     tensors: dict[str, Values] = {}
     meeting = {statement.target: statement.into for statement in program.statements if statement.into}
     for name, type_ in program.tensors.items():
@@ -60,19 +90,18 @@ def evaluate(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
         else:
             start = COMBINERS[meeting[name]].identity(type_.dtype) if name in meeting else 0
             tensors[name] = np.full(type_.shape, start, working)
-    with np.errstate(all="ignore"):
-        for step, run in runs(program.statements):
-            computed = [_Run(statement, tensors, np.dtype(dtype)) for statement in run]
-            for turn in range(1 if step is None else step.extent):
-                for one in computed:
-                    one.run(turn)
-    return {name: tensors[name] for name in program.outputs}
+    return tensors
 
 
 def evaluate_graph(
-    graph: Graph, registry: Registry, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64
+    graph: Graph,
+    registry: Registry,
+    inputs: Mapping[str, Array],
+    dtype: npt.DTypeLike = np.float64,
+    *,
+    stored: bool = False,
 ) -> dict[str, Array]:
-    """Return the outputs of a graph, computed node by node from the declarations.
+    """Return the outputs of a graph, computed node by node from the declarations; `stored` is that of `evaluate`.
 
     Raises `GraphError` where an input has no value, or an integer that is used as an index is out of range.
     """
@@ -90,7 +119,7 @@ def evaluate_graph(
             if formal is not None and v is not None
         }
         try:
-            results = evaluate(instance.program, operands, dtype)
+            results = evaluate(instance.program, operands, dtype, stored=stored)
         except IndexFault as fault:
             named = dict(zip(instance.inputs, node.inputs, strict=False)).get(fault.tensor) or ""
             where = tensor_words(node.origin or node.name, node.op, fault.tensor, named)
@@ -104,8 +133,16 @@ def evaluate_graph(
 class _Run:
     """Evaluation of one statement."""
 
-    def __init__(self, statement: Statement, tensors: dict[str, Values], floats: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        statement: Statement,
+        tensors: dict[str, Values],
+        floats: np.dtype[Any],
+        checked: bool = True,
+        moved: Moved | None = None,
+    ) -> None:
         self.statement, self.tensors, self.floats = statement, tensors, floats
+        self.checked, self.moved = checked, moved
         self.factors = _factors(statement)
         self.combiner: Combiner | None = COMBINERS[statement.combine] if statement.combine else None
 
@@ -160,7 +197,12 @@ class _Run:
 
 
 class _Box(Evaluation):
-    """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary."""
+    """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary.
+
+    `reading` says whether an index is about to be read at, and not compared.
+    """
+
+    reading = False
 
     def __init__(self, run: _Run, box: Box) -> None:
         self.run, self.tensors, self.box = run, run.tensors, box
@@ -172,7 +214,8 @@ class _Box(Evaluation):
         shape = tuple(self.box[v][1] - self.box[v][0] for v in statement.axes)
         if self.run.factors:
             left, right = (self.value(f) for f in self.run.factors)
-            return _contract(left, right, len(statement.axes), shape)
+            total = _contract(left, right, len(statement.axes), shape)
+            return self._moved_sum(total, lambda: _contract(abs(left), abs(right), len(statement.axes), shape))
         body = self.value(statement.body)
         if statement.combine is None:
             return np.broadcast_to(body, shape)
@@ -185,10 +228,11 @@ class _Box(Evaluation):
         flat = body.reshape(*body.shape[:kept], math.prod(body.shape[kept:]))
         if combiner.position:
             return np.asarray(np.argmax(flat, axis=-1) if combiner.fn == "max" else np.argmin(flat, axis=-1))
-        dtype = dtype_of_numpy(flat.dtype)
+        dtype = DType.F64 if flat.dtype.kind == "f" else dtype_of_numpy(flat.dtype)
         assert dtype is not None
         initial = np.asarray(combiner.identity(dtype), flat.dtype)
-        return np.asarray(combiner.function.numpy.reduce(flat, axis=-1, initial=initial))  # type: ignore[attr-defined]
+        total = np.asarray(combiner.function.numpy.reduce(flat, axis=-1, initial=initial))  # type: ignore[attr-defined]
+        return self._moved_sum(total, lambda: abs(flat).sum(axis=-1)) if combiner.fn == "add" else total
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         """Return the type that numbers of an element type are computed in."""
@@ -201,23 +245,28 @@ class _Box(Evaluation):
         return np.arange(*self.box[var], dtype=np.int64).reshape(shape)
 
     def place(self, atom: Indirect) -> Values:
-        """Return elements of an integer tensor as indices; each that is looked at must be one."""
+        """Return elements of an integer tensor as indices; each that is looked at must be one, where that is checked.
+
+        Else what is out of range is read at as the nearest, and equals no index.
+        """
         tensor = self.tensors[atom.tensor]
         flat = self.flat(atom.indices, tensor.shape)
         element = tensor.reshape(-1)[flat].astype(np.int64)
         value = np.where(element < 0, element + atom.extent, element) if atom.wraps else element
         wrong, flat = np.broadcast_arrays(self.live & ((value < 0) | (value >= atom.extent)), flat)
-        if wrong.any():
+        if wrong.any() and self.run.checked:
             first = int(flat[wrong].min())
             at = tuple(int(n) for n in np.unravel_index(first, tensor.shape))
             raise IndexFault(atom.tensor, at, int(tensor.reshape(-1)[first]), atom.extent)
-        return np.clip(value, 0, atom.extent - 1)
+        return np.clip(value, 0, atom.extent - 1) if self.run.checked or self.reading else value
 
     def flat(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return row-major flat positions of the indexed elements."""
         total: Any = np.zeros((1,) * len(self.dims), np.int64)
+        before, self.reading = self.reading, True
         for index, step in zip(indices, row_major(shape), strict=True):
             total = total + self.index(index) * step
+        self.reading = before
         return np.asarray(total)
 
     def where(self, condition: Values, expr: Expr) -> Values:
@@ -227,9 +276,19 @@ class _Box(Evaluation):
 
     def apply(self, fn: str, *args: Values) -> Values:
         """Return a function of values; integers have no negative powers where the result matters."""
-        if fn == "pow" and args[0].dtype.kind == "i":
+        if fn == "pow" and args[0].dtype.kind == "i" and self.run.checked:
             self._check_power(*args)
-        return super().apply(fn, *args)
+        return self._moved(fn, super().apply(fn, *args))
+
+    def _moved(self, fn: str, values: Values) -> Values:
+        return values if self.run.moved is None else self.run.moved(fn, values)
+
+    def _moved_sum(self, total: Values, magnitude: Callable[[], Values]) -> Values:
+        """Return a sum moved as the sum of the magnitudes of its terms is."""
+        if self.run.moved is None or total.dtype.kind != "f":
+            return total
+        whole = magnitude()
+        return np.asarray(total + (self.run.moved("add", whole) - whole))
 
     def _check_power(self, base: Values, exponent: Values) -> None:
         wrong, base, exponent = np.broadcast_arrays(self.live & (exponent < 0), base, exponent)
@@ -260,12 +319,7 @@ def _contract(left: Values, right: Values, kept: int, shape: tuple[int, ...]) ->
     """Sum the product of two arrays over all dims from `kept` on, as a batched matrix product."""
     dims = max(left.ndim, right.ndim)
     left, right = (a.reshape((1,) * (dims - a.ndim) + a.shape) for a in (left, right))
-    alone_left = tuple(d for d in range(kept, dims) if right.shape[d] == 1)
-    alone_right = tuple(d for d in range(kept, dims) if left.shape[d] == 1)
-    left = left.sum(axis=alone_left, keepdims=True) if alone_left else left
-    right = (
-        right.sum(axis=tuple(d for d in alone_right if d not in alone_left), keepdims=True) if alone_right else right
-    )
+    left, right = _summed_alone(left, right, kept)
     batch = [d for d in range(kept) if left.shape[d] > 1 and right.shape[d] > 1]
     rows = [d for d in range(kept) if d not in batch and left.shape[d] > 1]
     columns = [d for d in range(kept) if d not in batch and d not in rows]
@@ -279,6 +333,20 @@ def _contract(left: Values, right: Values, kept: int, shape: tuple[int, ...]) ->
     order = batch + rows + columns
     result = (a @ b).reshape([max(left.shape[d], right.shape[d]) for d in order])
     return np.broadcast_to(result.transpose(np.argsort(order)) if order else result, shape)
+
+
+def _summed_alone(left: Values, right: Values, kept: int) -> tuple[Values, Values]:
+    """Return two factors with equal dims from `kept` on: each is summed over those that the other does not vary along.
+
+    That takes a factor out of a sum, which an infinity or a NaN does not allow: then they are repeated instead.
+    """
+    inner = range(kept, left.ndim)
+    if np.isfinite(left).all() and np.isfinite(right).all():
+        alone = tuple(d for d in inner if right.shape[d] == 1)
+        rest = tuple(d for d in inner if left.shape[d] == 1 and d not in alone)
+        return left.sum(axis=alone, keepdims=True), right.sum(axis=rest, keepdims=True)
+    full = [max(p, q) for p, q in zip(left.shape[kept:], right.shape[kept:], strict=True)]
+    return np.broadcast_to(left, (*left.shape[:kept], *full)), np.broadcast_to(right, (*right.shape[:kept], *full))
 
 
 def _size(array: Values, dims: list[int]) -> int:

@@ -11,32 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 
 from ...ir import Call, Cast, Const, DType, Expr, Guard, InRange, Read, TensorType, Var, expr_variables, rebuild
-from .derivatives import multiply, negate
-
-#: Functions that are finite for finite operands: a product with one of them is zero where the other factor is.
-_TAME = frozenset(
-    {
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "select",
-        "min",
-        "max",
-        "abs",
-        "sign",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "tanh",
-        "erf",
-        "sin",
-        "cos",
-    }
-)
+from .derivatives import is_tame, multiply, negate
 
 
 def split(expr: Expr) -> tuple[list[Expr], Expr]:
@@ -116,7 +91,7 @@ def vanishes(expr: Expr, guard: Guard) -> bool:
     if expr.fn in ("add", "sub"):
         return all(vanishes(a, guard) for a in expr.args)
     if expr.fn == "mul":
-        return any(vanishes(a, guard) and _is_tame(b) for a, b in (expr.args, expr.args[::-1]))
+        return any(vanishes(a, guard) and is_tame(b) for a, b in (expr.args, expr.args[::-1]))
     return False
 
 
@@ -131,12 +106,6 @@ def bounded(expr: Expr, tensors: Mapping[str, TensorType]) -> Expr:
         return node if guards == node.guards else evolve(node, guards=guards, fill=node.fill if node.guards else 0.0)
 
     return rebuild(expr, leaf)
-
-
-def _is_tame(expr: Expr) -> bool:
-    if isinstance(expr, Call):
-        return expr.fn in _TAME and all(map(_is_tame, expr.args))
-    return _is_tame(expr.arg) if isinstance(expr, Cast) else True
 
 
 def _is_zero(expr: Expr) -> bool:

@@ -21,9 +21,23 @@ from ...ir import Call, Cast, Const, DType, Expr, Read, TensorType, dtype_of
 Rule = Callable[[Sequence[Expr], Expr, Expr, DType], tuple[Expr | None, ...]]
 
 
+#: Functions that are finite for finite operands: a product with one of them is zero where the other factor is.
+_TAME = frozenset(
+    ("add", "sub", "mul", "neg", "select", "min", "max", "abs", "sign", "lt", "le", "gt", "ge", "eq", "ne", "not",
+     "tanh", "erf", "sin", "cos")
+)  # fmt: skip
+
+
 def literal(value: float, dtype: DType) -> Const:
     """Return a number of an element type."""
     return Const(float(value) if dtype.is_float else int(value), dtype)
+
+
+def is_tame(expr: Expr) -> bool:
+    """Whether an expression is finite where what it reads is, overflow of sums and products aside."""
+    if isinstance(expr, Call):
+        return expr.fn in _TAME and all(map(is_tame, expr.args))
+    return is_tame(expr.arg) if isinstance(expr, Cast) else True
 
 
 def _is(expr: Expr, value: float) -> bool:
@@ -76,7 +90,38 @@ def _sorted(expr: Expr) -> Expr:
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
-    return negate(_divide(a.args[0], b)) if isinstance(a, Call) and a.fn == "neg" else Call("div", (a, b))
+    if isinstance(a, Call) and a.fn == "neg":
+        return negate(_divide(a.args[0], b))
+    return _within(a, lambda core: Call("div", (core, b)))
+
+
+def _times(seed: Expr, factor: Expr) -> Expr:
+    """Return a gradient times a factor."""
+    return multiply(seed, factor) if is_tame(factor) else _within(seed, lambda core: multiply(core, factor))
+
+
+def _within(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:
+    """Return what is made of a gradient, zero where a condition makes that zero: what it is multiplied with there may
+    be an infinity, for it belongs to a branch that is not taken.
+    """
+    if not isinstance(seed, Call) or not _is_conditional(seed):
+        return made(seed)
+    first, *rest = seed.args
+    if seed.fn == "select":
+        return Call("select", (first, _within(rest[0], made), rest[1]))
+    if _is_conditional(first):
+        return _within(first, lambda core: made(Call(seed.fn, (core, *rest))))
+    return _within(rest[0], lambda core: made(Call(seed.fn, (first, core))))
+
+
+def _is_conditional(expr: Expr) -> bool:
+    """Whether a product is zero where a condition does not hold."""
+    if not isinstance(expr, Call):
+        return False
+    if expr.fn == "select":
+        return _is(expr.args[2], 0)
+    places = {"mul": 2, "div": 1, "neg": 1}.get(expr.fn, 0)
+    return any(map(_is_conditional, expr.args[:places]))
 
 
 def _call(fn: str, *args: Expr) -> Expr:
@@ -89,15 +134,14 @@ def _extremum(better: str) -> Rule:
     def rule(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
         strict = isinstance(args[1], Const)
         first = _call(better.replace("e", "t") if strict else better, *args)
-        zero = literal(0, dtype)
-        return _call("select", first, seed, zero), _call("select", first, zero, seed)
+        return _where(first, seed, dtype), _where(_call("not", first), seed, dtype)
 
     return rule
 
 
 def _unary(derivative: Callable[[Expr, Expr, DType], Expr]) -> Rule:
     """Rule of a function of one operand, from its derivative as a factor of the operand and the result."""
-    return lambda args, y, seed, dtype: (multiply(seed, derivative(args[0], y, dtype)),)
+    return lambda args, y, seed, dtype: (_times(seed, derivative(args[0], y, dtype)),)
 
 
 def _quotient(divisor: Callable[[Expr, Expr, DType], Expr]) -> Rule:
@@ -114,29 +158,33 @@ def _power(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Exp
     if isinstance(exponent, Const):
         lower = base if exponent.value == 2 else _call("pow", base, literal(exponent.value - 1, dtype))
         factor = literal(1, dtype) if exponent.value == 1 else multiply(literal(exponent.value, dtype), lower)
-        return multiply(seed, factor), None
+        return _times(seed, factor), None
     lower = _call("pow", base, _call("sub", exponent, literal(1, dtype)))
     log = _call("select", _call("eq", base, literal(0, dtype)), literal(0, dtype), _call("log", base))
-    return multiply(seed, multiply(exponent, lower)), multiply(seed, multiply(y, log))
+    return _times(seed, multiply(exponent, lower)), _times(seed, multiply(y, log))
+
+
+def _where(test: Expr, seed: Expr, dtype: DType) -> Expr:
+    """Return a gradient where a test holds, else zero, in the form that `_within` and `conditions.split` look for."""
+    return _call("select", test, seed, literal(0, dtype))
 
 
 def _select(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
-    zero = literal(0, dtype)
-    return None, _call("select", args[0], seed, zero), _call("select", args[0], zero, seed)
+    return None, _where(args[0], seed, dtype), _where(_call("not", args[0]), seed, dtype)
 
 
 def _product(args: Sequence[Expr], _: Expr, seed: Expr, __: DType) -> tuple[Expr | None, ...]:
     # The gradient takes the place of the operand, so that rows stay on the left of a contraction (see the manual).
-    return multiply(seed, args[1]), multiply(args[0], seed)
+    return _times(seed, args[1]), multiply(args[0], seed) if is_tame(args[0]) else _times(seed, args[0])
 
 
 def _quotient_of_two(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
-    return _divide(seed, args[1]), negate(_divide(multiply(seed, y), args[1]))
+    return _divide(seed, args[1]), negate(_divide(_times(seed, y), args[1]))
 
 
 def _remainder(fn: str) -> Rule:
     def rule(args: Sequence[Expr], _: Expr, seed: Expr, __: DType) -> tuple[Expr | None, ...]:
-        return seed, negate(multiply(seed, _call(fn, _call("div", *args))))
+        return seed, negate(_times(seed, _call(fn, _call("div", *args))))
 
     return rule
 
@@ -144,11 +192,11 @@ def _remainder(fn: str) -> Rule:
 def _angle(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
     y, x = args
     square = _call("add", _square(x), _square(y))
-    return multiply(seed, _divide(x, square)), negate(multiply(seed, _divide(y, square)))
+    return _times(seed, _divide(x, square)), negate(_times(seed, _divide(y, square)))
 
 
 def _length(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
-    return multiply(seed, _divide(args[0], y)), multiply(seed, _divide(args[1], y))
+    return _times(seed, _divide(args[0], y)), _times(seed, _divide(args[1], y))
 
 
 def _signed(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:

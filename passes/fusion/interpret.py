@@ -40,7 +40,9 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
         space = Points((*segment.axes, *reduction.reduce), scope, held)
         values = np.broadcast_to(space.value(reduction.body), space.shape)
         function = COMBINERS[reduction.combine].function.numpy
-        reduced = function.reduce(values, axis=tuple(range(len(shape), values.ndim)))  # type: ignore[attr-defined]
+        along = tuple(range(len(shape), values.ndim))
+        # In the type of the values, in which integers wrap: NumPy adds up narrow ones in 64 bits.
+        reduced = function.reduce(values, axis=along, dtype=values.dtype)  # type: ignore[attr-defined]
         scope[reduction.name] = np.reshape(reduced, shape)
     for output in segment.outputs:
         space = Points((*segment.axes, *output.extra), scope, held)

@@ -61,6 +61,10 @@ BINARY: dict[str, Function] = {
     "floor": _rounded("floor"), "trunc": _rounded("trunc"), "where": lambda a, b: torch.where(a > b, a, b),
     "clamp tensors": lambda a, b: torch.clamp(a, b, b),
 }  # fmt: skip
+#: What calls mean where PyTorch loses digits even in doubles: 1 + tanh(u), of which nothing is left far below zero.
+EXACT: dict[str, Function] = {
+    "gelu tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+}
 WITH_NUMBER = {
     **{name: getattr(torch, name) for name in _WITH_NUMBER.split()},
     "floor": _rounded("floor"),

@@ -177,3 +177,14 @@ def test_an_index_in_memory_is_not_read_where_its_reader_lies_outside() -> None:
     picked = op("g", "gather_elements", "x", "i", axis=0)
     made = graph({"x": (3, 4)}, op("i", "argmin", "x", axis=0), picked, op("y", "pad", "g", pads=(0, 2, 0, 1)), out="y")
     assert check(made, "fusion") == 2
+
+
+def test_sums_of_narrow_integers_wrap() -> None:
+    """NumPy adds narrow integers up in 64 bits; the shift shows what is above."""
+    types = {"x": _typed(DType.I8, 2, 3), "b": _typed(DType.I8, 1)}
+    total = op("s", "reduce_sum", "x", axes=(1,))
+    made = graph(types, total, op("y", "bit_shift", "s", "b", direction="RIGHT"), out="y")
+    arrays = {"x": np.full((2, 3), 100, np.int8), "b": np.ones(1, np.int8)}
+    parts = partitioner(made, TARGET)
+    found = run_groups(partition(parts, "mixed"), parts.workshop.views, arrays)
+    assert found["y"].tolist() == [[300 - 256 >> 1]] * 2

@@ -137,4 +137,5 @@ class Growth:
         computed = [v for node in self.build.nodes for v in node.outputs]
         ends = [v for v in computed if v not in read]
         more = self.draw(st.lists(st.sampled_from(computed), max_size=2, unique=True))
+        self.build.inputs = [v for n, v in enumerate(self.build.inputs) if n == 0 or v in read]
         return self.build.graph(*ends, *(v for v in more if v not in ends), name="fuzz")

@@ -1,25 +1,41 @@
-"""Planting a bug: one piece of a function of the compiler is replaced while the program runs; no file changes."""
+"""Planting a bug: one piece of a function of the compiler, or of a row of one of its tables, is replaced while the
+program runs; no file changes.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import sys
 import textwrap
 from importlib import import_module
 from types import FunctionType, ModuleType
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 
 @frozen
 class Bug:
-    """A planted bug: what is wrong, and which text of which function (`module:Class.function`) becomes which other."""
+    """A planted bug: what is wrong, and which text of which function (`module:Class.function`) becomes which other, or
+    which value of which row of a table (`module:TABLE[row].field`, `module:ROW.field[key]`).
+
+    `seen` says where to look for it: in random graphs, in the sweep of all operations, or in a file of tests, which
+    hold the laws of what no graph shows.
+    """
 
     area: str
     what: str
     where: str
     old: str
     new: str
+    seen: str = "graphs"
+
+    @property
+    def in_table(self) -> bool:
+        """Whether it sits in a table."""
+        return "[" in self.where
 
     @property
     def name(self) -> str:
@@ -68,11 +84,48 @@ def _compiled(source: str, original: FunctionType, module: ModuleType) -> Functi
     return made
 
 
+@frozen
+class Row:
+    """A value of a table, and the one that a bug puts there: `holder[key]`, or a field of the row that stands there."""
+
+    holder: dict[str, Any]
+    key: str
+    field: str
+    value: Any
+    changed: Any
+
+    def put(self) -> None:
+        """Put the changed value in its place; whoever asks the table gets it."""
+        row = self.holder[self.key]
+        self.holder[self.key] = evolve(row, **{self.field: self.changed}) if self.field else self.changed
+
+
+def changed_row(bug: Bug) -> Row:
+    """Return the row of a table that a bug changes: a text in which one piece is replaced, or a whole other value."""
+    module, _, path = bug.where.partition(":")
+    head, key, field = re.fullmatch(r"([\w.]+)\[(\w+)\]\.?(\w*)", path).groups()  # type: ignore[union-attr]
+    holder: Any = import_module(f"cuts.{module}")
+    for name in head.split("."):
+        holder = getattr(holder, name)
+    value = getattr(holder[key], field) if field else holder[key]
+    if not isinstance(value, str):
+        if repr(value) != bug.old:
+            raise Stale(f"{bug.name}: the value is {value!r}")
+        return Row(holder, key, field, value, ast.literal_eval(bug.new))
+    if value.count(bug.old) != 1:
+        raise Stale(f"{bug.name}: the text to replace occurs {value.count(bug.old)} times in {value!r}")
+    return Row(holder, key, field, value, value.replace(bug.old, bug.new))
+
+
 def plant(name: str) -> None:
     """Plant the bug of a name: whoever holds the function runs the changed one, however it was imported."""
     from .planted import BUGS
 
-    original, changed = mutated(next(b for b in BUGS if b.name == name))
+    bug = next(b for b in BUGS if b.name == name)
+    if bug.in_table:
+        changed_row(bug).put()
+        return
+    original, changed = mutated(bug)
     assert original.__code__.co_freevars == changed.__code__.co_freevars, "closures keep what they hold"
     original.__code__ = changed.__code__
     original.__defaults__ = changed.__defaults__

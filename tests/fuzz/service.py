@@ -4,17 +4,23 @@ for.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import threading
 import time
 import traceback
+from pathlib import Path
 
+import pytest
 from attrs import frozen
 from cuts.frontends.graph_json import graph_from_json
 from cuts.ir.errors import CutsError
+from cuts.ops import Registry
 
 from .checking import WAYS, Bench, Outcome
 from .planting import plant
+from .sweep.running import judge_reference, judge_target, related, samples_of
 
 
 @frozen
@@ -40,7 +46,7 @@ class Report:
 
 
 class Fuzzer:
-    """Checks graphs that come as JSON."""
+    """Checks graphs that come as JSON; for planted bugs also batches of the sweep, and files of tests."""
 
     def __init__(self, bug: str = "") -> None:
         os.nice(5)
@@ -63,3 +69,31 @@ class Fuzzer:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.name}"
             return Report(error=f"{type(error).__name__} in {place}: {error}"[:2000], seconds=time.monotonic() - start)
+
+    def sweep(self, target: str, seed: int, number: int, sets: int, words: tuple[str, ...] = ()) -> Report:
+        """Judge a batch of the sweep: the reference by NumPy, kernels by the reference. With words it is the one that
+        they relate to.
+        """
+        registry, start = Registry.builtin(), time.monotonic()
+        try:
+            samples = related(registry, seed, words) if words else samples_of(registry, seed, number)
+            found = [
+                *judge_reference(registry, samples, range(sets)).differences,
+                *judge_target(registry, samples, range(sets), target, number).differences,
+            ]
+        except Exception as error:
+            return Report(error=f"{type(error).__name__}: {error}"[:2000], seconds=time.monotonic() - start)
+        text = "; ".join(f"{d.sample.text}: {d.text}" for d in found[:3])
+        return Report(error=f"difference: {text}" if text else "", seconds=time.monotonic() - start)
+
+    def tests(self, path: str) -> Report:
+        """Run a file of tests, below the root of the package."""
+        start, told = time.monotonic(), io.StringIO()
+        root = Path(__file__).parents[2]
+        # Hypothesis was imported before pytest could look at it, which pytest warns of.
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        with contextlib.redirect_stdout(told):
+            code = pytest.main([str(root / path), f"--rootdir={root}", "-c", str(root / "pyproject.toml"), *options])
+        failed = [line for line in told.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))]
+        error = "" if code == 0 else f"tests: {(failed or [f'ended with {int(code)}'])[0]}"
+        return Report(error=error, seconds=time.monotonic() - start)

@@ -26,6 +26,7 @@ from .torch_operations import (
     scatter_elements,
     scatter_nd,
     sgd_momentum,
+    slope,
     torch,
 )
 
@@ -83,6 +84,9 @@ ORACLES: dict[str, Oracle] = {
     "log_softmax": lambda a, x: torch.log_softmax(x, a.get("axis", -1)),
     "softmax_grad": lambda a, y, dy: y * (dy - (y * dy).sum(-1, True)),
     "log_softmax_grad": lambda a, y, dy: dy - y.exp() * dy.sum(-1, True),
+    "sigmoid_grad": lambda a, y, dy: y * (1 - y) * dy,
+    "swish_grad": slope(lambda a, x: F.silu(x)),
+    "gelu_grad": slope(lambda a, x: F.gelu(x, approximate=a.get("approximate", "none"))),
     "layer_norm": lambda a, x, s, b=None: F.layer_norm(x, s.shape, s, b),
     "rms_norm": lambda a, x, s: F.rms_norm(x, s.shape, s, 1e-5),
     "group_norm": lambda a, x, s, b: F.group_norm(x, a["num_groups"], s, b),

@@ -198,3 +198,8 @@ def sgd_momentum(a: Attributes, w: Any, g: Any, rate: Any, v: Any) -> Any:
     slope = g + a["weight_decay"] * w
     velocity = 0.9 * v + slope
     return w - rate * (slope + 0.9 * velocity), velocity
+
+
+def slope(function: Oracle) -> Oracle:
+    """The derivative of a function of one operand, times the gradient of its result."""
+    return lambda a, x, dy: torch.autograd.grad(function(a, x).sum(), x, create_graph=True)[0] * dy

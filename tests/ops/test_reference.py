@@ -281,3 +281,52 @@ def test_an_algorithm_equals_the_declaration_it_stands_in_for() -> None:
         )
     close([values["y"]], run("conv", x, w, **attributes), 1e-4)
     assert not REGISTRY["conv"].instantiate(types, {"strides": (2, 2)}).algorithms
+
+
+def test_an_infinity_is_not_taken_out_of_a_sum() -> None:
+    """A sum of products is made as a product of sums where a factor does not vary, but inf - inf is no number."""
+    x, w = np.array([[np.inf]], np.float32), np.array([[1.0], [-2.0]], np.float32)
+    assert np.isnan(run("einsum", x, w, left=(0, 2), right=(1, 0), sizes=(1, 2, 1), results=0)[0]).all()
+    ones = np.ones((2, 1), np.float32)
+    assert run("einsum", x, ones, left=(0, 2), right=(1, 0), sizes=(1, 2, 1), results=0)[0] == np.inf
+
+
+def test_a_linear_resize_reads_no_second_neighbour_where_every_place_is_an_element() -> None:
+    x = np.array([[[np.inf, 1, 2, 3, 4]]], np.float32)
+    (found,) = run("resize_linear", x, sizes=(1, 1, 3), coordinate_transformation_mode="align_corners")
+    assert found.tolist() == [[[np.inf, 2, 4]]]  # of axes of one element too
+
+
+def test_indices_that_are_none_are_the_nearest_or_equal_none_where_nobody_checks() -> None:
+    x, places = np.arange(4.0, dtype=np.float32), i64(2**32, -(2**33), 3, -1)
+    types = [TensorType(dtype_of_numpy(a.dtype), a.shape) for a in (x, places)]
+    gather = REGISTRY["gather"].instantiate(types, {}).program
+    found = evaluate(gather, {"x": x, "indices": places}, checked=False)
+    assert found["y"].tolist() == [3, 0, 3, 3]
+    scatter = REGISTRY["scatter_elements"].instantiate([types[0], types[1], types[0]], {"reduction": "add"}).program
+    found = evaluate(scatter, {"x": x, "indices": places, "updates": x}, checked=False)
+    assert found["y"].tolist() == [0, 1, 2, 3 + 2 + 3]
+
+
+def test_what_is_stored_is_rounded_to_its_type() -> None:
+    type_ = TensorType(dtype_of_numpy(np.dtype(np.float16)), (2,))
+    program = REGISTRY["mul"].instantiate([type_, type_], {}).program
+    given = {name: np.array([300.0, 1.001], np.float16) for name in ("a", "b")}
+    assert evaluate(program, given)["y"][0] == 90000
+    stored = evaluate(program, given, np.float32, stored=True)["y"]
+    assert stored[0] == np.inf
+    assert stored[1] == np.float16(stored[1])
+
+
+def test_every_step_can_be_moved() -> None:
+    type_ = TensorType(dtype_of_numpy(np.dtype(np.float32)), (2, 3))
+    program = REGISTRY["reduce_l2"].instantiate([type_], {"axes": (1,)}).program
+    seen: list[str] = []
+
+    def moved(fn: str, values: np.ndarray) -> np.ndarray:
+        seen.append(fn)
+        return values * 2 if fn == "sqrt" else values
+
+    found = evaluate(program, {"x": np.ones((2, 3), np.float32)}, moved=moved)["y"]
+    np.testing.assert_allclose(found, 2 * 3**0.5)
+    assert {"sqrt", "add"} <= set(seen)

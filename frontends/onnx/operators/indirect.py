@@ -10,6 +10,7 @@ import numpy as np
 
 from ....ir import DType
 from ..call import Convert, NodeCall
+from ..one_type import InOneType, number
 
 
 def _scatter_elements(call: NodeCall) -> None:
@@ -96,9 +97,9 @@ def _compress(call: NodeCall) -> None:
 
 
 TABLE: dict[str, Convert] = {
-    "ScatterElements": _scatter_elements,
-    "Scatter": _scatter_elements,
-    "ScatterND": _scatter_nd,
+    "ScatterElements": InOneType(_scatter_elements, (0, 2), number),
+    "Scatter": InOneType(_scatter_elements, (0, 2), number),
+    "ScatterND": InOneType(_scatter_nd, (0, 2), number),
     "TensorScatter": _tensor_scatter,
     "ReverseSequence": _reverse_sequence,
     "TopK": _top_k,

@@ -1,0 +1,135 @@
+"""Graphs that another project's generator draws (NNSmith), as PyTorch modules: what PyTorch computes, what the imported
+graph means, and what its kernels give.
+
+NNSmith: J. Liu et al., "NNSmith: generating diverse and valid test cases for deep learning compilers", ASPLOS 2023. It
+is optional: `pip install nnsmith torch`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from cuts.compile.build import build
+from cuts.ir.errors import CutsError, UnknownOp
+from cuts.ir.rounding import magnitude, relative_error
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that it draws no pictures
+    from nnsmith.abstract.dtype import DTYPE_GEN_ALL
+    from nnsmith.graph_gen import model_gen
+    from nnsmith.materialize import Model
+
+#: Nodes of a graph at most, and milliseconds that the solver of shapes may take.
+NODES, SOLVING = 8, 4000
+#: Error relative to a tensor's magnitude that PyTorch, which rounds every operation, may have against exact arithmetic.
+ALLOWED = 1e-3
+
+
+@frozen
+class Seen:
+    """What became of a graph: its operations, and what is wrong; `kind` is empty where nothing is, "skipped" where
+    there is nothing to compare.
+    """
+
+    operations: tuple[str, ...] = ()
+    kind: str = ""
+    text: str = ""
+    seconds: float = 0.0
+
+
+class Plain(torch.nn.Module):
+    """The instructions of a generated network and nothing else: its own class watches itself while it runs."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.parts = net.mlist
+        self.steps = [(function, arguments, results) for function, arguments, results, _ in net.instructions]
+        self.inputs, self.outputs = list(net.ir.input_var()), list(net.ir.leaf_var())
+
+    def forward(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Compute all results that nothing reads."""
+        values = dict(zip(self.inputs, operands, strict=True))
+        for function, arguments, results in self.steps:
+            made = function(*(values[name] for name in arguments))
+            values |= dict(zip(results, made if isinstance(made, (tuple, list)) else [made], strict=True))
+        return tuple(values[name] for name in self.outputs)
+
+
+class Generator:
+    """Draws graphs by seed and checks them: what a worker process hosts."""
+
+    def __init__(self) -> None:
+        os.nice(5)
+        warnings.simplefilter("ignore")
+        self.kind = Model.init("torch", backend_target="cpu")
+        self.kind.add_seed_setter()
+        self.operators = list(self.kind.operators())
+        self.types = [dtype for dtype in DTYPE_GEN_ALL if "complex" not in str(dtype)]
+
+    def check(self, target: str, seed: int) -> Seen:
+        """Check the graph of a seed."""
+        start = time.monotonic()
+        try:
+            made = self._draw(seed)
+        except Exception as error:  # its own, or its solver's
+            return Seen(kind="skipped", text=f"NNSmith: {error}"[:200], seconds=time.monotonic() - start)
+        net, operands = made
+        names = tuple(type(op).__name__ for _, _, _, op in net.instructions)
+        kind, text = self._judge(Plain(net).eval(), operands, target)
+        return Seen(names, kind, text[:1500], time.monotonic() - start)
+
+    def _draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
+        made = model_gen(
+            opset=self.operators, method="symbolic-cinit", seed=seed, max_nodes=NODES, timeout_ms=SOLVING,
+            max_elem_per_tensor=4000, dtype_choices=self.types,
+        )  # fmt: skip
+        net = self.kind.from_gir(made.make_concrete()).native_model
+        torch.manual_seed(seed)
+        return net, list(net.get_random_inps().values())
+
+    def _judge(self, module: Plain, operands: Sequence[torch.Tensor], target: str) -> tuple[str, str]:
+        try:
+            with torch.no_grad():
+                expected = [value.numpy() for value in module(*operands)]
+        except RuntimeError as error:
+            return "skipped", f"PyTorch: {error}"
+        try:
+            plan = build(module, tuple(operands), target=target)
+            given = dict(zip(plan.inputs, (x.numpy() for x in operands), strict=True))
+            exact = plan.reference(given)
+        except (UnknownOp, NotImplementedError) as error:
+            return "skipped", f"{type(error).__name__}: {error}"
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            kind = "refused" if isinstance(error, CutsError) else type(error).__name__
+            return kind, f"{os.path.basename(where.filename)}:{where.name}: {error}"
+        if text := _apart(exact, expected, module, operands):
+            return "import", text
+        wrong = [result.text for result in plan.verify(given) if not result.ok]
+        return ("difference", "; ".join(wrong)) if wrong else ("", "")
+
+
+def _apart(exact: Mapping[str, Any], expected: Sequence[Any], module: Plain, operands: Sequence[torch.Tensor]) -> str:
+    """Return where the imported graph means something else than PyTorch computes, in its precision or in doubles."""
+    try:
+        wide = [x.double() if x.dtype.is_floating_point else x for x in operands]
+        with torch.no_grad():
+            doubles = [value.numpy() for value in module.double()(*wide)]
+    except RuntimeError:
+        doubles = list(expected)
+    for (name, found), single, double in zip(exact.items(), expected, doubles, strict=False):
+        if found.shape != single.shape:
+            return f"{name}: shape {found.shape}, expected {single.shape}"
+        errors = [relative_error(found, truth, magnitude(truth)) for truth in (single, double)]
+        if not (np.minimum(*errors) <= ALLOWED).all():
+            at = np.unravel_index(int(np.argmax(np.minimum(*errors))), found.shape)
+            return f"{name}{[int(n) for n in at]}: found {found[at]}, expected {single[at]} ({double[at]})"
+    return ""

@@ -1,0 +1,172 @@
+"""Which elements of a result are wrong, where neither the type's rounding nor that of single steps explains them.
+
+Integers and conditions are exact. A float may be off by some units in its last place, as library functions are. Where
+it is off by more, the declaration itself is asked: evaluated in the precision that kernels compute in, with and without
+rounding between statements, and with every operand and every step moved by a rounding error. What the declaration loses
+in one of these ways a kernel may lose too, and an infinity or a NaN that it makes there (an overflow on the way) is one
+that a kernel may make.
+
+Moving every step at random shows how much of a result is digits: J. Vignes, "A stochastic arithmetic for reliable
+scientific computation", Mathematics and Computers in Simulation 35 (1993), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+from cuts.ir.expr import Cast
+from cuts.ir.statement import Program
+from cuts.ir.types import DType
+from cuts.ir.walk import distinct
+from cuts.ops.reference import evaluate
+
+from .values import adds_up
+
+Array = np.ndarray[Any, Any]
+#: Units in the last place that a library's function may be off by; several of them in one operation.
+ULPS = 16
+#: How many times what the declaration loses by itself is still taken for rounding.
+MARGIN = 8
+#: How often operands and steps are moved by a rounding error, and roundings that a step is moved by.
+MOVES, STEP = 5, 2.0
+#: Scalar functions that round nothing.
+EXACT = frozenset(
+    ("min", "max", "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "select", "copysign", "fmod", "floormod")
+)
+
+
+@define
+class Judge:
+    """The truth of one program and one data set, and what rounding makes of it, worked out once it is asked for."""
+
+    program: Program
+    operands: Mapping[str, Array]
+    expected: dict[str, Array] = field(init=False)
+    _explained: list[dict[str, Array]] | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.expected = evaluate(self.program, self.operands, checked=False)
+
+    def wrong(self, name: str, found: Array) -> Array:
+        """Return where a result is wrong."""
+        expected, dtype = self.expected[name], self.program.tensors[name].dtype
+        if found.shape != expected.shape or found.dtype != dtype.numpy:
+            return np.ones(found.shape, bool)
+        bad = ~near(found, expected, dtype, ULPS)
+        if not bad.any():
+            return bad
+        with np.errstate(over="ignore"):
+            made = np.array([way[name].astype(expected.dtype) for way in self.explanations()])
+        for way in made:
+            bad &= ~near(found, way, dtype, ULPS)
+        if not dtype.is_float:
+            return bad
+        bad &= ~_may_overflow(found, expected, made)
+        if adds_up(self.program):  # a common factor is taken out of a sum: inf * (1 + 0) is no inf * 1 + inf * 0
+            bad &= ~(np.isinf(found) & np.isnan(expected))
+        apart = np.array([_distance(way, expected) for way in made])
+        lost = np.max(np.where(np.isfinite(apart), apart, 0.0), axis=0)
+        return bad & ~(np.isfinite(_distance(found, expected)) & (_distance(found, expected) <= MARGIN * lost))
+
+    def explanations(self) -> list[dict[str, Array]]:
+        """Return what the declaration makes of the operands in the precision of kernels."""
+        if self._explained is None:
+            narrow = working_type(self.program)
+            ways = [
+                evaluate(self.program, self.operands, narrow, checked=False),
+                evaluate(self.program, self.operands, narrow, checked=False, stored=True),
+                # A fused multiply-add rounds once, so that no product overflows in it.
+                evaluate(self.program, self.operands, np.longdouble, checked=False),
+            ]
+            for seed in range(MOVES):
+                moved = Moving(seed, stored_epsilon(self.program) if seed % 2 else float(np.finfo(narrow).eps))
+                given = {name: moved.array(array) for name, array in self.operands.items()}
+                ways.append(
+                    evaluate(self.program, given, narrow, checked=False, stored=bool(seed % 2), moved=moved.step)
+                )
+            self._explained = ways
+        return self._explained
+
+
+def working_type(program: Program) -> np.dtype[Any]:
+    """Return the narrowest type that kernels compute the floats of a program in."""
+    types = {t.dtype for t in program.tensors.values()}
+    types |= {n.dtype for st in program.statements for n in distinct(st.body) if isinstance(n, Cast)}
+    widths = [d.arithmetic.size for d in types if d.is_float]
+    return np.dtype(np.float32 if min(widths, default=8) < 8 else np.float64)
+
+
+def stored_epsilon(program: Program) -> float:
+    """Return the rounding error of the narrowest floats that a program keeps between its statements, or computes."""
+    kept = {st.target for st in program.statements} - set(program.outputs)
+    widths = [program.tensors[name].dtype.element.epsilon for name in kept if program.tensors[name].dtype.is_float]
+    return max([float(np.finfo(working_type(program)).eps), *widths])
+
+
+def near(found: Array, expected: Array, dtype: DType, ulps: float) -> Array:
+    """Return where a result is its truth, but for rounding and what the type cannot hold; all zeros are one."""
+    if not dtype.is_float:
+        return np.asarray(found == expected)
+    info = np.finfo(dtype.numpy)  # type: ignore[arg-type]
+    with np.errstate(all="ignore"):
+        value, wanted = found.astype(np.float64), expected.astype(np.float64)
+        held = expected.astype(dtype.numpy).astype(np.float64)
+        same = (value == held) | (np.isnan(value) & np.isnan(wanted))
+        rounding = ulps * float(info.eps) * np.abs(wanted) + float(info.smallest_normal)
+        same |= np.isfinite(wanted) & (np.abs(value - wanted) <= rounding)
+        most = float(info.max) * (1 - ulps * float(info.eps))
+        same |= np.isinf(value) & (np.abs(wanted) >= most) & (np.sign(value) == np.sign(wanted))
+    return np.asarray(same)
+
+
+def _may_overflow(found: Array, expected: Array, made: Array) -> Array:
+    """Return where an infinity, or no number, may be what some ways make of an overflow: they disagree themselves, and
+    one of them has no number, or one of that sign. A step that is fused with the next overflows in its own way.
+    """
+    disagree = (_class(made) != _class(expected)).any(axis=0)
+    likely = np.isnan(found) | np.isnan(made).any(axis=0) | (np.signbit(made) == np.signbit(found)).any(axis=0)
+    return np.asarray(~np.isfinite(found) & disagree & likely)
+
+
+def _class(values: Array) -> Array:
+    """Return whether numbers are finite, infinite with which sign, or none, as small integers."""
+    return np.where(np.isnan(values), 3, np.where(np.isposinf(values), 2, np.where(np.isneginf(values), 1, 0)))
+
+
+def _distance(found: Array, expected: Array) -> Array:
+    """Return how far two results lie apart; infinitely where one of them is no finite number."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return np.where(np.isfinite(apart), apart, np.inf)
+
+
+@define
+class Moving:
+    """Moves floats by a rounding error: operands all upwards or all downwards, steps by chance where they round."""
+
+    seed: int
+    eps: float
+    rng: np.random.Generator = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def array(self, array: Array) -> Array:
+        """Return an array moved as a whole; one of floats in double precision.
+
+        Elements are not moved apart: what is equal stays so, or a variance of equal elements would be no fault.
+        """
+        if array.dtype.kind != "f" or self.seed > 1:
+            return array
+        with np.errstate(all="ignore"):
+            return np.asarray(array.astype(np.float64) * (1 + (-1) ** self.seed * self.eps))
+
+    def step(self, fn: str, values: Array) -> Array:
+        """Return the values of a scalar function moved, where it rounds."""
+        if fn in EXACT or values.dtype.kind != "f":
+            return values
+        by = self.rng.uniform(-1, 1, values.shape)
+        return np.asarray(values * (1 + STEP * self.eps * by)).astype(values.dtype)

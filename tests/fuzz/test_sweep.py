@@ -1,0 +1,155 @@
+"""Every operation in every element type, at ordinary and extreme values: a part of what `bench/sweep.py` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+
+from ..needs import DEVICES
+from .sweep.judging import Judge, near
+from .sweep.oracles import ORACLES
+from .sweep.running import batches_of_round, bound, compiled, judge_reference, judge_target, samples_of, simplified
+from .sweep.samples import Sample, Slot, draw, slots
+from .sweep.values import KINDS, operands
+
+REGISTRY = Registry.builtin()
+NIGHTLY = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
+ROUND = batches_of_round(REGISTRY)
+
+
+def test_every_operation_is_drawn_in_every_type_that_it_takes() -> None:
+    assert [slot for slot in slots(REGISTRY) if draw(REGISTRY, slot, 1, 0) is None] == []
+
+
+def test_batches_go_through_all_slots_and_are_the_same_every_time() -> None:
+    whole = [sample for batch in range(ROUND) for sample in samples_of(REGISTRY, 1, batch)]
+    assert len(whole) == len(slots(REGISTRY))
+    assert {sample.op for sample in whole} == set(REGISTRY)
+    assert samples_of(REGISTRY, 1, 3) == samples_of(REGISTRY, 1, 3) != samples_of(REGISTRY, 2, 3)
+
+
+def test_an_operation_that_nobody_lists_is_drawn_from_its_declaration() -> None:
+    text = """op mine "a window" {
+  type T: int
+  in x: T[...s, M], w: T[M]
+  attr axis: axis(s) = 0, mode: "a" | "b" = "a"
+  out y: T[...s]
+  y[...i] = sum[j < M] x[...i, j] * w[j]
+}"""
+    registry = REGISTRY.extend(Source("own.cuts", text))
+    drawn = [draw(registry, Slot("mine", DType.I8), 1, number) for number in range(20)]
+    found = [sample for sample in drawn if sample is not None]
+    assert len(found) > 10
+    assert {sample.attributes.get("mode") for sample in found} >= {"a", "b"}
+    report = judge_reference(registry, found, range(7))
+    assert (report.cases, report.opinions) == (7 * len(found), 0)
+
+
+def test_a_sample_survives_json() -> None:
+    for sample in samples_of(REGISTRY, 1, ROUND):
+        assert Sample.of(sample.record) == sample
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_reference_agrees_with_numpy(part: int) -> None:
+    for batch in range(part, (4 if NIGHTLY else 1) * ROUND, 4):
+        report = judge_reference(REGISTRY, samples_of(REGISTRY, 1, batch), range(3))
+        assert [f"{d.sample.text}: {d.text}" for d in report.differences] == []
+
+
+def test_most_operations_have_a_second_opinion() -> None:
+    assert set(ORACLES) <= set(REGISTRY)
+    samples = [sample for batch in range(ROUND) for sample in samples_of(REGISTRY, 1, batch)]
+    report = judge_reference(REGISTRY, samples, range(1))
+    assert report.opinions > report.cases / 2
+
+
+#: Batches that kernels are compared on: a third of a round takes half a minute.
+SHOWN = range(ROUND) if NIGHTLY else range(0, ROUND, 3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", SHOWN)
+def test_kernels_agree_with_the_reference(batch: int, device: str) -> None:
+    report = judge_target(REGISTRY, samples_of(REGISTRY, 1, batch), range(14), device, batch // 3)
+    assert [f"{d.sample.text}: {d.text} on {d.operands}" for d in report.differences] == []
+
+
+# ---- the judge
+
+
+def judge(op: str, *types: TensorType, given: Mapping[str, Any], **attributes: Any) -> Judge:
+    """Return a judge of one operation on given numbers."""
+    return Judge(REGISTRY[op].instantiate(types, attributes).program, given)
+
+
+def test_rounding_is_explained_and_nothing_else() -> None:
+    x = np.array([1.5, -2.0, 3.0], np.float32)
+    tanh = judge("tanh", TensorType(DType.F32, (3,)), given={"x": x})
+    right = np.tanh(x)
+    assert not tanh.wrong("y", right).any()
+    assert not tanh.wrong("y", np.nextafter(right, np.float32(2))).any()
+    assert tanh.wrong("y", right * np.float32(1 + 1e-5)).all()
+    assert tanh.wrong("y", np.full(3, np.nan, np.float32)).all()
+    assert tanh.wrong("y", np.full(3, np.inf, np.float32)).all()
+
+
+def test_an_overflow_on_the_way_is_explained() -> None:
+    type_ = TensorType(DType.F32, (1,))
+    big = np.array([3e38], np.float32)
+    softsign = judge("hypot", type_, type_, given={"a": big, "b": big})
+    assert not softsign.wrong("y", np.array([np.inf], np.float32)).any()
+    assert softsign.wrong("y", np.array([-np.inf], np.float32)).all()
+
+
+def test_cancellation_is_explained_by_what_the_declaration_loses() -> None:
+    x = np.array([[123.456] * 1003], np.float32)
+    scale = np.ones(1003, np.float32)
+    norm = judge("layer_norm", TensorType(DType.F32, x.shape), TensorType(DType.F32, scale.shape),
+                 given={"x": x, "scale": scale})  # fmt: skip
+    assert norm.wrong("y", np.full(x.shape, 0.13, np.float32)).all()
+
+
+def test_integers_are_exact_and_of_their_type() -> None:
+    type_ = TensorType(DType.I8, (2,))
+    total = judge("add", type_, type_, given={"a": np.array([127, 1], np.int8), "b": np.array([1, 1], np.int8)})
+    assert total.wrong("y", np.array([-128, 3], np.int8)).tolist() == [False, True]
+    assert total.wrong("y", np.array([-128, 2], np.int16)).all()
+
+
+def test_near_follows_the_type() -> None:
+    half = np.array([1.0, 65504.0, np.nan, 1e-7])
+    assert near(half.astype(np.float16), half, DType.F16, 4).all()
+    assert not near(np.array([np.inf], np.float32), np.array([65504.0]), DType.F32, 4).any()
+
+
+def test_a_difference_is_cut_down_to_what_shows_it() -> None:
+    arrays = {"x": np.arange(2, 66), "y": np.arange(2, 10)}
+
+    def shows(given: Mapping[str, Any]) -> str:
+        return "seen" if 40 in given["x"] else ""
+
+    least, text = simplified(arrays, shows, "")
+    assert text == "seen"
+    assert sorted(set(least["x"].tolist())) == [1, 40]
+    assert set(least["y"].tolist()) == {1}
+
+
+def test_kernels_that_are_wrong_are_told() -> None:
+    """An operation stands in for another one: the judge must see every difference that matters."""
+    type_ = TensorType(DType.F32, (4, 5))
+    use = bound(REGISTRY, [Sample("reduce_max", (type_,), {"axes": (1,)})])[0]
+    found = bound(REGISTRY, [Sample("reduce_min", (type_,), {"axes": (1,)})])
+    told = 0
+    for number in range(len(KINDS)):
+        given = operands(use.instance.program, use.types, use.seed, number)
+        other = compiled(REGISTRY, found, "reference", "no-fusion").run({found[0].mark + "x": given["x"]})
+        told += bool(Judge(use.instance.program, given).wrong("y", other[found[0].mark + "y"]).any())
+    assert told >= len(KINDS) - 1  # one set has the same number everywhere

@@ -1,0 +1,33 @@
+"""Gradients of saturated functions: where the value does not change any more they are 0 or 1, and no infinities meet
+zeros on the way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.ops.reference import evaluate_graph
+from cuts.tests.operations import SCALAR, Use, uses
+from cuts.tests.operations_graph import bench_of
+
+#: Far out on both sides, where exponentials overflow in single precision, and in between.
+PLACES = np.array([-1e30, -1e4, -100, -89, -30, -1.5, -0.0, 1e-8, 2.5, 30, 89, 100, 1e4, 1e30])
+EVERY = [
+    *(Use(use.op, uses(use.op, PLACES.shape).types) for use in SCALAR),
+    uses("gelu", PLACES.shape, approximate="tanh"),
+    *(uses(op, PLACES.shape, PLACES.shape, reduction="none") for op in ("bce_with_logits", "mse_loss", "l1_loss")),
+    uses("softmax", PLACES.shape),
+    uses("log_softmax", PLACES.shape),
+    uses("reduce_log_sum_exp", PLACES.shape, axes=(0,)),
+]
+
+
+@pytest.mark.parametrize("use", EVERY, ids=lambda use: f"{use.op}{dict(use.attributes) or ''}")
+def test_a_gradient_is_a_number_in_single_precision_where_it_is_one_in_double(use: Use) -> None:
+    bench = bench_of([use], backward=True)
+    given = {n: np.ones(a.shape) if n.split(".")[-1].startswith("d") else PLACES for n, a in bench.inputs.items()}
+    given = {name: value[()] if bench.graph.types[name].shape == () else value for name, value in given.items()}
+    double, single = (evaluate_graph(bench.graph, bench.spec.registry, given, kind) for kind in (float, np.float32))
+    for name in (n for n in double if ".gradient." in n):
+        lost = np.isfinite(double[name]) & np.isnan(single[name])
+        assert not lost.any(), f"{name} at {PLACES[lost] if lost.shape else PLACES}"
