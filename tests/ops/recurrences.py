@@ -11,6 +11,7 @@ from cuts.ops import Registry
 from hypothesis import strategies as st
 
 STEPS, ROWS = 11, 3
+BUILTIN = Registry.builtin()
 
 
 @frozen
@@ -23,7 +24,7 @@ class Recurrence:
     @property
     def registry(self) -> Registry:
         """The vocabulary with it."""
-        return Registry.builtin().extend(Source("recurrence.cuts", self.text))
+        return BUILTIN.extend(Source("recurrence.cuts", self.text))
 
     @property
     def types(self) -> list[TensorType]:

@@ -38,6 +38,7 @@ def results(found: Program) -> dict[str, np.ndarray]:
     return evaluate(found, drawn(found))
 
 
+@settings(max_examples=50)
 @given(recurrences())
 def test_a_loop_computes_what_its_turns_do(case: Recurrence) -> None:
     loop, written_out = program(case, 0), program(case, 10**9)
@@ -49,6 +50,7 @@ def test_a_loop_computes_what_its_turns_do(case: Recurrence) -> None:
         np.testing.assert_allclose(values, expected[name], rtol=1e-12, atol=1e-12)
 
 
+@settings(max_examples=25)
 @given(recurrences())
 def test_a_loop_written_out_again_computes_the_same(case: Recurrence) -> None:
     loop = program(case, 0)
