@@ -216,8 +216,10 @@ def check_rows(statements: Sequence[Statement], lists: Mapping[str, TensorList])
             if element.tensor not in lists:
                 continue
             for rows, times in _rows(element.indices[0], statement.step, when):
-                found = last[element.tensor][rows]
-                if (found < 0).any() or (found >= times).any():
+                written = last[element.tensor]
+                inside = (rows >= 0) & (rows < len(written))  # what lies outside is not read, a guard says so
+                found, when_read = written[rows[inside]], np.broadcast_to(times, rows.shape)[inside]
+                if (found < 0).any() or (found >= when_read).any():
                     raise NotALoop(f"'{element.tensor}' is read before a statement writes it")
 
 

@@ -10,7 +10,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from hypothesis import strategies as st
 
-STEPS, ROWS = 11, 3
+STEPS, ROWS = 7, 3
 BUILTIN = Registry.builtin()
 
 

@@ -82,7 +82,7 @@ def gradient(case: Recurrence, short: int) -> dict[str, np.ndarray]:
     return {name: values[name] for name in ("dx", "dr") if name in values}
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(recurrences())
 def test_the_gradient_of_a_loop_is_that_of_its_turns(case: Recurrence) -> None:
     expected = gradient(case, 10**9)
