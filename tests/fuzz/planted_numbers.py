@@ -90,9 +90,9 @@ BUGS = (
         "np.asarray(value >= 1)"),
     Bug("conversion", "reals are rounded to integers", "ir.evaluate:Evaluation._cast", "np.trunc(value)",
         "np.rint(value)"),
-    Bug("conversion", "a way through an integer of as many digits is dropped",
+    Bug("conversion", "a way through a narrower integer is dropped",
         "passes.graph.compose_movement:_holds",
-        'and (wide.element.kind != "unsigned" or not negative)', ""),
+        "wide.element.digits >= narrow.element.digits", "wide.element.digits >= 0"),
     Bug("conversion", "a way from reals to integers and back is dropped", "passes.graph.compose_movement:_holds",
         "return wide.is_float and wide.size > narrow.size", "return wide.is_int or wide.size > narrow.size"),
     # ---- half precision
