@@ -107,8 +107,8 @@ def run_groups(
         tensor(name)[...] = array
     for group in groups:
         form: FusedGroup = group.form
-        results = interpret(form, {t: tensor(group.tensors[t]).copy() for t in form.inputs})
-        for name, value in results.items():
-            target, untouched = tensor(group.tensors[name]), value != value
-            target[...] = np.where(untouched, target, value)
+        # What a group does not write of its outputs stays as it is: other groups wrote it, or will.
+        known = {t: tensor(group.tensors[t]).copy() for t in (*form.inputs, *form.outputs)}
+        for name, value in interpret(form, known).items():
+            tensor(group.tensors[name])[...] = value
     return {name: tensor(name) for name in views.programs.graph.outputs}
