@@ -107,8 +107,10 @@ def run_groups(
         tensor(name)[...] = array
     for group in groups:
         form: FusedGroup = group.form
-        # What a group does not write of its outputs stays as it is: other groups wrote it, or will.
+        # What a group does not write of its outputs stays as it is, for other tensors may lie there too.
         known = {t: tensor(group.tensors[t]).copy() for t in (*form.inputs, *form.outputs)}
-        for name, value in interpret(form, known).items():
-            tensor(group.tensors[name])[...] = value
+        given = {t: array.copy() for t, array in known.items()}
+        for name, value in interpret(form, given).items():
+            changed = (value != known[name]) & ~((value != value) & (known[name] != known[name]))
+            tensor(group.tensors[name])[changed] = value[changed]
     return {name: tensor(name) for name in views.programs.graph.outputs}
