@@ -97,7 +97,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _total(rows: list[Row]) -> str:
-    kinds: Counter[str] = sum((Counter(row["kinds"]) for row in rows), Counter())
+    kinds: Counter[str] = Counter()
+    for row in rows:
+        kinds.update(row["kinds"])
     operations = {name for row in rows for name in row["operations"]}
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     seconds = sum(row["seconds"] for row in rows)

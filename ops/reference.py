@@ -160,6 +160,8 @@ class _Run:
             part = _Box(self, box).compute().astype(target.dtype, copy=False)
             place = _Box(self, {v: box[v] for v in statement.axes})
             arrives = None if statement.arrives_where is None else place.value(statement.arrives_where)
+            if statement.into and not self.checked:
+                arrives = place.within(statement.write, target.shape) & (True if arrives is None else arrives)
             with place.only(np.ones((), np.bool_) if arrives is None else arrives):
                 where = place.flat(statement.write, target.shape)
             key = tuple(box[v] for v in statement.axes)
@@ -268,6 +270,14 @@ class _Box(Evaluation):
             total = total + self.index(index) * step
         self.reading = before
         return np.asarray(total)
+
+    def within(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
+        """Return where indices are those of an element: what is sent elsewhere arrives nowhere."""
+        inside: Values = np.ones((1,) * len(self.dims), np.bool_)
+        for index, extent in zip(indices, shape, strict=True):
+            value = self.index(index)
+            inside = inside & (value >= 0) & (value < extent)
+        return inside
 
     def where(self, condition: Values, expr: Expr) -> Values:
         """Return an expression whose indices are checked where a condition holds."""

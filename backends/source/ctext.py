@@ -25,7 +25,9 @@ def number_text(value: float | int | bool, dtype: DType, dialect: Dialect) -> st
     if math.isnan(number):
         return "(0.0f / 0.0f)"
     if math.isinf(number):
-        return "cuts_inf()" if number > 0 else "(-cuts_inf())"
+        text = "cuts_inf()" if number > 0 else "(-cuts_inf())"
+        # A function of a float and a double is ambiguous in OpenCL C.
+        return f"(({dialect.type(dtype)}){text})" if dtype is DType.F64 else text
     if dtype is DType.F64:
         return repr(number)
     text = f"{number:.9g}"

@@ -71,7 +71,8 @@ class _Captured(NodeCall):
 
     def result(self, op: str, *inputs: str | None, **attributes: Attribute | None) -> None:
         """Add the operation whose result is kept."""
-        self.made.append(self.emit(op, *inputs, outputs=1, **attributes))
+        given = {name: value for name, value in attributes.items() if value is not None}
+        self.made += self.builder.add_node(op, inputs, given, self.origin, [None])
 
     def give(self, value: str, position: int = 0) -> None:
         """Keep an existing value."""

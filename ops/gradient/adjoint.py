@@ -316,7 +316,7 @@ class _Adjoint(Sums):
         """Return the gradient of one read as terms over the elements of its tensor."""
         axes = self.axes_of(read.tensor)
         domain = (*statement.axes, *statement.reduce)
-        if self._is_lookup(read):
+        if statement.step is None and self._is_lookup(read):  # a turn of a recurrence compares instead
             return [self._arriving(read, gradient, domain)]
         straight = [pieces_of(index) for index in read.indices]
         if any(straight) and prod(len(p) or 1 for p in straight) <= _MOST_PIECES:

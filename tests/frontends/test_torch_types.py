@@ -107,3 +107,14 @@ def test_an_imported_call_gives_what_pytorch_gives(kind: Any) -> None:
     if not WHOLE:
         drawn = random.Random(0).sample(drawn, _SAMPLE)
     assert [text for text in map(fault, drawn) if text] == []
+
+
+def test_a_product_of_conditions_asks_whether_both_hold_anywhere() -> None:
+    chosen = [case for case in cases(torch.bool) if case.name.startswith("product")]
+    assert len(chosen) > 1
+    assert [text for text in map(fault, chosen) if text] == []
+
+
+def test_the_gelu_by_tanh_keeps_its_digits_far_below_zero() -> None:
+    chosen = [case for kind in TYPES[:3] for case in cases(kind) if case.name.startswith("gelu tanh")]
+    assert [text for text in map(fault, chosen) if text] == []

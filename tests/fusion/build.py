@@ -111,8 +111,10 @@ def run_groups(
     runs = [(repeat, list(run)) for repeat, run in groupby(groups, key=lambda group: group.repeat)]
     for group, turn in ((g, turn) for repeat, run in runs for turn in range(count[repeat]) for g in run):
         form: FusedGroup = group.form
-        results = interpret(form, {t: tensor(group.tensors[t], turn).copy() for t in form.inputs})
-        for name, value in results.items():
-            target, untouched = tensor(group.tensors[name], turn), value != value
-            target[...] = np.where(untouched, target, value)
+        # What a group does not write of its outputs stays as it is, for other tensors may lie there too.
+        known = {t: tensor(group.tensors[t], turn).copy() for t in (*form.inputs, *form.outputs)}
+        given = {t: array.copy() for t, array in known.items()}
+        for name, value in interpret(form, given).items():
+            changed = (value != known[name]) & ~((value != value) & (known[name] != known[name]))
+            tensor(group.tensors[name], turn)[changed] = value[changed]
     return {name: tensor(name) for name in views.programs.graph.outputs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -153,3 +154,10 @@ def test_kernels_that_are_wrong_are_told() -> None:
         other = compiled(REGISTRY, found, "reference", "no-fusion").run({found[0].mark + "x": given["x"]})
         told += bool(Judge(use.instance.program, given).wrong("y", other[found[0].mark + "y"]).any())
     assert told >= len(KINDS) - 1  # one set has the same number everywhere
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_infinite_literal_has_its_type(device: str) -> None:
+    one, none = TensorType(DType.F64, (1,)), TensorType(DType.F64, ())
+    sample = Sample("adam", (one, one, none, one, one, none), {"beta2": -math.inf})
+    assert judge_target(REGISTRY, [sample], range(2), device).differences == []

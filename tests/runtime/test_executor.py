@@ -85,6 +85,30 @@ def test_an_output_may_be_an_input_or_a_constant() -> None:
     assert np.array_equal(found["w"], plan.constants["w"])
 
 
+def values(array: Any) -> np.ndarray[Any, Any]:
+    """Return the elements of an output that stayed on the device."""
+    host = np.empty(array.shape, array.dtype)
+    array.device.download(host, array.pointer)
+    return host
+
+
+@needs_opencl
+def test_outputs_on_the_device_belong_to_the_caller() -> None:
+    """A later run writes neither over them nor over one another's, until nobody refers to them any more."""
+    session = Session(example_plan())
+    runs = [session.run({"x": random_x(seed)}, on_device=True) for seed in range(3)]
+    for seed, found in enumerate(runs):
+        np.testing.assert_allclose(values(found["y"]), expected(random_x(seed))["y"], rtol=1e-6)
+    handles = {int(found["y"].pointer.buffer.handle.int_ptr) for found in runs}
+    assert len(handles) == 3
+    del runs, found
+    again = [session.run({"x": random_x(seed)}, on_device=True)["y"] for seed in range(2)]
+    assert {int(array.pointer.buffer.handle.int_ptr) for array in again} <= handles
+    assert len({int(array.pointer.buffer.handle.int_ptr) for array in again}) == 2
+    for seed, array in enumerate(again):
+        np.testing.assert_allclose(values(array), expected(random_x(seed))["y"], rtol=1e-6)
+
+
 @needs_opencl
 def test_strided_inputs_share_their_buffer() -> None:
     plan = evolve(example_plan(), inputs=("left", "right"), outputs=("y",), steps=(), groups=())

@@ -19,7 +19,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
 from cuts.runtime.plan_document import plain
-from cuts.runtime.plan_file import load_plan, save_plan
+from cuts.runtime.plan_file import Weights, load_plan, save_plan
 from cuts.tests.runtime.handmade import example_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +38,16 @@ def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
     assert plan.model is not None
     assert print_graph(again.model.graph) == print_graph(plan.model.graph)
     assert again.model.specs == {"my.cuts": "op mine"}
+
+
+def test_weights_of_equal_bytes_keep_their_shapes_and_types() -> None:
+    weights = Weights({})
+    arrays = [np.zeros(shape, kind) for shape, kind in (((4,), np.int32), ((2, 2), np.int32), ((4,), np.float32))]
+    keys = [weights.add(array) for array in arrays]
+    assert len(set(keys)) == 3
+    assert weights.add(arrays[0].copy()) == keys[0]
+    for key, array in zip(keys, arrays, strict=True):
+        assert (weights.arrays[key].shape, weights.arrays[key].dtype) == (array.shape, array.dtype)
 
 
 def test_names_full_of_code_round_trip_and_name_no_file(tmp_path: Path) -> None:

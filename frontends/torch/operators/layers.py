@@ -14,7 +14,11 @@ from ..reader import Convert, Reader, Value
 
 
 def _mm(reader: Reader, a: Value, b: Value) -> Any:
-    return reader.emit("matmul", a, b)
+    """A product of matrices; of conditions, whether both hold anywhere along the inner axis."""
+    if reader.type(a).dtype is not DType.BOOL:
+        return reader.emit("matmul", a, b)
+    counts = reader.emit("matmul", *(reader.cast(value, DType.I64) for value in (a, b)))
+    return reader.cast(counts, DType.BOOL)
 
 
 def _addmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from cuts.ir.types import DType
 
 from ...kernels.extremes import powers, truncated
 
@@ -263,7 +264,13 @@ def _split(a: Attributes, x: Array) -> tuple[Array, ...]:
     return tuple(np.split(x, np.cumsum(a["split"])[:-1], a["axis"])) if a["split"] else ()
 
 
+def _converted(a: Attributes, x: Array) -> Array:
+    wanted = DType(a["to"]) if not isinstance(a["to"], DType) else a["to"]
+    return x.astype(np.float64 if wanted.is_float else wanted.numpy)
+
+
 ORACLES: dict[str, Oracle] = {
+    "cast": _converted,
     **{op: _plain(getattr(np, name)) for op, name in (
         ("acos", "arccos"), ("acosh", "arccosh"), ("asin", "arcsin"), ("asinh", "arcsinh"), ("atan", "arctan"),
         ("atanh", "arctanh"), ("ceil", "ceil"), ("cos", "cos"), ("cosh", "cosh"), ("exp", "exp"), ("expm1", "expm1"),

@@ -32,7 +32,7 @@ TRIES, VARIATIONS = 24, 40
 #: The round in which lists of dims are drawn alike, and large enough for any two ends of a type to meet.
 WIDE_ROUND, WIDE = 1, (17, 17)
 #: Attributes that are real numbers.
-_FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-5, 0.25, 100.0, math.nan, math.inf, -math.inf)
+_FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-5, 0.25, 100.0, math.inf, -math.inf)
 _INTS = (0, 1, 2, 3, -1, 4, 5, 7, -2, 16)
 
 
