@@ -163,6 +163,7 @@ def _flush(state: _Segment, name: str) -> None:
     if state.roots:
         state.items.append(_phase(state, "exit", name, state.roots, state.row, state.shares))
     state.roots, state.row = [], []
+    state.shares = {s.var: s for s in state.frame.shares}
 
 
 def _phase(

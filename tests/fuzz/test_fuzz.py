@@ -66,6 +66,17 @@ def test_fused_unfused_and_reference_agree_cuda(graph: Graph, seed: int) -> None
     check("cuda", graph, seed)
 
 
+@needs_opencl
+def test_rows_of_two_lengths_are_divided_apart() -> None:
+    """One kernel stores a row of 4 and a longer one in a loop of its own, whose phase has nothing of the first."""
+    make = builder()
+    greatest = make.node("reduce_max", make.input(4, 3, 3, 4), axes=(0,), keepdims=True)
+    long, rest = make.node("tile", greatest, repeats=(1, 1, 1, 3)), make.node("sub", "in 0", greatest)
+    graph = Graph("rows", tuple(make.inputs), (long, rest), dict(make.types), tuple(make.nodes))
+    for seed in range(20):
+        assert not [o.wrong for o in _bench("opencl").check(graph, seed, WAYS[1:2]) if o.wrong]
+
+
 @settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_graphs_are_valid_and_survive_json(graph: Graph) -> None:
