@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from cuts.compile.onnx_backend import CutsBackend
 from cuts.frontends.onnx.prepared import ReferenceBackend, out_of_scope
+from cuts.ir import DType
 from onnx import numpy_helper
 
 BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}
@@ -110,9 +112,10 @@ def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
             wanted, got = (f"{array.dtype}{list(array.shape)}" for array in (expected, result))
             return f"{case.name}: expected {wanted}, found {got}"
         rounding = 0.0
-        if expected.dtype.kind == "f" and expected.size:
-            finite = np.abs(expected[np.isfinite(expected)]).max(initial=0)
-            rounding = 4 * float(np.finfo(expected.dtype).eps) * float(finite)
+        # To NumPy bfloat16 is no kind of real number ("V"), and has no `np.finfo`.
+        if (expected.dtype.kind == "f" or expected.dtype == DType.BF16.numpy) and expected.size:
+            finite = np.abs(expected[np.isfinite(expected)].astype(float)).max(initial=0)
+            rounding = 4 * float(ml_dtypes.finfo(expected.dtype).eps) * float(finite)
         if not np.allclose(
             result.astype(float), expected.astype(float), rtol=case.rtol, atol=case.atol + rounding, equal_nan=True
         ):

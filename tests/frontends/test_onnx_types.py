@@ -32,6 +32,8 @@ _DISPUTED = {
     ("Pow", "=i"): "powers of integers are exact and wrap; negative ones are refused by the reference",
     ("ReduceL2", "=i"): "the root of a sum that its type does not hold",
     ("ReduceMean", "i64 ends"): "a sum of the widest integers wraps",
+    ("Shrink", "i64 ends"): "computed in f64, where the greatest become 2**63: it saturates here, and wraps on x86",
+    ("Shrink", "u64 ends"): "computed in f64, where the greatest become 2**64: it saturates here, and wraps on x86",
     ("BatchNormalization", "training_mode"): "training in several types at once is refused",
 }
 

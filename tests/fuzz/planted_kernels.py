@@ -12,7 +12,7 @@ BUGS = (
         "body = (*fetch(as_index(step), False), Barrier(), compute, Barrier())",
         "body = (*fetch(as_index(step), False), Barrier(), compute)"),
     Bug("barrier", "no barrier in a ring of buffers", "passes.lowering.lower:_ring",
-        "Wait(ahead - 1), Barrier(), *following", "Wait(ahead - 1), *following"),
+        "(*wait, Barrier(), *following", "(*wait, *following"),
     Bug("barrier", "no barrier between segments", "passes.lowering.lower:lower",
         "items.append(Barrier())", "pass"),
     Bug("barrier", "lanes read what others have not written yet", "backends.source.scope:KernelNames._tree",

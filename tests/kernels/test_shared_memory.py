@@ -35,7 +35,8 @@ BYTES = {
     "int": 4,
     "unsigned int": 4, "short": 2, "unsigned short": 2, "char": 1, "signed char": 1, "unsigned char": 1,
 }  # fmt: skip
-OWN = re.compile(r"(?:__shared__ __align__\(16\)|__local) ([a-z ]+?) (\w+?)(?:_bits)?\[(\d+)\]")
+#: What OpenCL emulates atoms in is no buffer that lowering counts.
+OWN = re.compile(r"(?:__shared__ __align__\(16\)|__local) ([a-z ]+?) ((?!atom_scratch)\w+?)(?:_bits)?\[(\d+)\]")
 PART = re.compile(r"([a-z ]+?)\* const (\w+) = reinterpret_cast<([a-z ]+)\*>\(pool \+ (\d+)\);")
 
 

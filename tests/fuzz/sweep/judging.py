@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from attrs import define, field
 from cuts.ir.expr import Cast
@@ -23,6 +24,7 @@ from cuts.ir.types import DType
 from cuts.ir.walk import distinct
 from cuts.ops.reference import evaluate
 
+from ...kernels.extremes import is_real
 from .values import adds_up
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +112,7 @@ def near(found: Array, expected: Array, dtype: DType, ulps: float) -> Array:
     """Return where a result is its truth, but for rounding and what the type cannot hold; all zeros are one."""
     if not dtype.is_float:
         return np.asarray(found == expected)
-    info = np.finfo(dtype.numpy)  # type: ignore[arg-type]
+    info = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
     with np.errstate(all="ignore"):
         value, wanted = found.astype(np.float64), expected.astype(np.float64)
         held = expected.astype(dtype.numpy).astype(np.float64)
@@ -159,14 +161,14 @@ class Moving:
 
         Elements are not moved apart: what is equal stays so, or a variance of equal elements would be no fault.
         """
-        if array.dtype.kind != "f" or self.seed > 1:
+        if not is_real(array) or self.seed > 1:
             return array
         with np.errstate(all="ignore"):
             return np.asarray(array.astype(np.float64) * (1 + (-1) ** self.seed * self.eps))
 
     def step(self, fn: str, values: Array) -> Array:
         """Return the values of a scalar function moved, where it rounds."""
-        if fn in EXACT or values.dtype.kind != "f":
+        if fn in EXACT or not is_real(values):
             return values
         by = self.rng.uniform(-1, 1, values.shape)
         return np.asarray(values * (1 + STEP * self.eps * by)).astype(values.dtype)

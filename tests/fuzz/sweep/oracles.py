@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from cuts.ir.types import DType
+from cuts.ir.evaluate import rounded, saturated
+from cuts.ir.types import DType, dtype_of_numpy
 
-from ...kernels.extremes import powers, truncated
+from ...kernels.extremes import is_real, powers, truncated
 
 Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
@@ -26,7 +27,7 @@ def _plain(function: Callable[..., Any]) -> Oracle:
 
 def _integer(of_floats: Callable[..., Any], of_integers: Callable[..., Any]) -> Oracle:
     """An oracle of two operands that integers have a meaning of their own for."""
-    return lambda a, x, y: of_floats(x, y) if x.dtype.kind == "f" else of_integers(*np.broadcast_arrays(x, y))
+    return lambda a, x, y: of_floats(x, y) if is_real(x) else of_integers(*np.broadcast_arrays(x, y))
 
 
 def _divided(x: Array, y: Array) -> Array:
@@ -35,7 +36,7 @@ def _divided(x: Array, y: Array) -> Array:
 
 def _powered(x: Array, y: Array) -> Any:
     exponent = y.astype(x.dtype)
-    if x.dtype.kind == "f":
+    if is_real(x):
         return np.power(x, exponent)
     x, exponent = np.broadcast_arrays(x, exponent)
     return None if (exponent < 0).any() else powers(x.reshape(-1), exponent.reshape(-1)).reshape(x.shape)
@@ -52,11 +53,11 @@ def _shifted(a: Attributes, x: Array, y: Array) -> Array:
 
 def _wide(x: Array) -> Array:
     """Return integers in the type of 64 bits of their kind, in which sums of many fit."""
-    return x if x.dtype.kind == "f" else x.astype(np.uint64 if x.dtype.kind == "u" else np.int64)
+    return x if is_real(x) else x.astype(np.uint64 if x.dtype.kind == "u" else np.int64)
 
 
 def _quotient(total: Array, count: int, dtype: Any) -> Array:
-    if dtype.kind == "f":
+    if is_real(total):
         return np.asarray(total / count)
     return _divided(np.asarray(total), np.full(np.shape(total), count, total.dtype)).astype(dtype)
 
@@ -179,8 +180,8 @@ def _combined(how: str, old: Any, new: Any) -> Any:
 
 def _top(a: Attributes, x: Array) -> Any:
     axis, n = a["axis"], x.shape[a["axis"]]
-    key = np.where(np.isnan(x), np.inf, x) if x.dtype.kind == "f" else x
-    nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
+    key = np.where(np.isnan(x), np.inf, x) if is_real(x) else x
+    nan = np.isnan(x) if is_real(x) else np.zeros(x.shape, bool)
     rows, gone = np.moveaxis(key, axis, -1).reshape(-1, n), np.moveaxis(nan, axis, -1).reshape(-1, n)
     order = [
         sorted(range(n), key=lambda j, r=r, g=g: (g[j], r[j]) if not a["largest"] else (not g[j], _Reversed(r[j])))
@@ -241,7 +242,7 @@ def _einsum(a: Attributes, x: Array, y: Array | None = None) -> Any:
         return None  # axes of one element repeat, which NumPy's does not
     pairs = [x, list(a["left"])] + ([] if y is None else [y, list(a["right"])])
     labels = {*a["left"], *(a["right"] if y is not None else ())}
-    if not labels >= set(range(len(a["sizes"]))):
+    if not labels >= set(range(max(len(a["sizes"]), a["results"]))):
         return None
     return np.einsum(*pairs, list(range(a["results"])))
 
@@ -266,7 +267,9 @@ def _split(a: Attributes, x: Array) -> tuple[Array, ...]:
 
 def _converted(a: Attributes, x: Array) -> Array:
     wanted = DType(a["to"]) if not isinstance(a["to"], DType) else a["to"]
-    return x.astype(np.float64 if wanted.is_float else wanted.numpy)
+    if wanted.is_float:
+        return rounded(x, wanted).astype(np.float64)
+    return saturated(x, wanted) if wanted.is_int and is_real(x) else x.astype(wanted.numpy)
 
 
 ORACLES: dict[str, Oracle] = {
@@ -323,7 +326,11 @@ def second_opinion(op: str, attributes: Attributes, operands: list[Array | None]
     oracle = ORACLES.get(op)
     if oracle is None:
         return None
-    wide = [o.astype(np.float64) if o is not None and o.dtype.kind == "f" else o for o in operands]
+    base = operands[0]
+    if op == "pow" and base is not None and is_real(base):
+        # The exponent becomes a number of the base's type: an odd integer may be rounded to an even one.
+        operands = [base, *(_converted({"to": dtype_of_numpy(base.dtype)}, y) for y in operands[1:] if y is not None)]
+    wide = [o.astype(np.float64) if o is not None and is_real(o) else o for o in operands]
     while wide and wide[-1] is None:
         wide.pop()
     try:

@@ -23,6 +23,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Instance, Registry
 
+from ...kernels.extremes import is_real
 from .judging import Judge, near
 from .oracles import second_opinion
 from .samples import Sample, Slot, draw, slots
@@ -196,7 +197,8 @@ def _first(bad: Array, found: Array, wanted: Array) -> str:
 
 def _shown(given: Mapping[str, Array]) -> dict[str, Any]:
     """Return operands as JSON values, where they are few."""
-    return {name: array.tolist() if array.size <= 64 else f"{array.size} elements" for name, array in given.items()}
+    plain = {name: array.astype(np.float64) if is_real(array) else array for name, array in given.items()}
+    return {name: array.tolist() if array.size <= 64 else f"{array.size} elements" for name, array in plain.items()}
 
 
 # ---- a target against the reference

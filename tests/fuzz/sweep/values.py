@@ -48,8 +48,11 @@ def operands(program: Program, types: Mapping[str, TensorType], seed: int, numbe
 
 
 def adds_up(program: Program) -> bool:
-    """Whether a program adds or multiplies up floats."""
-    return any(st.combine in ("sum", "prod") and program.tensors[st.target].dtype.is_float for st in program.statements)
+    """Whether a program adds or multiplies up floats, in a reduction or where a scatter's elements meet."""
+    return any(
+        {st.combine, st.into} & {"sum", "prod"} and program.tensors[st.target].dtype.is_float
+        for st in program.statements
+    )
 
 
 def transforms(program: Program) -> bool:
