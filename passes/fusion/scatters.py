@@ -21,7 +21,7 @@ every product of floats computed, for which there are no such integers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from attrs import define, evolve
@@ -35,6 +35,7 @@ from ...ir import (
     Expr,
     Guard,
     Index,
+    Indirect,
     InRange,
     Program,
     Read,
@@ -43,6 +44,7 @@ from ...ir import (
     Var,
     as_index,
     dtype_of,
+    indirects,
     variables,
 )
 from ...ops.language import unused_name
@@ -78,7 +80,7 @@ class _Writer:
         if statement.into is None or statement.atomic:
             yield statement
         elif _pairs(statement, type_) <= COMPARED or (statement.into == "prod" and type_.dtype.is_float):
-            yield _compared(statement, type_)
+            yield _compared(statement, type_, self.tensors)
         elif statement.into == "sum" and type_.dtype.is_float:
             yield from self._counted(statement, type_)
         else:
@@ -175,7 +177,20 @@ def _pairs(statement: Statement, type_: TensorType) -> int:
     return prod(a.extent for a in statement.axes) * others
 
 
-def _compared(statement: Statement, type_: TensorType) -> Statement:
+def _only_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Expr:
+    """Return the condition that an element of an integer tensor is an index of an axis of one element.
+
+    No guard can say so: to the algebra of indices, what has one value needs no question.
+    """
+    dtype = tensors[place.tensor].dtype
+    read = Read(place.tensor, place.indices)
+    first: Expr = Call("eq", (read, Const(0, dtype)))
+    if not place.wraps or dtype.element.kind != "signed":
+        return first
+    return Call("or", (first, Call("eq", (read, Const(-1, dtype)))))
+
+
+def _compared(statement: Statement, type_: TensorType, tensors: Mapping[str, TensorType]) -> Statement:
     """Return the statement in which every element looks for what arrives at it."""
     own, combiner = statement.own_dims(type_.shape), COMBINERS[str(statement.into)]
     taken = {a.name for a in statement.axes}
@@ -186,10 +201,11 @@ def _compared(statement: Statement, type_: TensorType) -> Statement:
         if number not in own
     ]
     asked = tuple(dict.fromkeys(g for g in guards if not g.always))
+    conditions: list[Expr] = [InRange(asked)] if asked else []
+    conditions += [_only_index(i, tensors) for g in guards if g.always for i in indirects(g.index)]
     body = statement.body
-    if asked:
-        identity = Const(combiner.identity(type_.dtype), type_.dtype)
-        body = Call("select", (InRange(asked), body, identity))
+    for condition in reversed(conditions):
+        body = Call("select", (condition, body, Const(combiner.identity(type_.dtype), type_.dtype)))
     axes = tuple(v for place in places for v in variables(place))
     reduce = tuple(a for a in statement.axes if a not in own.values() and a.extent > 1)
     combine = combiner.name if reduce else None

@@ -15,7 +15,7 @@ from cuts.backends.cuda.compile import find_toolchain
 from cuts.backends.source import emit
 from cuts.backends.source.atomics import combining_helpers
 from cuts.backends.source.dialects import CUDA
-from cuts.ir import CompileOptions, CutsError, DType, Program, Source, TensorType, parse_ir, print_ir
+from cuts.ir import CompileOptions, CutsError, DType, Graph, Node, Program, Source, TensorType, parse_ir, print_ir
 from cuts.ops import Registry, evaluate
 from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
@@ -225,6 +225,18 @@ def test_a_scatter_that_has_no_meaning_is_an_error(case: tuple[str, str]) -> Non
 def _instantiated(text: str, attributes: Any) -> object:
     registry = Registry.builtin().extend(Source("t.cuts", text))
     return registry["t"].instantiate([TensorType(DType.F32, (4,)), TensorType(DType.I64, (4,))], attributes)
+
+
+@needs_opencl
+@pytest.mark.parametrize("compared", [True, False])
+def test_an_axis_of_one_element_is_asked_for_its_only_place(compared: bool, request: pytest.FixtureRequest) -> None:
+    if not compared:
+        request.getfixturevalue("no_comparisons")
+    types = {"dy": TensorType(DType.F32, (5,)), "i": TensorType(DType.I64, (5,)), "dx": TensorType(DType.F32, (1,))}
+    node = Node("n", "gather_grad", ("dy", "i"), ("dx",), {"axis": 0, "size": 1})
+    plan = cuts.build(Graph("g", ("dy", "i"), ("dx",), types, (node,)), "opencl")
+    inputs = {"dy": np.arange(1.0, 6.0, dtype=np.float32), "i": np.array([7, 0, -1, -2, 2**40], np.int64)}
+    assert plan.run(inputs)["dx"].tolist() == [2.0 + 3.0]
 
 
 def test_a_scatter_over_nothing_is_the_identity() -> None:
