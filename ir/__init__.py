@@ -8,9 +8,9 @@ from .atoms import (
     MATRIX_ATOMS,
     NEIGHBOURS,
     THREADS,
-    Fragment,
     MathMode,
     MatrixAtom,
+    MatrixFragment,
 )
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
@@ -183,7 +183,6 @@ __all__ = [
     "Evaluation",
     "Expr",
     "FloorDiv",
-    "Fragment",
     "FusedGroup",
     "Graph",
     "GraphError",
@@ -208,6 +207,7 @@ __all__ = [
     "Loop",
     "MathMode",
     "MatrixAtom",
+    "MatrixFragment",
     "Mod",
     "Mode",
     "Node",

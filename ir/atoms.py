@@ -27,7 +27,7 @@ ELEMENT = Var("i", 16)
 
 
 @frozen(cache_hash=True)
-class Fragment:
+class MatrixFragment:
     """What a lane holds of one operand: `size` elements, element `i` of lane `t` at (`row`, `column`).
 
     Rows and columns are those of the operand as the product names it: (m, k) of A, (k, n) of B, (m, n) of C. `packed`
@@ -60,9 +60,9 @@ class MatrixAtom:
     format: str
     held: DType
     accumulator: DType
-    a: Fragment
-    b: Fragment
-    c: Fragment
+    a: MatrixFragment
+    b: MatrixFragment
+    c: MatrixFragment
 
 
 #: How the lanes lie over C, rows and columns: lanes along it, and neighbours that one lane holds. This is the
@@ -71,7 +71,7 @@ THREADS, NEIGHBOURS = (8, 4), (1, 2)
 
 _ROWS, _COLUMNS = 16, 8
 _T, _I = as_index(LANE), as_index(ELEMENT)
-_C = Fragment(_T // 4 + _I // 2 * 8, _T % 4 * 2 + _I % 2, 4)
+_C = MatrixFragment(_T // 4 + _I // 2 * 8, _T % 4 * 2 + _I % 2, 4)
 
 
 def _atom(k: int, kind: str, held: DType, accumulator: DType) -> MatrixAtom:
@@ -83,8 +83,8 @@ def _atom(k: int, kind: str, held: DType, accumulator: DType) -> MatrixAtom:
     packed = 4 // _BYTES[kind]
     register, place = _I // packed, _I % packed + _T % 4 * packed
     depth = 4 * packed
-    a = Fragment(_T // 4 + register % 2 * 8, place + register // 2 * depth, _ROWS * k // LANES, packed)
-    b = Fragment(place + register * depth, _T // 4, _COLUMNS * k // LANES, packed)
+    a = MatrixFragment(_T // 4 + register % 2 * 8, place + register // 2 * depth, _ROWS * k // LANES, packed)
+    b = MatrixFragment(place + register * depth, _T // 4, _COLUMNS * k // LANES, packed)
     return MatrixAtom(f"m16n8k{k}_{kind}", _ROWS, _COLUMNS, k, kind, held, accumulator, a, b, _C)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...ir import ELEMENT, LANE, LANES, MATRIX_ATOMS, DType, Fragment, MatrixAtom, as_index, substitute
+from ...ir import ELEMENT, LANE, LANES, MATRIX_ATOMS, DType, MatrixAtom, MatrixFragment, as_index, substitute
 from .index_ctext import index_text
 
 _PTX = {"i8": "s8", "u8": "u8", "i32": "s32"}
@@ -63,7 +63,7 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
         yield f"cuts_{atom.name}", f"{qualifier} void cuts_{atom.name}({', '.join(parameters)}) {{ {' '.join(lines)} }}"
 
 
-def _laid_out(atom: MatrixAtom, fragment: Fragment, names: list[str], width: int, base: int) -> Iterator[str]:
+def _laid_out(atom: MatrixAtom, fragment: MatrixFragment, names: list[str], width: int, base: int) -> Iterator[str]:
     """Yield the stores of a lane's elements, each to its place in the operand."""
     for n in range(fragment.size):
         row, column = _place(fragment, n)
@@ -72,7 +72,7 @@ def _laid_out(atom: MatrixAtom, fragment: Fragment, names: list[str], width: int
         yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
 
 
-def _place(fragment: Fragment, element: int) -> tuple[str, str]:
+def _place(fragment: MatrixFragment, element: int) -> tuple[str, str]:
     at = {LANE: as_index(LANE), ELEMENT: as_index(element)}
     return index_text(substitute(fragment.row, at), {}), index_text(substitute(fragment.column, at), {})
 

@@ -25,10 +25,10 @@ from ...ir import (
     AtomAccumulate,
     DType,
     Expr,
-    Fragment,
     Index,
     IndexLike,
     MatrixAtom,
+    MatrixFragment,
     Op,
     Reduction,
     ReductionSchedule,
@@ -161,7 +161,7 @@ def _side(
     return _Side(operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), atoms)
 
 
-def _places(fragment: Fragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
+def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
     """Return where an element of a lane lies along its side, and along the depth."""
     at: dict[Var, IndexLike] = {LANE: lane, ELEMENT: element}
     row, column = substitute(fragment.row, at), substitute(fragment.column, at)

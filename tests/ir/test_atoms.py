@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.ir.atoms import ELEMENT, LANE, LANES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Fragment, MatrixAtom
+from cuts.ir.atoms import ELEMENT, LANE, LANES, MATRIX_ATOMS, NEIGHBOURS, THREADS, MatrixAtom, MatrixFragment
 from cuts.ir.evaluate import index_value
 
 every_atom = pytest.mark.parametrize("atom", MATRIX_ATOMS.values(), ids=MATRIX_ATOMS)
 
 
-def places(fragment: Fragment) -> np.ndarray:
+def places(fragment: MatrixFragment) -> np.ndarray:
     """Return (row, column) of every element of every lane."""
     lanes, elements = np.meshgrid(np.arange(LANES), np.arange(fragment.size), indexing="ij")
     at = {LANE: lanes, ELEMENT: elements}
