@@ -6,7 +6,7 @@ constants. Loading one from a stranger is like running their program: kernels ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
 import numpy as np
@@ -112,10 +112,41 @@ def make_plan(
     touched = _touched(compiled)
     storages = {t: compiled.storages.get(t) or Storage(t, 0, graph.types[t].strides) for t in touched}
     constants = {t: graph.constants[t] for t in touched if t in graph.constants}
+    checked = {name for check in compiled.checks for name in (check.place, check.found)}
+    placed, arena = place_buffers(*_demands(compiled, storages, constants))
+    plan = Plan(
+        name=name or graph.name,
+        target=target,
+        inputs=graph.inputs,
+        outputs=tuple(name for name in graph.outputs if name not in checked),
+        types={t: graph.types[t] for t in touched},
+        storages=storages,
+        buffers={key: place for (kind, _, key), place in placed.items() if kind == "tensor"},
+        tables=tuple(
+            {table: placed["table", n, table] for table in kernel.tables} for n, kernel in enumerate(compiled.kernels)
+        ),
+        arena=arena,
+        constants={t: np.ascontiguousarray(a).reshape(np.shape(a)) for t, a in constants.items()},
+        kernels=compiled.kernels,
+        steps=compiled.steps,
+        groups=compiled.groups,
+        binaries=binaries or (None,) * len(compiled.kernels),
+        model=model,
+        checks=compiled.checks,
+        loops=compiled.loops,
+    )
+    check_plan(plan)
+    return plan
+
+
+def _demands(
+    compiled: CompiledGraph, storages: Mapping[str, Storage], constants: Iterable[str]
+) -> tuple[dict[tuple[str, int, str], int], dict[tuple[str, int, str], Lifetime]]:
+    """Return the bytes of each buffer and of each table of a kernel, and the steps between which it holds something."""
+    graph = compiled.graph
     sizes: dict[tuple[str, int, str], int] = {}
     lifetimes: dict[tuple[str, int, str], Lifetime] = {}
     ends = (-1, len(compiled.steps))
-    checked = {name for check in compiled.checks for name in (check.place, check.found)}
 
     def use(tensor: str, step: int) -> None:
         key = ("tensor", 0, storages[tensor].buffer)
@@ -140,30 +171,7 @@ def make_plan(
         for table, values in kernel.tables.items():
             sizes["table", number, table] = 4 * len(values)
             lifetimes["table", number, table] = Lifetime(*ends)
-    placed, arena = place_buffers(sizes, lifetimes)
-    plan = Plan(
-        name=name or graph.name,
-        target=target,
-        inputs=graph.inputs,
-        outputs=tuple(name for name in graph.outputs if name not in checked),
-        types={t: graph.types[t] for t in touched},
-        storages=storages,
-        buffers={key: place for (kind, _, key), place in placed.items() if kind == "tensor"},
-        tables=tuple(
-            {table: placed["table", n, table] for table in kernel.tables} for n, kernel in enumerate(compiled.kernels)
-        ),
-        arena=arena,
-        constants={t: np.ascontiguousarray(a).reshape(np.shape(a)) for t, a in constants.items()},
-        kernels=compiled.kernels,
-        steps=compiled.steps,
-        groups=compiled.groups,
-        binaries=binaries or (None,) * len(compiled.kernels),
-        model=model,
-        checks=compiled.checks,
-        loops=compiled.loops,
-    )
-    check_plan(plan)
-    return plan
+    return sizes, lifetimes
 
 
 def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) -> Iterator[tuple[str, Turns]]:

@@ -16,23 +16,25 @@ from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.ir import parse_ir, print_ir
 from cuts.ir.atoms import MATRIX_ATOMS
-from cuts.ir.expr import Call, Cast, Read, call
+from cuts.ir.expr import Call, Cast, Guard, Read, call
 from cuts.ir.index import Var, as_index
+from cuts.ir.launch import KernelFunction
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.kernel import kernel_violations
+from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import make_space
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
+from .cases import legal_point
 
 GPU = find_target("cuda:sm_90")
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -69,8 +71,6 @@ def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int) -> 
     out = (size + 1) // stride
     axes = tuple(Var(x, e) for x, e in zip("nkpq", (n, k, out, out), strict=True))
     cc, r, s = Var("c", c), Var("r", 3), Var("s", 3)
-    from cuts.ir.expr import Guard
-
     row, column = axes[2] * stride + r - 1, axes[3] * stride + s - 1
     guards = tuple(g for g in (Guard(row, 0, size), Guard(column, 0, size)) if not g.always)
     image = Read("a", (as_index(axes[0]), as_index(cc), row, column), guards)
@@ -106,14 +106,9 @@ def atom_points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule 
     space = make_space(group, target)
     structures = [s for s in space.structures if s.segments[0].atom]
     assume(structures)
-    structure = draw(st.sampled_from(structures))
-    seed = draw(st.integers(0, 1 << 30))
-    points = np.random.default_rng(seed).integers(0, structure.size, 512)
-    batch = evaluate(space, structure, columns_at(structure, points), 0, points)
-    legal = np.flatnonzero(batch.legal)
-    assume(legal.size)
-    values = {name: int(column[0]) for name, column in columns_at(structure, points[legal[:1]]).items()}
-    return schedule_of(group, structure, values, target.warp_size)
+    schedule = legal_point(space, draw(st.sampled_from(structures)), draw(st.integers(0, 1 << 30)))
+    assume(schedule is not None)
+    return schedule
 
 
 def _integers(kind: TensorType, generator: np.random.Generator) -> np.ndarray:
@@ -123,8 +118,6 @@ def _integers(kind: TensorType, generator: np.random.Generator) -> np.ndarray:
 
 def meaning(group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Return what a group computes, in float64."""
-    from cuts.passes.fusion.interpret import interpret
-
     wide = {name: value.astype(np.float64) for name, value in arrays.items()}
     return interpret(group, wide)["y"]
 
@@ -139,9 +132,15 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
     assert kernel_violations(thread, threads=True) == []
     for kernel in (block, thread):
         assert print_ir(parse_ir(print_ir(kernel))) == print_ir(kernel)
-    function = emit(thread, device.target.dialect)
     generator = np.random.default_rng(1)
     arrays = {name: _integers(group.tensors[name], generator) for name in group.inputs}
+    function = emit(thread, device.target.dialect)
+    result = run(device, function, group, arrays)
+    assert (result == meaning(group, arrays)).all(), f"{schedule}\n{function.source}"
+
+
+def run(device: Device, function: KernelFunction, group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what a kernel computes; nothing was right before."""
     result = np.full(group.tensors["y"].shape, 77, group.tensors["y"].dtype.numpy)
     values = {**arrays, "y": result, **{t: np.asarray(v, np.int32) for t, v in function.tables.items()}}
     buffers = {name: device.allocate(max(16, value.nbytes)) for name, value in values.items()}
@@ -151,7 +150,26 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
     device.bind(loaded, function, [Pointer(buffers[a.tensor]) for a in function.arguments])()
     device.synchronize()
     device.download(result, Pointer(buffers["y"]))
-    assert (result == meaning(group, arrays)).all(), f"{schedule}\n{function.source}"
+    return result
+
+
+def check_what_is_no_number(device: Device, name: str, mode: str) -> None:
+    """Assert that a NaN reaches its row or column and nothing else, ragged ends included, and that an infinity is one
+    where no operand is made of several parts, else no number.
+    """
+    kind = DType.F32 if name == "tf32" else DType(name)
+    group = product(kind, mode, (1, 19, 13, 21), (False, False))
+    space = make_space(group, SMALL_GPU)
+    structure = next(s for s in space.structures if s.segments[0].atom)
+    schedule = legal_point(space, structure, 1)
+    assert schedule is not None
+    function = emit(extract(lower(group, schedule, {}, SMALL_GPU)), device.target.dialect)
+    arrays = {t: np.ones(group.tensors[t].shape, kind.numpy if t in "ac" else np.float32) for t in group.inputs}
+    arrays["a"][0, 3, 20], arrays["a"][0, 7, 0], arrays["c"][0, 5, 12] = np.nan, np.inf, -np.nan
+    expected = np.full((19, 13), 22.0)
+    expected[7] = np.nan if mode == "fp32x3" else np.inf
+    expected[3], expected[:, 12] = np.nan, np.nan
+    np.testing.assert_array_equal(run(device, function, group, arrays)[0], expected)
 
 
 #: The GPU's space as PoCL draws from it: few warps, because every atom meets twice.
@@ -172,6 +190,21 @@ def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
 def test_atoms_compute_what_is_meant_cuda(data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
     check(_device("cuda"), GPU, group, data.draw(atom_points(group, GPU)))
+
+
+FLOATS = [(name, mode) for name, modes in MODES.items() for mode in modes if name not in ("i8", "u8")]
+
+
+@needs_opencl
+@pytest.mark.parametrize(("name", "mode"), FLOATS)
+def test_what_is_no_number_stays_in_its_row_opencl(name: str, mode: str) -> None:
+    check_what_is_no_number(_device("opencl"), name, mode)
+
+
+@needs_cuda
+@pytest.mark.parametrize(("name", "mode"), FLOATS)
+def test_what_is_no_number_stays_in_its_row_cuda(name: str, mode: str) -> None:
+    check_what_is_no_number(_device("cuda"), name, mode)
 
 
 @pytest.mark.parametrize("name", MATRIX_ATOMS)
