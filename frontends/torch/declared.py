@@ -35,7 +35,7 @@ Types = Sequence[TensorType | None]
 
 
 @frozen
-class Problem:
+class BackwardCall:
     """What a backward operator computes: the gradients of the operands `wanted`, given those of the results `given`."""
 
     operands: tuple[TensorType | None, ...]
@@ -49,11 +49,11 @@ class Problem:
         return json.dumps([operands, dict(self.attributes), self.wanted, self.given])
 
     @staticmethod
-    def parse(text: str) -> Problem:
+    def parse(text: str) -> BackwardCall:
         """Return what `text` wrote."""
         operands, attributes, wanted, given = json.loads(text)
         types = tuple(None if t is None else TensorType(DType(t[0]), tuple(t[1])) for t in operands)
-        return Problem(types, attributes, tuple(wanted), tuple(given))
+        return BackwardCall(types, attributes, tuple(wanted), tuple(given))
 
 
 @define(eq=False)
@@ -130,7 +130,7 @@ class DeclaredOperator:
         formals = dict(zip(instance.inputs, tensors, strict=True))
         wanted = tuple(name for name, t in formals.items() if name and t is not None and t.requires_grad)
         given = tuple(n for n, t in zip(instance.outputs, instance.output_types, strict=True) if t.dtype.is_float)
-        context.problem = Problem(types, attributes, wanted, given)
+        context.problem = BackwardCall(types, attributes, wanted, given)
         context.read = self.backward_graph(context.problem).graph.inputs if wanted and given else ()
         values: dict[str | None, Any] = {**formals, **dict(zip(instance.outputs, results, strict=True))}
         context.save_for_backward(*(values[name] for name in context.read if name in values))
@@ -156,15 +156,15 @@ class DeclaredOperator:
 
     def run_backward(self, saved: Sequence[Any], problem: str) -> list[Any]:
         """Run the gradient's kernels."""
-        return self._run(("backward", problem), saved, lambda: self.backward_graph(Problem.parse(problem)))
+        return self._run(("backward", problem), saved, lambda: self.backward_graph(BackwardCall.parse(problem)))
 
     def fake_backward(self, saved: Sequence[Any], problem: str) -> list[Any]:
         """Return gradients that have types and no elements."""
-        parsed = Problem.parse(problem)
+        parsed = BackwardCall.parse(problem)
         types = dict(zip(self.instance(parsed.operands, parsed.attributes).inputs, parsed.operands, strict=True))
         return [_empty(type_, saved[0].device) for name in parsed.wanted if (type_ := types[name]) is not None]
 
-    def backward_graph(self, problem: Problem) -> Captured:
+    def backward_graph(self, problem: BackwardCall) -> Captured:
         """Return the graph of a gradient: its inputs are what it reads of operands, results, and gradients `dy`."""
         reader = Reader(Instances(self.registry).infer, gradients=Gradients(self.registry, dict(self.texts)))
         instance = self.instance(problem.operands, problem.attributes)
@@ -195,7 +195,7 @@ class DeclaredOperator:
         return self.compiled[key, device](*tensors)
 
 
-def gradients_of(reader: Reader, instance: Instance, names: Mapping[str, Value], problem: Problem) -> list[Value]:
+def gradients_of(reader: Reader, instance: Instance, names: Mapping[str, Value], problem: BackwardCall) -> list[Value]:
     """Add what computes the gradients of a problem to a graph; zeros where an operand has none."""
     made = reader.add_steps(reader.gradients.steps(instance, problem.wanted, problem.given), names)
     return [made.get(f"d{name}") or reader.zeros_like(names[name]) for name in problem.wanted]

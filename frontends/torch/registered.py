@@ -11,7 +11,7 @@ import torch
 from ...ir import Node, UsageError, quote
 from ...ops import Registry
 from ...ops.language import OpDecl
-from .declared import NAMESPACE, DeclaredOperator, Problem, gradients_of, plain
+from .declared import NAMESPACE, BackwardCall, DeclaredOperator, gradients_of, plain
 from .reader import Convert, Reader, Value
 from .tensors import CompileGraph
 
@@ -72,7 +72,7 @@ def _read_forward(made: DeclaredOperator, reader: Reader, *operands: Any, **attr
 
 def _read_backward(made: DeclaredOperator, reader: Reader, saved: Sequence[Any], problem: str) -> list[Value]:
     reader.gradients.declare(made.texts)
-    parsed = Problem.parse(problem)
+    parsed = BackwardCall.parse(problem)
     read = made.backward_graph(parsed).graph.inputs
     instance = made.instance(parsed.operands, parsed.attributes)
     return gradients_of(reader, instance, dict(zip(read, saved, strict=True)), parsed)
