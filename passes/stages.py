@@ -18,6 +18,7 @@ from ..ir import (
     PRECISIONS,
     CompileOptions,
     CutsError,
+    FusedGroup,
     Graph,
     Kernel,
     KernelFunction,
@@ -49,6 +50,7 @@ from .fusion import (
     pack_constants,
     partition,
     split_groups,
+    with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
 from .lowering import extract, lower
@@ -60,6 +62,9 @@ from .workload import Selector, Workload
 Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 S = TypeVar("S")
+
+#: The share of the budget after which algorithms are no longer measured.
+ALGORITHMS_SHARE = 0.3
 
 
 @define
@@ -189,7 +194,7 @@ def choose_algorithms(work: Compilation) -> Graph:
         return graph
     step = ChooseAlgorithms(work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math)
     chosen = step.run(graph)
-    while step.choices and selector.learn():
+    while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
         chosen = step.run(graph)
     work.algorithms = step.used
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
@@ -216,9 +221,16 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         work.options.mode,
     )
     work.groups = partition(Partitioner(workshop, work.evaluator), mode)
-    while work.selector is not None and mode == "mixed" and work.selector.learn():
+    while work.selector is not None and mode == "mixed" and work.selector.learn(_deciding(work, workshop)):
         work.groups = partition(Partitioner(workshop, work.evaluator), mode)
     return work.groups
+
+
+def _deciding(work: Compilation, workshop: Workshop) -> list[FusedGroup]:
+    """Return what the groups so far rest on: themselves, what they were made of, and what they may be split into."""
+    forms = with_parts(work.groups, workshop)
+    halves = work.evaluator.halves if isinstance(work.evaluator, Splitting) else lambda form: ()
+    return [each for form in forms for each in (form, *halves(form))]
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:

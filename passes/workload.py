@@ -43,9 +43,10 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
-    def learn(self) -> bool:
-        """Measure groups that the evaluator was asked for; true if costs changed, so that the partition must be found
-        again.
+    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+        """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
+        true if costs changed, so that the partition must be found again. The `wanted` ones are what the decision so far
+        rests on: they go first.
         """
         ...
 

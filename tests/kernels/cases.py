@@ -271,7 +271,7 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def learn(self) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
         """Measure nothing."""
         return False
 
