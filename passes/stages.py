@@ -71,8 +71,10 @@ ALGORITHMS_SHARE = 0.3
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
-    `unique` has the first group of each distinct kernel; `chosen`, `blocks`, `threads` and `functions` have its
-    schedule, its block-level kernel, its thread-level kernel and its source, each by the key of the kernel.
+    `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
+    the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
+    `blocks`, `threads` and `functions` have its schedule, its block-level kernel, its thread-level kernel and its
+    source, each by the key of the kernel.
     """
 
     registry: Registry
@@ -88,6 +90,9 @@ class Compilation:
     algorithms: Mapping[str, str] = field(factory=dict)
     programs: Programs = field(init=False)
     views: Views = field(init=False)
+    placed: tuple[Graph, Views] | None = None
+    workshop: Workshop | None = None
+    formed: Sequence[Group] = ()
     groups: Sequence[Group] = ()
     unique: Mapping[Hashable, Group] = field(factory=dict)
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
@@ -211,18 +216,19 @@ def write_programs(work: Compilation) -> Programs:
 def place_tensors(work: Compilation) -> Views:
     """Leave where tensors live."""
     work.views = find_views(work.programs)
+    work.placed = (work.graph, work.views)
     return work.views
 
 
 def form_groups(work: Compilation) -> Sequence[Group]:
     """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
-    workshop, mode = (
-        Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math)),
-        work.options.mode,
-    )
+    if work.workshop is None:
+        work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
+    workshop, mode = work.workshop, work.options.mode
     work.groups = partition(Partitioner(workshop, work.evaluator), mode)
     while work.selector is not None and mode == "mixed" and work.selector.learn(_deciding(work, workshop)):
         work.groups = partition(Partitioner(workshop, work.evaluator), mode)
+    work.formed = work.groups
     return work.groups
 
 

@@ -50,6 +50,14 @@ class Selector(Protocol):
         """
         ...
 
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Take in what a group was measured to take as it was chosen."""
+        ...
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether a group was measured."""
+        ...
+
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         """Return the schedule of each kernel."""
         ...

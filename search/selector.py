@@ -113,11 +113,22 @@ class MeasuredSelector:
         for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, share), strict=True):
             if choice is not None:
                 seconds = min(choice, fastest_library(group, self.libraries).seconds)
-                # Several kernels in a row do not pay for being timed one by one.
-                self._measured[key] = max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
+                self._measured[key] = self._alone(seconds)
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self._scale = median(ratios) if ratios else 1.0
         return any(k in self._measured for k in fresh)
+
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Take in what a group was measured to take as it was chosen."""
+        self._measured[form_key(group)] = self._alone(seconds)
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether a group was measured."""
+        return form_key(group) in self._measured
+
+    def _alone(self, seconds: float) -> float:
+        """Return what a kernel takes among others: several in a row do not pay for being timed one by one."""
+        return max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
 
     def _next(
         self, asked: Mapping[Hashable, FusedGroup], wanted: Sequence[FusedGroup]

@@ -131,6 +131,13 @@ class Slowest:
         self.rounds += 1
         return self.rounds == 1
 
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Forget it."""
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Know nothing."""
+        return False
+
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())
         return {

@@ -275,6 +275,13 @@ class ByModel:
         """Measure nothing."""
         return False
 
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Forget it."""
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Know nothing."""
+        return False
+
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""
         return {key: choose(work.form, self.target)[0] for key, work in workloads.items()}
