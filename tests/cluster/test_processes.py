@@ -102,7 +102,7 @@ def compiled_for(way: Way, training: bool) -> Kernels:
 
 def saved(made: Kernels, folder: Path) -> Path:
     """Write kernels into a folder, each plan by the name of its field."""
-    parts = {name: value for name, value in asdict(made, recurse=False).items()}
+    parts = asdict(made, recurse=False)
     for name, value in parts.items():
         if isinstance(value, Plan) and not (folder / name).exists():
             folder.mkdir(exist_ok=True)
@@ -123,7 +123,9 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, li
         work.append((str(root / f"{number}.json"), str(saved(made, root / f"kernels-{id(made)}"))))
     (root / "work.json").write_text(json.dumps(work))
     found = zip(*on_processes(root / "work.json"), strict=True)
-    return {way: (root / str(number), list(each)) for number, ((way, _), each) in enumerate(zip(PLANS, found, strict=True))}
+    return {
+        way: (root / str(number), list(each)) for number, ((way, _), each) in enumerate(zip(PLANS, found, strict=True))
+    }
 
 
 def on_processes(work: Path) -> list[list[dict[str, Any]]]:

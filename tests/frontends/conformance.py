@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -151,12 +151,9 @@ def run_together(names: Sequence[str]) -> list[str]:
     Collecting.plans.clear()
     models = {name: Collecting.prepare(case_of(name).model) for name in names}
     for name, model in models.items():
-        attempt(name, lambda case=case_of(name), model=model: model.prepare(arrays_of(case)))  # running tells errors
+        attempt(name, partial(model.prepare, arrays_of(case_of(name))))  # running says what is wrong
     with built_together(Collecting.plans):
-        return [
-            attempt(name, lambda case=case_of(name), model=model: complaint(case, model))
-            for name, model in models.items()
-        ]
+        return [attempt(name, partial(complaint, case_of(name), model)) for name, model in models.items()]
 
 
 def attempt(name: str, work: Callable[[], Any]) -> str:
