@@ -29,9 +29,9 @@ def check_precision(name: str, target: Target) -> None:
     if name not in PRECISIONS:
         raise UsageError(f"unknown precision '{name}'", hint=f"precisions are: {', '.join(PRECISIONS)}")
     if name not in able:
-        why = "has no kernels" if target.dialect == "reference" else "has no kernels with matrix instructions"
+        missing = "kernels" if target.dialect == "reference" else "matrix instructions for it"
         raise UsageError(
-            f"target '{target.name}' {why}, so it cannot follow precision '{name}'",
+            f"target '{target.name}' has no {missing}, so it cannot follow precision '{name}'",
             hint=f"it can follow: {', '.join(able)}",
         )
 
