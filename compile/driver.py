@@ -12,6 +12,7 @@ from ..ir import (
     CompileOptions,
     Graph,
     Precision,
+    PrecisionName,
     Target,
     UsageError,
 )
@@ -25,7 +26,7 @@ from .plan_cache import PlanCache
 
 def check_precision(name: str, target: Target) -> None:
     """Raise `UsageError` where kernels for a target cannot follow a precision policy; say which they can."""
-    able = [p.name for p in PRECISIONS.values() if _can_follow(p, target)]
+    able = precisions_of(target)
     if name not in PRECISIONS:
         raise UsageError(f"unknown precision '{name}'", hint=f"precisions are: {', '.join(PRECISIONS)}")
     if name not in able:
@@ -34,6 +35,11 @@ def check_precision(name: str, target: Target) -> None:
             f"target '{target.name}' has no {missing}, so it cannot follow precision '{name}'",
             hint=f"it can follow: {', '.join(able)}",
         )
+
+
+def precisions_of(target: Target) -> tuple[PrecisionName, ...]:
+    """Return the precision policies that kernels for a target can follow."""
+    return tuple(p.name for p in PRECISIONS.values() if _can_follow(p, target))
 
 
 def _can_follow(policy: Precision, target: Target) -> bool:

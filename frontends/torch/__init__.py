@@ -3,8 +3,8 @@
 Programs are decomposed to PyTorch's core operations. What each of them means is in `operators`.
 """
 
-from .dynamo import dynamo_backend
+from .dynamo import dynamo_backend, matmul_precision
 from .load import Captured
 from .read import read_torch
 
-__all__ = ["Captured", "dynamo_backend", "read_torch"]
+__all__ = ["Captured", "dynamo_backend", "matmul_precision", "read_torch"]

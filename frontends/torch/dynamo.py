@@ -27,6 +27,11 @@ from .load import Captured, graph_of_nodes, training_decompositions
 CompileGraph = Callable[[Captured, str], Callable[[Mapping[str, Any]], Mapping[str, Any]]]
 
 
+def matmul_precision() -> str:
+    """Return what PyTorch allows in products of f32: "highest", "high" or "medium"."""
+    return str(torch.get_float32_matmul_precision())
+
+
 class UncompiledWarning(UserWarning):
     """A captured graph could not be read and runs in PyTorch."""
 
