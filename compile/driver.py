@@ -30,7 +30,7 @@ def check_precision(name: str, target: Target) -> None:
     if name not in PRECISIONS:
         raise UsageError(f"unknown precision '{name}'", hint=f"precisions are: {', '.join(PRECISIONS)}")
     if name not in able:
-        missing = "kernels" if target.dialect == "reference" else "matrix instructions for it"
+        missing = "kernels" if target.dialect == "reference" else f"matrix instructions of {_format(name).upper()}"
         raise UsageError(
             f"target '{target.name}' has no {missing}, so it cannot follow precision '{name}'",
             hint=f"it can follow: {', '.join(able)}",
@@ -46,7 +46,12 @@ def _can_follow(policy: Precision, target: Target) -> bool:
     """Whether a target has what a policy needs: kernels, and matrix instructions for its math mode."""
     if target.dialect == "reference":
         return policy.name == "fp32"
-    return not policy.math or MATH_MODES[policy.math].format in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+    return not policy.math or _format(policy.name) in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+
+
+def _format(policy: str) -> str:
+    """Return the format in which a policy with a math mode multiplies."""
+    return MATH_MODES[PRECISIONS[policy].math].format
 
 
 def compile_model(

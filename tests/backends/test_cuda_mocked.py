@@ -154,10 +154,12 @@ def test_a_plan_runs(memory: Memory) -> None:
     assert memory.log == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
 
 
-def test_device_arrays_are_copied_on_the_device(memory: Memory) -> None:
+@pytest.mark.parametrize("offset", [0, 4])
+def test_device_arrays_are_copied_on_the_device(memory: Memory, offset: int) -> None:
+    """Kernels see memory of the plan alone, so that a caller's tensor may lie anywhere: between two vectors, too."""
     session = Session(example_plan("cuda"))
     x = random_x()
-    address = memory.allocate(x.nbytes)
+    address = memory.allocate(x.nbytes + offset) + offset
     memory.at(address, x.size)[:] = x.reshape(-1)
     interface = {
         "shape": x.shape,
@@ -280,7 +282,7 @@ def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.Mo
         session.device._checked(fail)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("arch", ["sm_70", "sm_100", "sm_91"])
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_100", "sm_91"])
 def test_plans_for_other_architectures_are_refused(memory: Memory, arch: str) -> None:
     plan = example_plan("cuda")
     with pytest.raises(BackendError, match=f"the plan is for {arch}, this machine's Fake GPU is sm_90"):
