@@ -41,7 +41,8 @@ Run = Callable[[Values], Values]
 @frozen
 class Errors:
     """How results differ from exact ones on some inputs: the greatest difference over the greatest element of an
-    output, the distance from 1 of the least cosine, and how often the greatest element of the first output is another.
+    output, the distance from 1 of the least cosine, and how often another class than before is the likeliest, where the
+    first output has a row of classes.
     """
 
     error: float
@@ -55,7 +56,7 @@ def compared(found: Sequence[Values], exact: Sequence[Values]) -> Errors:
              for t in e]  # fmt: skip
     error = max(float(np.max(np.abs(f - e)) / (np.max(np.abs(e)) or 1.0)) for f, e in pairs)
     first = [(f[next(iter(e))], e[next(iter(e))]) for f, e in zip(found, exact, strict=True)]
-    changed = sum(bool((np.argmax(f, -1) != np.argmax(e, -1)).any()) for f, e in first if np.ndim(e))
+    changed = sum(bool((np.argmax(f, -1) != np.argmax(e, -1)).any()) for f, e in first if np.ndim(e) == 2)
     return Errors(error, max(_angle(f, e) for f, e in pairs), changed)
 
 
