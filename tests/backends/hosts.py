@@ -139,7 +139,7 @@ class HostCuDNN:
     def __init__(self, device: HostDevice) -> None:
         self.device = device
         self.graphs: list[Any] = []
-        self.data_type = SimpleNamespace(FLOAT="float")
+        self.data_type = SimpleNamespace(FLOAT="float", HALF="half", BFLOAT16="bfloat16")
         self.heur_mode = SimpleNamespace(A="a", B="b", FALLBACK="fallback")
         self.numerical_note = SimpleNamespace(TENSOR_CORE="tensor core", DOWN_CONVERT_INPUTS="down convert")
 
