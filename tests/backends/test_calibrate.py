@@ -23,6 +23,7 @@ from cuts.backends.cuda.ceiling_kernels import ATOM_WARPS, ATOMS, atom_kernel
 from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
+from cuts.cli.main import main
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.tests.backends.hosts import HostDevice
@@ -132,6 +133,18 @@ def test_what_is_damaged_or_of_another_version_is_not_used(damage: dict[str, obj
     assert load_ceilings(ceilings.device) is None
     path.write_text("{")
     assert load_ceilings(ceilings.device) is None
+
+
+def test_what_was_measured_is_shown_and_steers_the_target(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cuts.cli.device.find_target", lambda name: H200)
+    monkeypatch.setattr("cuts.cli.device.open_device", lambda target: device())
+    assert main(["device", "--calibrate"]) == 0
+    shown = capsys.readouterr().out
+    assert "clock: 1.9e+09" in shown
+    assert "atoms: \n  m16n8k4_tf32 = 4.04\n  m16n8k8_tf32 = 6.06\n" in shown
+    assert load_ceilings("Made-up GPU") is not None
 
 
 def test_nothing_is_kept_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
