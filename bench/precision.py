@@ -76,7 +76,7 @@ def by_rounding(graph: Graph, registry: Registry, policy: Precision) -> Run:
     and the operands of contractions in their format.
     """
     options = CompileOptions(precision=policy.name, verify=False)
-    work = Compilation(registry, find_target("cuda"), options, emit, graph)
+    work = Compilation(registry, find_target("cuda:sm_90"), options, emit, graph)
     for stage in all_stages(registry, policy.name):
         if stage.name == "algorithms":
             break
