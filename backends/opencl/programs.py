@@ -18,7 +18,7 @@ _NAME = re.compile(r"^#\s*define\s+(\w+)|\b(?!__attribute__)(\w+)\s*[(\[]")
 
 
 @define
-class Program:
+class KernelProgram:
     """Kernels whose names differ, and the definitions before them, by name, in an order in which each follows what it
     uses.
     """
@@ -42,12 +42,12 @@ class Program:
         return "\n".join([*self.definitions.values(), *bodies])
 
 
-def programs_of(kernels: Sequence[KernelFunction]) -> list[Program]:
+def programs_of(kernels: Sequence[KernelFunction]) -> list[KernelProgram]:
     """Divide kernels into programs, as few as their names and definitions allow."""
-    found: list[Program] = []
+    found: list[KernelProgram] = []
     for kernel in kernels:
         if not any(program.take(kernel) for program in found):
-            found.append(Program())
+            found.append(KernelProgram())
             found[-1].take(kernel)
     return found
 
