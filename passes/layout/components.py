@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
-import networkx as nx
 from attrs import frozen
 
 from ...ir import Index, TensorType, Var
 from ..fusion import Order
-from .accesses import Costs, Line
+from .accesses import Access, Costs, Line
 
 #: A dim of a tensor.
 Dim: TypeAlias = tuple[str, int]
+T = TypeVar("T", bound=Hashable)
 
 
 @frozen
@@ -43,32 +43,45 @@ def _innermost(dim: int, rank: int) -> Order:
 
 def components(lines: Iterable[Line], types: Mapping[str, TensorType], fixed: frozenset[str]) -> Iterator[Component]:
     """Yield the components of all tensors that are not fixed."""
-    lines = tuple(lines)
-    tensors: nx.Graph[str] = nx.Graph()
-    dims: nx.Graph[Dim] = nx.Graph()
     touching: dict[str, dict[Line, None]] = {}
+    together: list[Sequence[str]] = []
+    same: list[Sequence[Dim]] = []
     for line in lines:
         free = [a for a in line.accesses if a.tensor not in fixed]
-        tensors.add_nodes_from(a.tensor for a in free)
         for access in free:
             touching.setdefault(access.tensor, {})[line] = None
+            same += [((access.tensor, d),) for d in range(len(access.indices))]
         if not line.product:
-            nx.add_path(tensors, [a.tensor for a in free])
-        along: dict[Var | Dim, list[Dim]] = {}
-        for access in free:
-            for d, index in enumerate(access.indices):
-                dims.add_node((access.tensor, d))
-                if (axis := running(index)) is not None and not line.product:
-                    along.setdefault(axis, []).append((access.tensor, d))
-        for same in along.values():
-            nx.add_path(dims, same)
+            together.append([a.tensor for a in free])
+            same += _along(free).values()
     alike: dict[str, list[frozenset[Dim]]] = {}
-    for found in nx.connected_components(dims):
-        alike.setdefault(min(found)[0], []).append(frozenset(found))
-    for members in nx.connected_components(tensors):
-        own = sorted((d for t in members for d in alike.get(t, ())), key=sorted)
-        every = dict.fromkeys(line for t in sorted(members) for line in touching[t])
-        yield Component(frozenset(members), tuple(every), tuple(own))
+    for dims in _connected(same):
+        alike.setdefault(dims[0][0], []).append(frozenset(dims))
+    for tensors in _connected([*together, *((t,) for t in touching)]):
+        every = dict.fromkeys(line for t in tensors for line in touching[t])
+        yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
+
+
+def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
+    """Return the dims that each axis runs along."""
+    found: dict[Var, list[Dim]] = {}
+    for access in accesses:
+        for d, index in enumerate(access.indices):
+            if (axis := running(index)) is not None:
+                found.setdefault(axis, []).append((access.tensor, d))
+    return found
+
+
+def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
+    """Return the unions of sets that have members in common, in order of their first members."""
+    home: dict[T, list[T]] = {}
+    for members in sets:
+        homes = {id(h): h for h in (home.setdefault(m, [m]) for m in members)}
+        joined, *others = homes.values() if homes else ([],)
+        for other in others:
+            joined += other
+            home.update(dict.fromkeys(other, joined))
+    return list({id(h): h for h in home.values()}.values())
 
 
 def running(index: Index) -> Var | None:
