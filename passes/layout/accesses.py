@@ -32,7 +32,10 @@ from ..fusion import Order, Programs, Unit, copied, put_back, solve, taken
 
 #: What it adds to the instructions of a factor that lies along its own axes and not along the reduced ones, so that
 #: fragments are transposed as they are loaded; and each further run of its own axes, for addresses that take divisions.
-ACROSS, APART = 0.01, 0.05
+ACROSS, APART = 0.005, 0.05
+
+#: Accesses of a statement that touch this part of what its largest touches, or less, come along with that.
+ALONG = 8
 
 
 @frozen
@@ -138,10 +141,16 @@ class Costs:
             self.addresses[key] = linearise(access.indices, steps(self.types[access.tensor], key[2]))
         return self.addresses[key]
 
+    def least(self, access: Access) -> float:
+        """Return the instructions that an access takes where every one of them moves 16 bytes."""
+        return access.count * self.types[access.tensor].dtype.size / WIDEST_BYTES
+
     def of(self, line: Line, orders: Mapping[str, Order]) -> float:
         """Return the instructions of a statement."""
         found = [(a, self.address(a, orders)) for a in line.accesses]
         if not line.product:
+            most = max(a.count for a in line.accesses)
+            found = [(a, address) for a, address in found if a.count * ALONG > most]
             every = (*line.statement.axes, *line.statement.reduce)
             return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found

@@ -31,8 +31,8 @@ from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors
 
-#: Part of the instructions that another order has to save.
-MARGIN = 0.005
+#: What another order has to save, as part of the instructions that the tensors take at least.
+MARGIN = 0.01
 #: Most times that all components are looked at.
 ROUNDS = 3
 #: Statements by unit and position.
@@ -96,7 +96,7 @@ def _best(part: Component, costs: Costs, others: Mapping[str, Order]) -> dict[st
     """Return the orders of a component that its statements take fewest instructions with, none where the given ones
     do.
     """
-    least, found = part.cost(costs, others) * (1 - MARGIN), {}
+    least, found = part.cost(costs, others) - MARGIN * part.least(costs), {}
     for orders in part.choices(costs.types):
         cost = part.cost(costs, {**others, **orders})
         if cost < least:

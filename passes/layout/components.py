@@ -28,6 +28,10 @@ class Component:
         """Return the instructions of its statements."""
         return sum(costs.of(line, orders) for line in self.lines)
 
+    def least(self, costs: Costs) -> float:
+        """Return the instructions that its tensors alone take at least."""
+        return sum(costs.least(a) for line in self.lines for a in line.accesses if a.tensor in self.tensors)
+
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
         """Yield the orders with the dims of one such set innermost, for each set."""
         for dims in self.alike:
