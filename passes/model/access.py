@@ -166,6 +166,15 @@ def divides(read: Read, geometry: Geometry) -> float:
     return float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
 
 
+def divided_loop(read: Read, geometry: Geometry) -> Count:
+    """Return where an address takes divisions that differ from lane to lane: none where a chunk of a flattened loop is
+    part of its innermost axis, and all others stand still in it.
+    """
+    inner = [next((a.extent for a in reversed(loop) if a.extent > 1), 1) for loop in geometry.structure.loops]
+    apart = [np.not_equal(extent % chunk, 0) for extent, chunk in zip(inner, geometry.chunk, strict=True)]
+    return divides(read, geometry) * np.logical_or.reduce(apart)
+
+
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
     """Return the least cycles that loads of all warps take: lanes that read one address share it."""
     distinct: Count = 1.0
