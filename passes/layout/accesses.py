@@ -51,7 +51,7 @@ class Access:
 
 
 @frozen
-class Line:
+class StatementAccesses:
     """A statement with what it reads and writes, the write last; in a `product` every access may run along an axis of
     its own.
     """
@@ -104,7 +104,7 @@ def _inverse(statement: Statement, read: Read, types: Mapping[str, TensorType]) 
     return tuple(substitute(i, found.values) for i in read.indices)
 
 
-def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterator[Line]:
+def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterator[StatementAccesses]:
     """Yield the statements of a unit; `products` says which of them are sums of products that atoms compute."""
     for number, statement in enumerate(unit.statements):
         product = number in products
@@ -117,7 +117,7 @@ def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterato
             found += [_access(r.tensor, r.indices, own if product else every, aliases, product) for r in reads(part)]
         single = tuple(a for a in statement.axes if a not in shared)
         found.append(_access(statement.target, statement.write, single if product else every, aliases, False))
-        yield Line(statement, tuple(found), product)
+        yield StatementAccesses(statement, tuple(found), product)
 
 
 def _access(tensor: str, indices: Sequence[Index], own: tuple[Var, ...], aliases: Aliases, again: bool) -> Access:
@@ -128,7 +128,7 @@ def _access(tensor: str, indices: Sequence[Index], own: tuple[Var, ...], aliases
 
 
 @frozen
-class Costs:
+class InstructionCosts:
     """How many instructions statements take, given the order of dims of tensors; those not named lie as they are."""
 
     types: Mapping[str, TensorType]
@@ -145,7 +145,7 @@ class Costs:
         """Return the instructions that an access takes where every one of them moves 16 bytes."""
         return access.count * self.types[access.tensor].dtype.size / WIDEST_BYTES
 
-    def of(self, line: Line, orders: Mapping[str, Order]) -> float:
+    def of(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         """Return the instructions of a statement."""
         found = [(a, self.address(a, orders)) for a in line.accesses]
         if not line.product:

@@ -26,7 +26,7 @@ from attrs import evolve
 from ...ir import MATRIX_ATOMS, Target, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
 from ..schedule import atom_structures
-from .accesses import Aliases, Costs, Line, by_step, dims_of, find_aliases, lines_of, steps
+from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors
@@ -53,7 +53,7 @@ def choose_layouts(programs: Programs, target: Target, math: str = "") -> Progra
         if unit.repeat is None
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
-    fixed, costs = fixed_tensors(programs, aliases), Costs(programs.types)
+    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
     orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
     shown = dict(_views(aliases, programs, orders, fixed))
     programs = _reduced(programs, {place: lines[place] for place in products}, costs, orders)
@@ -79,7 +79,7 @@ def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
             yield unit.name, sums[0]
 
 
-def _settled(parts: Sequence[Component], costs: Costs) -> dict[str, Order]:
+def _settled(parts: Sequence[Component], costs: InstructionCosts) -> dict[str, Order]:
     """Return the orders of all components: each is looked at knowing those of the others, until none changes."""
     found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
     for _ in range(ROUNDS):
@@ -92,7 +92,7 @@ def _settled(parts: Sequence[Component], costs: Costs) -> dict[str, Order]:
     return {t: o for orders in found.values() for t, o in orders.items()}
 
 
-def _best(part: Component, costs: Costs, others: Mapping[str, Order]) -> dict[str, Order]:
+def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order]) -> dict[str, Order]:
     """Return the orders of a component that its statements take fewest instructions with, none where the given ones
     do.
     """
@@ -117,7 +117,9 @@ def _views(
             yield tensor, order
 
 
-def _reduced(programs: Programs, lines: Mapping[Place, Line], costs: Costs, orders: Mapping[str, Order]) -> Programs:
+def _reduced(
+    programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
+) -> Programs:
     """Return programs whose products are added up in the order in which their largest factor lies."""
 
     def unit(old: Unit) -> Unit:

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from ...ir import Index, TensorType, Var
 from ..fusion import Order
-from .accesses import Access, Costs, Line
+from .accesses import Access, InstructionCosts, StatementAccesses
 
 #: A dim of a tensor.
 Dim: TypeAlias = tuple[str, int]
@@ -21,14 +21,14 @@ class Component:
     """Connected tensors, the statements that touch one of them, and the sets of their dims that one axis runs along."""
 
     tensors: frozenset[str]
-    lines: tuple[Line, ...]
+    lines: tuple[StatementAccesses, ...]
     alike: tuple[frozenset[Dim], ...]
 
-    def cost(self, costs: Costs, orders: Mapping[str, Order]) -> float:
+    def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
         """Return the instructions of its statements."""
         return sum(costs.of(line, orders) for line in self.lines)
 
-    def least(self, costs: Costs) -> float:
+    def least(self, costs: InstructionCosts) -> float:
         """Return the instructions that its tensors alone take at least."""
         return sum(costs.least(a) for line in self.lines for a in line.accesses if a.tensor in self.tensors)
 
@@ -45,9 +45,11 @@ def _innermost(dim: int, rank: int) -> Order:
     return (*(d for d in range(rank) if d != dim), dim)
 
 
-def components(lines: Iterable[Line], types: Mapping[str, TensorType], fixed: frozenset[str]) -> Iterator[Component]:
+def components(
+    lines: Iterable[StatementAccesses], types: Mapping[str, TensorType], fixed: frozenset[str]
+) -> Iterator[Component]:
     """Yield the components of all tensors that are not fixed."""
-    touching: dict[str, dict[Line, None]] = {}
+    touching: dict[str, dict[StatementAccesses, None]] = {}
     together: list[Sequence[str]] = []
     same: list[Sequence[Dim]] = []
     for line in lines:
