@@ -44,6 +44,8 @@ def multiply(
 ) -> Phase:
     """Return the phase in which atoms add up one chunk: straight into the reduction's registers, or, where the math
     mode promotes partial sums, into registers of the chunk's own that are added to those.
+
+    Raises `PassError` where the reduction is no sum of products that the atom multiplies.
     """
     frame = state.frame
     dims, dtype = frame.schedule.dims, state.group.tensors[reduction.name].dtype
