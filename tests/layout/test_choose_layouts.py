@@ -12,7 +12,9 @@ from cuts.backends.devices import find_target
 from cuts.ir.graph import Graph
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.types import DType, TensorType
+from cuts.ops.language import Instances
 from cuts.ops.reference import evaluate_graph
+from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.fusion.legality import Policy
@@ -194,10 +196,9 @@ def networks(draw: st.DrawFn) -> Graph:
     return with_constants(made, *draw(st.sets(st.sampled_from([n for n in shapes if n != "x"] or ["x"]))) - {"x"})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(networks(), st.sampled_from(["no-fusion", "fusion", "mixed"]))
-def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
-    programs = laid_out(made)
+def check(made: Graph, mode: Any, math: str = "") -> None:
+    """Compare the groups of a graph with layouts with the reference, in float64."""
+    programs = laid_out(made, math)
     verify_programs(programs)
     views = find_views(programs)
     groups = partition(Partitioner(Workshop(views, Policy()), Roofline(GPU)), mode)
@@ -207,6 +208,18 @@ def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
     expected = evaluate_graph(made, REGISTRY, {**arrays, **{n: constants[n] for n in made.constants}})
     for name in made.outputs:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(networks(), st.sampled_from(["no-fusion", "fusion", "mixed"]))
+def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
+    check(made, mode)
+
+
+def test_algorithms_of_a_convolution_compute_the_reference() -> None:
+    made, instances = chain(kind=DType.F32), Instances(REGISTRY)
+    for name in instances.of_node(made.nodes[2], made).algorithms:
+        check(replace_node(made, made.nodes[2], name, instances), "mixed", "fp32x3")
 
 
 def opencl(policy: str) -> Any:
