@@ -20,17 +20,7 @@ from ...ir import (
     variables,
     vector_widths,
 )
-from .access import (
-    Place,
-    access_vector,
-    copy_cost,
-    decoding_cost,
-    divided_loop,
-    divides,
-    tile_vector,
-    warp_lines,
-    wavefronts,
-)
+from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
 from .atom_work import atom_work, warps_of
 from .counts import SUMS
 from .footprint import Count, ceil_div, least, product, segments_of
@@ -297,7 +287,5 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    # What the estimate takes for divisions of scalar kernels is fitted to elements; with atoms, copies are wide.
-    divided = cost * divided_loop(main, geometry) if geometry.structure.atom else divides(main, geometry)
-    totals.add("divided", moved * divided)
+    totals.add("divided", moved * (cost if geometry.structure.atom else 1.0) * divides(main, geometry))
     return main
