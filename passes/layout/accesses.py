@@ -50,7 +50,7 @@ class Access:
     own: tuple[Var, ...]
 
 
-@frozen
+@frozen(eq=False)
 class StatementAccesses:
     """A statement with what it reads and writes, the write last; in a `product` every access may run along an axis of
     its own.
@@ -133,6 +133,7 @@ class InstructionCosts:
 
     types: Mapping[str, TensorType]
     addresses: dict[tuple[str, tuple[Index, ...], Order | None], Index] = field(factory=dict)
+    known: dict[tuple[StatementAccesses, tuple[Order | None, ...]], float] = field(factory=dict)
 
     def address(self, access: Access, orders: Mapping[str, Order]) -> Index:
         """Return where an element lies, in elements."""
@@ -146,7 +147,13 @@ class InstructionCosts:
         return access.count * self.types[access.tensor].dtype.size / WIDEST_BYTES
 
     def of(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
-        """Return the instructions of a statement."""
+        """Return the instructions of a statement; each is counted once for the same orders."""
+        key = line, tuple(orders.get(a.tensor) for a in line.accesses)
+        if key not in self.known:
+            self.known[key] = self._counted(line, orders)
+        return self.known[key]
+
+    def _counted(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         found = [(a, self.address(a, orders)) for a in line.accesses]
         if not line.product:
             most = max(a.count for a in line.accesses)
