@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from attrs import evolve
 from cuts import build, load
 from cuts.backends.devices import find_target
+from cuts.compile.driver import compile_model
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.types import DType, TensorType
@@ -252,3 +256,18 @@ def test_a_plan_computes_the_reference_and_is_the_same_when_opened_again(
     opened = load(tmp_path / "it.plan")
     for name, value in plan.run(given_).items():
         np.testing.assert_array_equal(opened.run(given_)[name], value)
+
+
+def test_tiles_of_a_convolution_are_fetched_sixteen_bytes_at_a_time() -> None:
+    pads = {"pads": (1, 1, 1, 1)}
+    shapes = {"x": (8, 64, 28, 28), "u": (64, 64, 3, 3), "v": (128, 64, 3, 3), "w": (64, 128, 1, 1)}
+    made = graph(shapes, op("a", "conv", "x", "u", **pads), op("b", "relu", "a"),
+                 op("c", "conv", "b", "v", strides=(2, 2), **pads), op("d", "relu", "c"), op("e", "conv", "d", "w"),
+                 op("y", "relu", "e"), out="y")  # fmt: skip
+    options = CompileOptions(precision="fp16")
+    found = compile_model(with_constants(made, *"uvw"), load_spec([]), find_target("cuda:h200"), options)
+    products = [k.source[k.source.index("__global__") :] for k in found.kernels if "mma.sync" in k.source]
+    assert len(products) == 3
+    # The first one may convert the caller's tensor as it fetches it.
+    for body in (source for source in products if "const float*" not in source):
+        assert "cuts_copy16(" in body and not re.search(r"cuts_copy[48]\(|(?<!&)\bp\d+\[", body)
