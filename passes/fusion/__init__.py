@@ -6,7 +6,7 @@ from .groups import Group, Workshop, form_key
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .pack import pack_constants
-from .partition import GroupEvaluator, Partitioner, Remembered, partition
+from .partition import GroupEvaluator, Partitioner, Remembered, partition, with_parts
 from .programs import Programs, Unit, build_programs, copied
 from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, taken
@@ -46,4 +46,5 @@ __all__ = [
     "solve",
     "split_groups",
     "taken",
+    "with_parts",
 ]
