@@ -8,7 +8,7 @@ from itertools import groupby
 from attrs import evolve
 
 from ..ir import CompiledGraph, Graph, KernelFunction, Step, Turns, print_ir
-from .fusion import Group, Views, form_key
+from .fusion import Group, Views, form_key, natural
 from .listing import parameters
 from .schedule import Candidate
 
@@ -63,9 +63,11 @@ def assemble(
         records.append(_record(group, views, chosen[key], algorithms))
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
-    types = {
-        t: type_ for t, type_ in views.programs.types.items() if t in touched
-    }  # also of tensors between the kernels of one node
+    # Also of tensors between the kernels of one node.
+    types = {t: type_ for t, type_ in views.programs.types.items() if t in touched}
+    for tensor in touched & views.programs.orders.keys():
+        order = views.programs.orders[tensor]
+        types[tensor], storages[tensor] = natural(types[tensor], views.storage(tensor), order)
     graph = evolve(graph, types={**graph.types, **types})
     loops = tuple(_loops(groups, views))
     return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete, loops=loops)

@@ -27,6 +27,7 @@ from .fusion import (
     fold_units,
     partition,
 )
+from .layout import choose_layouts
 
 #: The kernels of a fragment with the seconds that the model gives each; nothing where it cannot be cut.
 Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
@@ -63,7 +64,7 @@ def cut_fragment(fragment: Fragment) -> Priced:
     modelled = Remembered(Modelled(fragment.target))
     try:
         programs = centre_means(fold_units(build_programs(fragment.graph, fragment.registry)))
-        views = find_views(programs)
+        views = find_views(choose_layouts(programs, fragment.target, fragment.math))
         workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared, math=fragment.math))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:

@@ -38,6 +38,7 @@ from .stages import (
     form_groups,
     graph_stage,
     lower_blocks,
+    order_dims,
     pack,
     place_tensors,
     show_each,
@@ -64,6 +65,9 @@ STAGES: tuple[Stage[Any], ...] = (
           "centred by become sums of differences, scatters atomic operations in any order, recurrences loops over "
           "slices",
           ("fusion/programs.py", "fusion/loops.py", "fusion/centre.py", "fusion/scatters.py")),
+    Stage("layouts", order_dims, show_programs, verify_statements,
+          "tensors between kernels -> stored with the dims innermost that make accesses wide, where matrix atoms "
+          "multiply; constants that they multiply likewise", ("layout/choose_layouts.py", "fusion/reorder.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,

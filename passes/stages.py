@@ -53,6 +53,7 @@ from .fusion import (
     with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
+from .layout import choose_layouts
 from .lowering import extract, lower
 from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
@@ -209,6 +210,13 @@ def choose_algorithms(work: Compilation) -> Graph:
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
     work.programs = centre_means(fold_units(build_programs(work.graph, work.registry)))
+    work.graph = work.programs.graph
+    return work.programs
+
+
+def order_dims(work: Compilation) -> Programs:
+    """Leave statements over tensors whose dims lie in the order that kernels want."""
+    work.programs = choose_layouts(work.programs, work.target, work.math)
     work.graph = work.programs.graph
     return work.programs
 

@@ -57,6 +57,7 @@ SISTERS = {
     "passes/lowering": set(),
     "passes/model": {"lowering"},
     "passes/schedule": {"model", "lowering", "fusion"},
+    "passes/layout": {"schedule", "fusion"},
     "backends/source": set(),
     "backends/opencl": set(),
     "backends/library": set(),

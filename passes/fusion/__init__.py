@@ -7,13 +7,17 @@ from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .pack import pack_constants
 from .partition import GroupEvaluator, Partitioner, Remembered, partition, with_parts
-from .programs import Programs, Unit, build_programs
+from .programs import Programs, Unit, build_programs, copied
+from .rename import rename_statement
+from .reorder import Order, natural, put_back, reorder, taken
+from .solve import solve
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
 
 __all__ = [
     "Group",
     "GroupEvaluator",
+    "Order",
     "Partitioner",
     "Points",
     "Policy",
@@ -27,13 +31,20 @@ __all__ = [
     "box_extent",
     "build_programs",
     "centre_means",
+    "copied",
     "find_views",
     "fold_units",
     "form_key",
     "interpret",
     "issue_slots",
+    "natural",
     "pack_constants",
     "partition",
+    "put_back",
+    "rename_statement",
+    "reorder",
+    "solve",
     "split_groups",
+    "taken",
     "with_parts",
 ]

@@ -80,7 +80,8 @@ class Programs:
     """A graph as units in topological order; `types` and `tables` also cover tensors that exist only between units.
 
     Units of loops are over `slices`, parts of tensors that move with the step; of tensors in `rotating` only so many
-    rows are kept (see `loops`).
+    rows are kept (see `loops`). Tensors in `orders` are stored, typed, written and read with their dims in that order
+    (see `reorder`).
     """
 
     graph: Graph
@@ -89,6 +90,7 @@ class Programs:
     tables: Mapping[str, tuple[float, ...]] = field(factory=dict)
     slices: Mapping[str, Slice] = field(factory=dict)
     rotating: Mapping[str, int] = field(factory=dict)
+    orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
 
     @property
     def every_unit(self) -> tuple[Unit, ...]:

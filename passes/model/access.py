@@ -158,12 +158,19 @@ def decoding_cost(read: Read, geometry: Geometry) -> float:
     return 2.0 * len(read.guards) + 4.0 * flat
 
 
-def divides(read: Read, geometry: Geometry) -> float:
+def divides(read: Read, geometry: Geometry) -> Count:
     """Return 1 where an address takes divisions: a flattened loop has more than one axis that the read's indices tell
     apart.
+
+    Where atoms multiply, threads divide only if a chunk is no part of the innermost axis: else all others stand still
+    in it. (What the estimate takes for divisions elsewhere is fitted without that.)
     """
     used = frozenset[object]().union(*(variables(i) for i in read.indices))
-    return float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
+    several = float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
+    if not geometry.structure.atom or not several:
+        return several
+    inner = [next(a.extent for a in reversed(loop) if a.extent > 1) for loop in geometry.structure.loops]
+    return np.logical_or.reduce([extent % chunk != 0 for extent, chunk in zip(inner, geometry.chunk, strict=True)])
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:

@@ -287,5 +287,5 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    totals.add("divided", moved * divides(main, geometry))
+    totals.add("divided", moved * (cost if geometry.structure.atom else 1.0) * divides(main, geometry))
     return main

@@ -1,5 +1,6 @@
 """The space of a group's schedules: enumerated as arrays, pruned, climbed, and the best points chosen."""
 
+from .atom_structures import atom_structures
 from .check_schedules import check_schedule
 from .choose import Candidate, assess, candidate_of, choose
 from .climb import Point, best_points, neighbours
@@ -13,6 +14,7 @@ __all__ = [
     "Point",
     "Space",
     "assess",
+    "atom_structures",
     "batches",
     "best_points",
     "candidate_of",

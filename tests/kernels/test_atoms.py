@@ -65,23 +65,28 @@ def product(kind: DType, mode: str, shape: tuple[int, ...], turned: tuple[bool, 
     )
 
 
-def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int) -> FusedGroup:
-    """Return a 3x3 convolution with a border of zeros, NCHW."""
+def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int, last: bool = False) -> FusedGroup:
+    """Return a 3x3 convolution with a border of zeros, NCHW, or with channels `last` in memory and among its axes."""
     n, k, size, c = shape
     out = (size + 1) // stride
-    axes = tuple(Var(x, e) for x, e in zip("nkpq", (n, k, out, out), strict=True))
+    first = dict(zip("nkpq", (Var(x, e) for x, e in zip("nkpq", (n, k, out, out), strict=True)), strict=True))
     cc, r, s = Var("c", c), Var("r", 3), Var("s", 3)
-    row, column = axes[2] * stride + r - 1, axes[3] * stride + s - 1
+    order, reduce = ("npqk", (r, s, cc)) if last else ("nkpq", (cc, r, s))
+    filters = (*reduce, first["k"]) if last else (first["k"], *reduce)
+    axes = tuple(first[x] for x in order)
+    row, column = first["p"] * stride + r - 1, first["q"] * stride + s - 1
     guards = tuple(g for g in (Guard(row, 0, size), Guard(column, 0, size)) if not g.always)
-    image = Read("a", (as_index(axes[0]), as_index(cc), row, column), guards)
-    weight = Read("c", tuple(as_index(v) for v in (axes[1], cc, r, s)))
+    pixel = {"n": (as_index(first["n"]), n), "k": (as_index(cc), c), "p": (row, size), "q": (column, size)}
+    image = Read("a", tuple(pixel[x][0] for x in order), guards)
+    weight = Read("c", tuple(as_index(v) for v in filters))
     added = DType.F32 if kind.is_float else DType.I32
     factors = (image, weight) if kind.is_float else (Cast(added, image), Cast(added, weight))
-    total = Reduction("t", (cc, r, s), "sum", Call("mul", factors), mode)
+    total = Reduction("t", reduce, "sum", Call("mul", factors), mode)
     at = tuple(as_index(v) for v in axes)
     segment = Segment(axes, (total,), (Output("y", at, Read("t", at)),))
     result = TensorType(added, tuple(v.extent for v in axes))
-    types = {"a": TensorType(kind, (n, c, size, size)), "c": TensorType(kind, (k, c, 3, 3)), "t": result, "y": result}
+    types = {"a": TensorType(kind, tuple(pixel[x][1] for x in order)), "t": result, "y": result}
+    types["c"] = TensorType(kind, tuple(v.extent for v in filters))
     return FusedGroup((segment,), types, ("a", "c"), ("y",))
 
 
@@ -96,8 +101,9 @@ def groups(draw: st.DrawFn, kinds: tuple[str, ...]) -> FusedGroup:
         shape = (draw(st.sampled_from((1, 1, 2, 3))), draw(extent), draw(extent), draw(extent))
         return product(kind, mode, shape, (draw(st.booleans()), draw(st.booleans())))
     sizes = st.sampled_from((3, 5, 8, 9))
-    shape = (draw(st.sampled_from((1, 2))), draw(st.sampled_from((4, 17, 24))), draw(sizes), draw(sizes))
-    return convolution(kind, mode, shape, draw(st.sampled_from((1, 2))))
+    channels = draw(st.sampled_from((3, 5, 8, 9, 16, 40)))
+    shape = (draw(st.sampled_from((1, 2))), draw(st.sampled_from((4, 17, 24))), draw(sizes), channels)
+    return convolution(kind, mode, shape, draw(st.sampled_from((1, 2))), draw(st.booleans()))
 
 
 @st.composite

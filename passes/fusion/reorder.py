@@ -1,0 +1,70 @@
+"""The order of a tensor's dims, rewritten wherever the tensor is read or written.
+
+A tensor between kernels may lie in memory in any order of its dims. Its statements are written over the order in which
+it lies, so that the last index is the one whose neighbours are neighbours in memory, and all that reads accesses
+(views, fusion, the schedule's space, both models) finds a dense tensor like any other:
+
+    y[n, k, p, q] = relu(x[n, k, p, q])     ->     y[n, p, q, k] = relu(x[n, p, q, k])      x, y in order (0, 2, 3, 1)
+
+`natural` tells how the tensor of the graph lies there: with its own shape, and strides that do not fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from attrs import evolve
+
+from ...ir import Expr, Read, Statement, Storage, TensorType, linearise, rebuild
+from .programs import Programs, Unit
+
+#: Dim of the tensor as the graph has it that is stored at each position, outermost first.
+Order: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
+
+
+def taken(values: Sequence[T], order: Order) -> tuple[T, ...]:
+    """Return what belongs to each dim, in an order of them."""
+    return tuple(values[d] for d in order)
+
+
+def put_back(values: Sequence[T], order: Order) -> tuple[T, ...]:
+    """Return what belongs to each dim of the graph's tensor, given that of the stored one."""
+    return tuple(value for _, value in sorted(zip(order, values, strict=True), key=lambda pair: pair[0]))
+
+
+def natural(type_: TensorType, storage: Storage, order: Order) -> tuple[TensorType, Storage]:
+    """Return type and place of a tensor as the graph has it, given those of the stored one."""
+    shape, strides = put_back(type_.shape, order), put_back(storage.strides, order)
+    return TensorType(type_.dtype, shape), evolve(storage, strides=strides)
+
+
+def reorder(programs: Programs, orders: Mapping[str, Order]) -> Programs:
+    """Return programs in which some tensors are stored in another order; none of them is part of a loop."""
+    types = {t: TensorType(programs.types[t].dtype, taken(programs.types[t].shape, o)) for t, o in orders.items()}
+    programs = evolve(programs, types={**programs.types, **types}, orders={**programs.orders, **orders})
+    return evolve(programs, units=tuple(_unit(unit, programs, orders) for unit in programs.units))
+
+
+def _unit(unit: Unit, programs: Programs, orders: Mapping[str, Order]) -> Unit:
+    if not any(t in orders for t in unit.tensors):
+        return unit
+    return evolve(unit, statements=tuple(_statement(s, programs, orders) for s in unit.statements))
+
+
+def _statement(statement: Statement, programs: Programs, orders: Mapping[str, Order]) -> Statement:
+    body = rebuild(statement.body, lambda node: _read(node, orders))
+    if statement.target not in orders:
+        return evolve(statement, body=body)
+    write = taken(statement.write, orders[statement.target])
+    strides = programs.types[statement.target].strides
+    address = linearise(write, strides)
+    axes = sorted(statement.axes, key=lambda axis: -abs(address.coefficient(axis)))
+    return evolve(statement, body=body, write=write, axes=tuple(axes))
+
+
+def _read(node: Expr, orders: Mapping[str, Order]) -> Expr:
+    if not isinstance(node, Read) or node.tensor not in orders:
+        return node
+    return evolve(node, indices=taken(node.indices, orders[node.tensor]))

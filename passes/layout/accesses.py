@@ -1,0 +1,210 @@
+"""What statements read and write, seen through copies that are views, and how many instructions that takes.
+
+An instruction moves neighbours in memory: 16 bytes where the address is 1 times a variable plus multiples of 16 bytes,
+one element where it is anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import gcd, prod
+
+from attrs import field, frozen
+
+from ...ir import (
+    WIDEST_BYTES,
+    Index,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    expr_variables,
+    factors,
+    is_affine,
+    linearise,
+    reads,
+    substitute,
+    variables,
+)
+from ..fusion import Order, Programs, Unit, copied, put_back, solve, taken
+
+#: What it adds to the instructions of a factor that lies along its own axes and not along the reduced ones, so that
+#: fragments are transposed as they are loaded; and each further run of its own axes, for addresses that take divisions.
+ACROSS, APART = 0.005, 0.05
+
+#: Accesses of a statement that touch this part of what its largest touches, or less, come along with that.
+ALONG = 8
+
+
+@frozen
+class Access:
+    """Elements `indices` of a tensor, `count` of them; `own` are the axes along which a factor lies by itself, all axes
+    of the statement where it is no factor.
+    """
+
+    tensor: str
+    indices: tuple[Index, ...]
+    count: int
+    own: tuple[Var, ...]
+
+
+@frozen(eq=False)
+class StatementAccesses:
+    """A statement with what it reads and writes, the write last; in a `product` every access may run along an axis of
+    its own.
+    """
+
+    statement: Statement
+    accesses: tuple[Access, ...]
+    product: bool
+
+
+@frozen
+class Aliases:
+    """Copies that are views: each with the tensor that it shows, and which element of that its element at `dims` is."""
+
+    types: Mapping[str, TensorType]
+    shown: Mapping[str, tuple[str, tuple[Index, ...]]]
+
+    def element(self, tensor: str, indices: Sequence[Index]) -> tuple[str, tuple[Index, ...]]:
+        """Return the element of a tensor with memory of its own that an element is."""
+        while tensor in self.shown:
+            dims = dict(zip(dims_of(self.types[tensor]), indices, strict=True))
+            tensor, inner = self.shown[tensor]
+            indices = tuple(substitute(i, dims) for i in inner)
+        return tensor, tuple(indices)
+
+
+def dims_of(type_: TensorType) -> tuple[Var, ...]:
+    """Return variables for the dims of a tensor."""
+    return tuple(Var(f"d{n}", extent) for n, extent in enumerate(type_.shape))
+
+
+def find_aliases(programs: Programs) -> Aliases:
+    """Return the copies that views may stand for."""
+    types, shown = programs.types, {}
+    for unit in programs.units:
+        if unit.repeat is None and len(unit.statements) == 1 and unit.writes[0] not in programs.graph.outputs:
+            (statement,) = unit.statements
+            read = copied(statement)
+            inner = _inverse(statement, read, types) if read is not None else None
+            if read is not None and inner is not None:
+                shown[statement.target] = read.tensor, inner
+    return Aliases(types, shown)
+
+
+def _inverse(statement: Statement, read: Read, types: Mapping[str, TensorType]) -> tuple[Index, ...] | None:
+    """Return what a copy reads for an element of its result."""
+    dims = dims_of(types[statement.target])
+    found = solve([(w, as_index(d)) for w, d in zip(statement.write, dims, strict=True)], statement.axes)
+    if found is None or found.guards or found.free:
+        return None
+    return tuple(substitute(i, found.values) for i in read.indices)
+
+
+def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterator[StatementAccesses]:
+    """Yield the statements of a unit; `products` says which of them are sums of products that atoms compute."""
+    for number, statement in enumerate(unit.statements):
+        product = number in products
+        every = (*statement.axes, *statement.reduce)
+        parts = factors(statement.body) if product else (statement.body,)
+        shared = frozenset.intersection(*(expr_variables(p) for p in parts)) if product else frozenset()
+        found = []
+        for part in parts:
+            own = tuple(a for a in statement.axes if a in expr_variables(part) and a not in shared)
+            found += [_access(r.tensor, r.indices, own if product else every, aliases, product) for r in reads(part)]
+        single = tuple(a for a in statement.axes if a not in shared)
+        found.append(_access(statement.target, statement.write, single if product else every, aliases, False))
+        yield StatementAccesses(statement, tuple(found), product)
+
+
+def _access(tensor: str, indices: Sequence[Index], own: tuple[Var, ...], aliases: Aliases, again: bool) -> Access:
+    """Return an access; a factor is fetched `again` for each tap, all else once."""
+    root, inner = aliases.element(tensor, indices)
+    steps = prod(v.extent for v in frozenset().union(*map(variables, inner), frozenset()))
+    return Access(root, inner, steps if again else min(steps, aliases.types[root].size), own)
+
+
+@frozen
+class InstructionCosts:
+    """How many instructions statements take, given the order of dims of tensors; those not named lie as they are."""
+
+    types: Mapping[str, TensorType]
+    addresses: dict[tuple[str, tuple[Index, ...], Order | None], Index] = field(factory=dict)
+    known: dict[tuple[StatementAccesses, tuple[Order | None, ...]], float] = field(factory=dict)
+
+    def address(self, access: Access, orders: Mapping[str, Order]) -> Index:
+        """Return where an element lies, in elements."""
+        key = access.tensor, access.indices, orders.get(access.tensor)
+        if key not in self.addresses:
+            self.addresses[key] = linearise(access.indices, steps(self.types[access.tensor], key[2]))
+        return self.addresses[key]
+
+    def least(self, access: Access) -> float:
+        """Return the instructions that an access takes where every one of them moves 16 bytes."""
+        return access.count * self.types[access.tensor].dtype.size / WIDEST_BYTES
+
+    def of(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
+        """Return the instructions of a statement; each is counted once for the same orders."""
+        key = line, tuple(orders.get(a.tensor) for a in line.accesses)
+        if key not in self.known:
+            self.known[key] = self._counted(line, orders)
+        return self.known[key]
+
+    def _counted(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
+        found = [(a, self.address(a, orders)) for a in line.accesses]
+        if not line.product:
+            most = max(a.count for a in line.accesses)
+            found = [(a, address) for a, address in found if a.count * ALONG > most]
+            every = (*line.statement.axes, *line.statement.reduce)
+            return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
+        *fetched, (stored, target) = found
+        total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
+        return total + sum(self._fetched(a, address, line.statement.reduce, target) for a, address in fetched)
+
+    def _fetched(self, access: Access, address: Index, reduce: Sequence[Var], target: Index) -> float:
+        """Return the instructions that fetch a factor: along a reduced axis, or along the one of its own whose
+        neighbours are nearest in the result, as its rows or columns come in that order.
+        """
+        rows = [a for a in by_step(access.own, target) if a.extent > 1]
+        counts = [self._along(v, access, address) for v in reduce]
+        counts += [self._along(v, access, address) * (1 + ACROSS) for v in rows[-1:]]
+        return min(counts, default=float(access.count)) * (1 + APART * (_runs(rows, address) - 1))
+
+    def _along(self, var: Var, access: Access, address: Index) -> float:
+        """Return the instructions that move what an access touches, each along one variable."""
+        return access.count / together(address, var, self.types[access.tensor].dtype.size)
+
+
+def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
+    """Return how far apart neighbours along each dim lie, given the order in which the dims do."""
+    if order is None:
+        return type_.strides
+    return put_back(TensorType(type_.dtype, taken(type_.shape, order)).strides, order)
+
+
+def together(address: Index, var: Var, nbytes: int) -> int:
+    """Return how many neighbours along a variable an instruction moves, of elements of so many bytes."""
+    others = [(atom, factor) for atom, factor in address.terms if atom != var]
+    if address.coefficient(var) != 1 or any(var in variables(Index(0, ((a, 1),))) for a, _ in others):
+        return 1
+    return gcd(WIDEST_BYTES // nbytes, address.const, var.extent, *(factor for _, factor in others))
+
+
+def _runs(axes: Iterable[Var], address: Index) -> int:
+    """Return how many runs some axes form that continue each other in memory."""
+    moving = sorted(((address.coefficient(a), a.extent) for a in axes if a.extent > 1), reverse=True)
+    joined = sum(outer == inner * extent for (outer, _), (inner, extent) in pairwise(moving))
+    return max(1, len(moving) - joined)
+
+
+def by_step(axes: Sequence[Var], address: Index) -> tuple[Var, ...]:
+    """Return axes in the order in which an address moves, the nearest neighbours last; as they are where one of them
+    does not move it by itself.
+    """
+    moves = {a: abs(address.coefficient(a)) for a in axes if a.extent > 1}
+    if not is_affine(address) or 0 in moves.values():
+        return tuple(axes)
+    return tuple(sorted(axes, key=lambda a: -moves.get(a, 1 << 62)))

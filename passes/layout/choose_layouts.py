@@ -1,0 +1,134 @@
+"""Layouts: in which order of its dims each tensor between kernels lies in memory, where matrix atoms multiply.
+
+A kernel moves 16 bytes at once along one axis only: the one whose neighbours are neighbours in memory, where all else
+that an address is made of is a multiple of 16 bytes. So the pass counts, from the accesses of all statements, how many
+instructions move what they read and write, and takes the dims that make these fewest as the innermost ones:
+
+* a sum of products that atoms compute fetches each factor by itself, along a reduced axis or one of the factor's own;
+* all else reads and writes along one axis of the statement, so that tensors which it connects want the same dim
+  innermost, and form a *component* that changes as a whole.
+
+A convolution with taps reads `x[n, c, p + r, q + s]`: with q innermost no address is a multiple of anything, with c
+innermost every one is. Inputs and outputs of the graph stay as the caller has them, views take the order of what they
+show, and reduced axes run in the order in which the largest factor lies, so that channels are added up for one tap
+after the other. Constants follow: their reduced dims lie in the order of the reduced axes.
+
+Without atoms that multiply in the types and the math mode at hand nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from attrs import evolve
+
+from ...ir import MATRIX_ATOMS, Target, as_index, is_affine, linearise
+from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
+from ..schedule import atom_structures
+from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
+from .components import Component, components
+from .constants import order_constants
+from .fixed import fixed_tensors
+
+#: What another order has to save, as part of the instructions that the tensors take at least.
+MARGIN = 0.01
+#: Most times that all components are looked at.
+ROUNDS = 3
+#: Statements by unit and position.
+Place: TypeAlias = tuple[str, int]
+
+
+def choose_layouts(programs: Programs, target: Target, math: str = "") -> Programs:
+    """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
+    products of f32.
+    """
+    products = set(_products(programs, target, math)) if _multiplies(programs, target, math) else set()
+    if not products:
+        return programs
+    aliases = find_aliases(programs)
+    lines = {
+        (unit.name, n): line
+        for unit in programs.units
+        if unit.repeat is None
+        for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
+    }
+    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    shown = dict(_views(aliases, programs, orders, fixed))
+    programs = _reduced(programs, {place: lines[place] for place in products}, costs, orders)
+    return order_constants(reorder(programs, {**orders, **shown}), products)
+
+
+def _multiplies(programs: Programs, target: Target, math: str) -> bool:
+    """Whether atoms of a target multiply anything of the types that there are."""
+    kinds = {type_.dtype.value for type_ in programs.types.values()}
+    return bool(target.atoms) and (bool(math) or any(MATRIX_ATOMS[name].format in kinds for name, _ in target.atoms))
+
+
+def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
+    """Yield the sums of products that atoms may compute."""
+    workshop = Workshop(Views(programs, {}), Policy(math=math))
+    for unit in programs.units:
+        sums = [n for n, s in enumerate(unit.statements) if s.combine == "sum" and len(s.reads) > 1]
+        if len(sums) != 1 or not workshop.used(unit.name):
+            continue
+        form = workshop.single(unit.name).form
+        (segment,) = form.segments
+        if next(atom_structures(form, segment, target), None) is not None:
+            yield unit.name, sums[0]
+
+
+def _settled(parts: Sequence[Component], costs: InstructionCosts) -> dict[str, Order]:
+    """Return the orders of all components: each is looked at knowing those of the others, until none changes."""
+    found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
+    for _ in range(ROUNDS):
+        before = dict(found)
+        for part in parts:
+            others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
+            found[part] = _best(part, costs, others)
+        if found == before:
+            break
+    return {t: o for orders in found.values() for t, o in orders.items()}
+
+
+def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order]) -> dict[str, Order]:
+    """Return the orders of a component that its statements take fewest instructions with, none where the given ones
+    do.
+    """
+    least, found = part.cost(costs, others) - MARGIN * part.least(costs), {}
+    for orders in part.choices(costs.types):
+        cost = part.cost(costs, {**others, **orders})
+        if cost < least:
+            least, found = cost, orders
+    return found
+
+
+def _views(
+    aliases: Aliases, programs: Programs, orders: Mapping[str, Order], fixed: frozenset[str]
+) -> Iterator[tuple[str, Order]]:
+    """Yield the views whose dims lie in another order than theirs in the memory that they show."""
+    for tensor in aliases.shown:
+        dims = dims_of(programs.types[tensor])
+        root, indices = aliases.element(tensor, [as_index(d) for d in dims])
+        address = linearise(indices, steps(programs.types[root], orders.get(root)))
+        order = tuple(dims.index(d) for d in by_step(dims, address))
+        if tensor not in fixed and is_affine(address) and order != tuple(range(len(dims))):
+            yield tensor, order
+
+
+def _reduced(
+    programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
+) -> Programs:
+    """Return programs whose products are added up in the order in which their largest factor lies."""
+
+    def unit(old: Unit) -> Unit:
+        statements = list(old.statements)
+        for n, statement in enumerate(statements):
+            if line := lines.get((old.name, n)):
+                largest = max(line.accesses[:-1], key=lambda a: a.count)
+                reduce = by_step(statement.reduce, costs.address(largest, orders))
+                statements[n] = evolve(statement, reduce=reduce)
+        return evolve(old, statements=tuple(statements))
+
+    return evolve(programs, units=tuple(map(unit, programs.units)))

@@ -1,0 +1,96 @@
+"""Components: tensors that statements other than products of atoms connect, so that they want one dim innermost."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from attrs import frozen
+
+from ...ir import Index, TensorType, Var
+from ..fusion import Order
+from .accesses import Access, InstructionCosts, StatementAccesses
+
+#: A dim of a tensor.
+Dim: TypeAlias = tuple[str, int]
+T = TypeVar("T", bound=Hashable)
+
+
+@frozen
+class Component:
+    """Connected tensors, the statements that touch one of them, and the sets of their dims that one axis runs along."""
+
+    tensors: frozenset[str]
+    lines: tuple[StatementAccesses, ...]
+    alike: tuple[frozenset[Dim], ...]
+
+    def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
+        """Return the instructions of its statements."""
+        return sum(costs.of(line, orders) for line in self.lines)
+
+    def least(self, costs: InstructionCosts) -> float:
+        """Return the instructions that its tensors alone take at least."""
+        return sum(costs.least(a) for line in self.lines for a in line.accesses if a.tensor in self.tensors)
+
+    def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
+        """Yield the orders with the dims of one such set innermost, for each set."""
+        for dims in self.alike:
+            last = dict(sorted(dims))
+            found = {t: _innermost(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
+            if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
+                yield found
+
+
+def _innermost(dim: int, rank: int) -> Order:
+    return (*(d for d in range(rank) if d != dim), dim)
+
+
+def components(
+    lines: Iterable[StatementAccesses], types: Mapping[str, TensorType], fixed: frozenset[str]
+) -> Iterator[Component]:
+    """Yield the components of all tensors that are not fixed."""
+    touching: dict[str, dict[StatementAccesses, None]] = {}
+    together: list[Sequence[str]] = []
+    same: list[Sequence[Dim]] = []
+    for line in lines:
+        free = [a for a in line.accesses if a.tensor not in fixed]
+        for access in free:
+            touching.setdefault(access.tensor, {})[line] = None
+            same += [((access.tensor, d),) for d in range(len(access.indices))]
+        if not line.product:
+            together.append([a.tensor for a in free])
+            same += _along(free).values()
+    alike: dict[str, list[frozenset[Dim]]] = {}
+    for dims in _connected(same):
+        alike.setdefault(dims[0][0], []).append(frozenset(dims))
+    for tensors in _connected([*together, *((t,) for t in touching)]):
+        every = dict.fromkeys(line for t in tensors for line in touching[t])
+        yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
+
+
+def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
+    """Return the dims that each axis runs along."""
+    found: dict[Var, list[Dim]] = {}
+    for access in accesses:
+        for d, index in enumerate(access.indices):
+            if (axis := running(index)) is not None:
+                found.setdefault(axis, []).append((access.tensor, d))
+    return found
+
+
+def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
+    """Return the unions of sets that have members in common, in order of their first members."""
+    home: dict[T, list[T]] = {}
+    for members in sets:
+        homes = {id(h): h for h in (home.setdefault(m, [m]) for m in members)}
+        joined, *others = homes.values() if homes else ([],)
+        for other in others:
+            joined += other
+            home.update(dict.fromkeys(other, joined))
+    return list({id(h): h for h in home.values()}.values())
+
+
+def running(index: Index) -> Var | None:
+    """Return the only variable that an index moves along by itself, one element a step."""
+    found = [atom for atom, factor in index.terms if factor == 1]
+    return found[0] if len(found) == 1 and isinstance(found[0], Var) else None

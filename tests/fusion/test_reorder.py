@@ -1,0 +1,78 @@
+"""Tensors between kernels lie in any order of their dims: what is computed stays the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from cuts.backends.devices import find_target
+from cuts.ir.graph import Graph
+from cuts.ir.launch import Storage
+from cuts.ir.types import DType, TensorType
+from cuts.ops.reference import evaluate_graph
+from cuts.passes.evaluators import Roofline
+from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.partition import Partitioner, partition
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.reorder import natural, put_back, reorder, taken
+from cuts.passes.fusion.views import find_views
+from cuts.passes.layout.accesses import find_aliases
+from cuts.passes.layout.fixed import fixed_tensors
+from cuts.passes.verify import verify_groups, verify_programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .build import REGISTRY, graph, op, random_inputs, run_groups, views_of
+from .test_semantics import MODES, convolutions, graphs
+
+TARGET = find_target("cuda:sm_90")
+X = TensorType(DType.F32, (2, 6, 4))
+
+
+@st.composite
+def orders(draw: st.DrawFn, made: Graph) -> dict[str, tuple[int, ...]]:
+    """Orders of some tensors that are not fixed."""
+    programs = build_programs(made, REGISTRY)
+    fixed = fixed_tensors(programs, find_aliases(programs))
+    free = [t for t in programs.types if t not in fixed]
+    chosen = draw(st.lists(st.sampled_from(free), unique=True)) if free else []
+    return {t: tuple(draw(st.permutations(range(len(programs.types[t].shape))))) for t in chosen}
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.one_of(graphs(), convolutions()), st.sampled_from(MODES), st.data())
+def test_any_order_computes_the_reference(made: Graph, mode: str, data: st.DataObject) -> None:
+    programs = reorder(build_programs(made, REGISTRY), data.draw(orders(made)))
+    verify_programs(programs)
+    views = find_views(programs)
+    groups = partition(Partitioner(Workshop(views, Policy()), Roofline(TARGET)), mode)  # type: ignore[arg-type]
+    verify_groups(groups, views)
+    arrays = random_inputs(made)
+    found = run_groups(groups, views, arrays)
+    for name, value in evaluate_graph(made, REGISTRY, arrays).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@given(st.permutations(range(3)))
+def test_a_stored_tensor_is_the_graphs_own_with_other_strides(order: list[int]) -> None:
+    stored = TensorType(X.dtype, taken(X.shape, tuple(order)))
+    assert put_back(stored.shape, tuple(order)) == X.shape
+    type_, storage = natural(stored, Storage("x", 3, stored.strides), tuple(order))
+    array = np.arange(3 + X.size, dtype=np.float32)
+    there = np.lib.stride_tricks.as_strided(array[3:], stored.shape, [4 * s for s in stored.strides])
+    seen = np.lib.stride_tricks.as_strided(array[3:], type_.shape, [4 * s for s in storage.strides])
+    np.testing.assert_array_equal(np.transpose(seen, order), there)
+
+
+def test_statements_walk_memory_in_its_order() -> None:
+    made = graph({"x": (2, 6, 4)}, op("a", "relu", "x"), op("y", "exp", "a"), out="y")
+    programs = reorder(build_programs(made, REGISTRY), {"a": (2, 0, 1)})
+    (statement,) = programs.units[0].statements
+    assert [v.extent for v in statement.axes] == [4, 2, 6] and statement.is_identity_write
+
+
+def test_parts_of_a_concatenation_lie_inside_it_in_its_order() -> None:
+    made = graph({"x": (2, 3, 4), "z": (2, 5, 4)}, op("a", "relu", "x"), op("b", "exp", "z"),
+                 op("c", "concat", "a", "b", axis=1), op("y", "relu", "c"), out="y")  # fmt: skip
+    last = (0, 2, 1)
+    views = views_of(reorder(build_programs(made, REGISTRY), {"a": last, "b": last, "c": last}))
+    assert views.storages == {"a": Storage("c", 0, (32, 8, 1)), "b": Storage("c", 3, (32, 8, 1))}

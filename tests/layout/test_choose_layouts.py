@@ -1,0 +1,273 @@
+"""Which tensors change the order of their dims, and that models compute the same then."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts import build, load
+from cuts.backends.devices import find_target
+from cuts.compile.driver import compile_model
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph
+from cuts.ir.precision import PRECISIONS
+from cuts.ir.types import DType, TensorType
+from cuts.ops.language import Instances
+from cuts.ops.reference import evaluate_graph
+from cuts.passes.choose_algorithms import replace_node
+from cuts.passes.evaluators import Roofline
+from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.partition import Partitioner, partition
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.views import find_views
+from cuts.passes.layout import choose_layouts
+from cuts.passes.verify import verify_programs
+from cuts.runtime.verify import compare_outputs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ..fusion.build import REGISTRY, Line, graph, op, random_inputs, run_groups
+from ..needs import needs_opencl
+
+GPU = find_target("cuda:sm_90")
+LAST = (0, 2, 3, 1)
+
+
+def half(*shape: int) -> TensorType:
+    """A tensor of f16."""
+    return TensorType(DType.F16, shape)
+
+
+def laid_out(made: Graph, math: str = "") -> Programs:
+    """The programs of a graph with their layouts."""
+    return choose_layouts(build_programs(made, REGISTRY), GPU, math)
+
+
+def with_constants(made: Graph, *names: str) -> Graph:
+    """A graph some of whose inputs are constants."""
+    rng = np.random.default_rng(3)
+    arrays = {n: rng.standard_normal(made.types[n].shape).astype(made.types[n].dtype.numpy) for n in names}
+    return evolve(made, inputs=tuple(n for n in made.inputs if n not in names), constants=arrays)
+
+
+def chain(size: int = 14, batch: int = 2, kind: DType = DType.F16) -> Graph:
+    """Two convolutions with taps and one without, a residual, a pool and a dense layer."""
+    pads = {"pads": (1, 1, 1, 1)}
+    lines = (
+        op("a", "conv", "x", "u", **pads), op("b", "relu", "a"), op("c", "conv", "b", "v", **pads),
+        op("d", "add", "c", "a"), op("e", "relu", "d"), op("f", "conv", "e", "w"),
+        op("g", "max_pool", "f", kernel_shape=(2, 2), strides=(2, 2)),
+        op("h", "reduce_mean", "g", axes=(2, 3), keepdims=False), op("y", "gemm", "h", "m"),
+    )  # fmt: skip
+    inputs = {"x": (batch, 3, size, size), "u": (16, 3, 3, 3), "v": (16, 16, 3, 3), "w": (24, 16, 1, 1), "m": (24, 10)}
+    return with_constants(graph({n: TensorType(kind, s) for n, s in inputs.items()}, *lines, out="y"), *"uvwm")
+
+
+def test_convolutions_with_taps_have_their_channels_innermost() -> None:
+    programs = laid_out(chain())
+    verify_programs(programs)
+    assert {t for t in "abcdefg" if programs.orders.get(t) == LAST} == set("abcdefg")
+    assert {"x", "y"}.isdisjoint(programs.orders)
+
+
+def test_reduced_axes_and_constants_follow_the_image() -> None:
+    programs = laid_out(chain())
+    units = {u.node: u for u in programs.units}
+    first, second = (next(s for s in units[n].statements if s.combine) for n in ("n0", "n2"))
+    assert [v.extent for v in first.reduce] == [3, 3, 3] and "u" in units["n0"].reads
+    assert [v.extent for v in second.reduce] == [3, 3, 16]
+    assert programs.graph.constants["v with dims 0, 2, 3, 1"].shape == (16, 3, 3, 16)
+    assert "v with dims 0, 2, 3, 1" in units["n2"].reads
+
+
+def test_nothing_changes_in_f32() -> None:
+    programs = build_programs(chain(kind=DType.F32), REGISTRY)
+    assert choose_layouts(programs, GPU) is programs
+    assert laid_out(chain(kind=DType.F32), "tf32").orders["b"] == LAST
+
+
+def test_nothing_changes_without_atoms() -> None:
+    programs = build_programs(chain(), REGISTRY)
+    assert choose_layouts(programs, evolve(GPU, atoms=())) is programs
+
+
+def test_products_of_matrices_stay_as_they_are() -> None:
+    made = graph({"x": half(4, 32, 64), "w": half(64, 96), "b": half(96), "v": half(96, 64)},
+                 op("a", "matmul", "x", "w"), op("c", "add", "a", "b"), op("d", "gelu", "c"),
+                 op("y", "matmul", "d", "v"), out="y")  # fmt: skip
+    assert not laid_out(made).orders
+
+
+def test_a_view_has_the_order_of_what_it_shows() -> None:
+    made = graph({"x": half(4, 32, 64), "w": half(64, 64)}, op("k", "matmul", "x", "w"),
+                 op("t", "transpose", "k", perm=(0, 2, 1)), op("y", "matmul", "x", "t"), out="y")  # fmt: skip
+    programs = laid_out(made)
+    assert programs.orders == {"t": (0, 2, 1)}
+    assert find_views(programs).storage("t").strides == (32 * 64, 64, 1)
+
+
+def test_an_output_keeps_its_order() -> None:
+    made = chain()
+    programs = laid_out(evolve(made, outputs=("b", "y")))
+    assert "b" not in programs.orders and programs.orders["e"] == LAST
+
+
+def test_what_an_output_is_copied_from_keeps_its_order() -> None:
+    lines = op("a", "conv", "x", "w", pads=(1, 1, 1, 1)), op("y", "reshape", "a", shape=(2, -1))
+    programs = laid_out(graph({"x": half(2, 16, 7, 7), "w": half(16, 16, 3, 3)}, *lines, out="y"))
+    assert not programs.orders
+
+
+def test_a_dense_block_is_one_buffer_with_channels_innermost() -> None:
+    pads = {"pads": (1, 1, 1, 1)}
+    shapes = {"x": half(2, 16, 9, 9), "u": half(16, 16, 3, 3), "v": half(16, 32, 3, 3), "w": half(8, 48, 3, 3)}
+    made = graph(shapes, op("r", "relu", "x"), op("a", "conv", "r", "u", **pads), op("j", "concat", "r", "a", axis=1),
+                 op("b", "conv", "j", "v", **pads), op("k", "concat", "j", "b", axis=1), op("c", "conv", "k", "w"),
+                 op("y", "relu", "c"), out="y")  # fmt: skip
+    programs = laid_out(made)
+    assert {t for t, o in programs.orders.items() if o == LAST} >= set("rajbk")
+    views = find_views(programs)
+    assert {views.storage(t).buffer for t in "rajbk"} == {"k"}
+    assert views.storage("b").strides == (81 * 48, 9 * 48, 48, 1) and views.storage("b").offset == 32
+
+
+def test_depthwise_convolutions_between_others_take_their_order() -> None:
+    made = graph({"x": half(2, 16, 7, 7), "u": half(32, 16, 1, 1), "v": half(32, 1, 3, 3), "w": half(16, 32, 1, 1)},
+                 op("a", "conv", "x", "u"), op("b", "conv", "a", "v", pads=(1, 1, 1, 1), groups=32),
+                 op("c", "conv", "b", "w"), op("y", "relu", "c"), out="y")  # fmt: skip
+    programs = laid_out(made)
+    assert programs.orders["a"] == programs.orders["b"] == LAST
+
+
+def test_what_loops_touch_keeps_its_order() -> None:
+    shapes = {"x": half(40, 4, 16), "w": half(1, 64, 16), "r": half(1, 64, 16)}
+    made = graph(shapes, op("h hl cl", "lstm", "x", "w", "r"), op("y", "relu", "h"), out="y")
+    programs = laid_out(made)
+    assert not any(t in programs.orders for u in programs.units if u.repeat for t in (*u.reads, *u.writes))
+
+
+# ---- what is computed
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Graph:
+    """A few convolutions of any stride, padding, dilation and groups, with what stands between them in networks."""
+    size, batch = draw(st.sampled_from([5, 7, 8, 9])), draw(st.sampled_from([1, 2, 8]))
+    channels = draw(st.sampled_from([3, 8, 16]))
+    shapes: dict[str, TensorType] = {"x": half(batch, channels, size, size)}
+    lines: list[Line] = []
+    if draw(st.booleans()):
+        shapes["x"] = half(batch, size, size, channels)
+        lines.append(op("v0", "transpose", "x", perm=(0, 3, 1, 2)))
+    values = [lines[0][0] if lines else "x"]
+
+    def typed() -> Graph:
+        return graph(shapes, *lines, out=values[-1])
+
+    for number in range(draw(st.integers(2, 5))):
+        name, now = f"w{number}", values[-1]
+        shape = typed().types[now].shape
+        kind = draw(st.sampled_from(["conv", "conv", "conv", "relu", "add", "pool", "concat", "mean"]))
+        same = [v for v in values if typed().types[v].shape == shape]
+        if kind == "conv":
+            groups = draw(st.sampled_from([1, 1, shape[1]]))
+            taps, filters = (
+                draw(st.sampled_from([1, 3])),
+                groups * draw(st.sampled_from([1, 8, 16]) if groups == 1 else st.just(1)),
+            )
+            shapes[f"f{number}"] = half(filters, shape[1] // groups, taps, taps)
+            stride, pad = draw(st.integers(1, 2)), draw(st.integers(0, 1)) if shape[2] >= taps else 1
+            lines.append(op(name, "conv", now, f"f{number}", pads=(pad,) * 4, strides=(stride,) * 2, groups=groups))
+        elif kind == "pool" and shape[2] > 1:
+            lines.append(op(name, "max_pool", now, kernel_shape=(2, 2), strides=(1, 1)))
+        elif kind == "concat":
+            lines.append(op(name, "concat", now, draw(st.sampled_from(same)), axis=1))
+        elif kind == "mean":
+            lines.append(op(name, "reduce_mean", now, axes=(2, 3), keepdims=True))
+        else:
+            lines.append(op(name, "add", now, draw(st.sampled_from(same))) if kind == "add" else op(name, "relu", now))
+        values.append(name)
+    if draw(st.booleans()):
+        lines.append(op("flat", "reshape", values[-1], shape=(batch, -1)))
+        values.append("flat")
+    outs = {values[-1]} | draw(st.sets(st.sampled_from(values[1:]), max_size=1))
+    made = graph(shapes, *lines, out=" ".join(sorted(outs)))
+    return with_constants(made, *draw(st.sets(st.sampled_from([n for n in shapes if n != "x"] or ["x"]))) - {"x"})
+
+
+def check(made: Graph, mode: Any, math: str = "") -> None:
+    """Compare the groups of a graph with layouts with the reference, in float64."""
+    programs = laid_out(made, math)
+    verify_programs(programs)
+    views = find_views(programs)
+    groups = partition(Partitioner(Workshop(views, Policy()), Roofline(GPU)), mode)
+    arrays = random_inputs(made)
+    constants = {n: a.astype(np.float64) for n, a in programs.graph.constants.items()}
+    found = run_groups(groups, views, {**arrays, **constants})
+    expected = evaluate_graph(made, REGISTRY, {**arrays, **{n: constants[n] for n in made.constants}})
+    for name in made.outputs:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(networks(), st.sampled_from(["no-fusion", "fusion", "mixed"]))
+def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
+    check(made, mode)
+
+
+def test_algorithms_of_a_convolution_compute_the_reference() -> None:
+    made, instances = chain(kind=DType.F32), Instances(REGISTRY)
+    for name in instances.of_node(made.nodes[2], made).algorithms:
+        check(replace_node(made, made.nodes[2], name, instances), "mixed", "fp32x3")
+
+
+def opencl(policy: str) -> Any:
+    """An OpenCL device that is said to have matrix atoms, which the dialect emulates."""
+    kind = {"fp16": "m16n8k16_f16", "bf16": "m16n8k16_bf16", "tf32": "m16n8k8_tf32"}[policy]
+    return evolve(find_target("opencl"), atoms=((kind, 6.0),))
+
+
+@needs_opencl
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("policy", ["fp16", "bf16", "tf32"])
+def test_a_plan_computes_the_reference_and_is_the_same_when_opened_again(
+    policy: Any, batch: int, tmp_path: Any
+) -> None:
+    made = chain(size=9, batch=batch, kind=DType.F32)
+    plan = build(evolve(made, outputs=("e", "y")), opencl(policy), precision=policy)
+    stored = PRECISIONS[policy].stored
+    kept = {t: s for t, s in plan.plan.storages.items() if sorted(s.strides, reverse=True) != list(s.strides)}
+    assert kept, f"channels lie innermost in some tensor of {stored}"
+    assert all(len(plan.plan.types[t].shape) == len(s.strides) for t, s in kept.items())
+    given_ = plan.random_inputs()
+    assert all(result.ok for result in plan.verify(given_))
+    expected, allowed = plan.reference_values(given_), plan.tolerances()
+    for _, written in plan.session.trace(given_):
+        assert all(
+            r.ok
+            for r in compare_outputs(written, expected, {t: allowed.get(t, max(allowed.values())) for t in written})
+        )
+    plan.save(tmp_path / "it.plan")
+    opened = load(tmp_path / "it.plan")
+    for name, value in plan.run(given_).items():
+        np.testing.assert_array_equal(opened.run(given_)[name], value)
+
+
+def test_tiles_of_a_convolution_are_fetched_sixteen_bytes_at_a_time() -> None:
+    pads = {"pads": (1, 1, 1, 1)}
+    shapes = {"x": (8, 64, 28, 28), "u": (64, 64, 3, 3), "v": (128, 64, 3, 3), "w": (64, 128, 1, 1)}
+    made = graph(shapes, op("a", "conv", "x", "u", **pads), op("b", "relu", "a"),
+                 op("c", "conv", "b", "v", strides=(2, 2), **pads), op("d", "relu", "c"), op("e", "conv", "d", "w"),
+                 op("y", "relu", "e"), out="y")  # fmt: skip
+    options = CompileOptions(precision="fp16")
+    found = compile_model(with_constants(made, *"uvw"), load_spec([]), find_target("cuda:h200"), options)
+    products = [k.source[k.source.index("__global__") :] for k in found.kernels if "mma.sync" in k.source]
+    assert len(products) == 3
+    # The first one may convert the caller's tensor as it fetches it.
+    for body in (source for source in products if "const float*" not in source):
+        assert "cuts_copy16(" in body and not re.search(r"cuts_copy[48]\(|(?<!&)\bp\d+\[", body)
