@@ -16,7 +16,7 @@ from cuts.ir.errors import CutsError
 from cuts.ir.graph import Array
 from cuts.ir.types import DType
 
-from . import matrices, movement
+from . import matrices, movement, scattering
 from .growth import GREATEST, Growth
 
 #: Operations of two operands, by what they take.
@@ -192,7 +192,7 @@ _OF_ANY: tuple[tuple[range, Maker], ...] = (
 )  # fmt: skip
 _OF_NUMBER: tuple[tuple[range, Maker], ...] = (
     (_AXES, folding), (_AXES, folding), (_MATRICES, product), (_AXES, ordering), (_AXES, matrices.cumulation),
-    (_MATRICES, movement.triangle), (_ALL, movement.broadcast),
+    (_MATRICES, movement.triangle), (_ALL, movement.broadcast), (_AXES, scattering.scattering),
 )  # fmt: skip
 
 
