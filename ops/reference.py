@@ -112,7 +112,7 @@ def evaluate_graph(
     for node in graph.nodes:
         types = [None if v is None else graph.types[v] for v in node.inputs]
         known = {n: graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in graph.constants}
-        instance = registry[node.op].instantiate(types, node.attributes, known)
+        instance = registry.of(node).instantiate(types, node.attributes, known)
         operands = {
             formal: values[v]
             for formal, v in zip(instance.inputs, node.inputs, strict=False)
