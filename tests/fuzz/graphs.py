@@ -45,7 +45,7 @@ KINDS = (
     Kind(1, _ALL, movement.gate),
     Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
-    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence),
+    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES, recurrent.declared),
     Kind(3, _AXES, scattering.scattering), Kind(1, _AXES, scattering.summing),
 )  # fmt: skip
 

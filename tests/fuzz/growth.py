@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops.language.inference import builtin_instances
@@ -30,13 +30,13 @@ class Builder(GraphBuilder):
         self.types[name] = TensorType(dtype, self.constants[name].shape)
         return name
 
-    def results(self, op: str, *inputs: str | None, **attributes: Any) -> tuple[str, ...]:
-        """Add a node and return all its results."""
+    def results(self, op: str, *inputs: str | None, declaration: str = "", **attributes: Any) -> tuple[str, ...]:
+        """Add a node and return all its results; it may bring the declaration of its operation along."""
         number = len(self.nodes)
-        bare = Node(self.rename(f"n{number}"), op, inputs, (), attributes)
+        bare = Node(self.rename(f"n{number}"), op, inputs, (), attributes, declaration=declaration)
         types = builtin_instances().infer(bare, [None if v is None else self.types[v] for v in inputs])
         names = tuple(self.rename(f"v{number}" if len(types) == 1 else f"v{number}_{k}") for k in range(len(types)))
-        self.nodes.append(Node(bare.name, op, inputs, names, attributes))
+        self.nodes.append(evolve(bare, outputs=names))
         self.types |= dict(zip(names, types, strict=True))
         return names
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from math import prod
 
 from cuts.ir.types import DType
 
+from ..ops.recurrences import recurrences
 from .growth import LARGEST, Growth
 
 #: Steps that are taken at most: the reference and interpreted normal forms take them one by one.
 LONGEST = 6
+#: Elements of a state at most.
+WIDEST = 16
 #: Gates of each operation.
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
@@ -40,6 +44,23 @@ def recurrence(growth: Growth, value: str) -> None:
     )
     for result, bound in zip(results, (4.0, 4.0, 4.0 + steps), strict=False):
         growth.keep(result, (value,), bound)
+
+
+def declared(growth: Growth, value: str) -> None:
+    """Add a recurrence that nobody declared before: several states, conditions on the turn, reads of earlier ones."""
+    case = growth.draw(recurrences())
+    *outer, width = growth.shape(value)
+    if growth.dtype is not DType.F32 or width > WIDEST or prod(outer) < case.steps:
+        recurrence(growth, value)
+        return
+    rows = growth.grow("reshape", value, shape=(prod(outer), width), exact=True)
+    rows = growth.grow("slice", rows, starts=(0,), ends=(case.steps,), axes=(0,), exact=True)
+    places = growth.build.array(growth.build.rng.integers(0, case.steps, case.steps), DType.I32)
+    name = f"turns_{zlib.crc32(case.text.encode()):x}"
+    text = case.text.replace('op t "t"', f'op {name} "a recurrence"')
+    results = growth.build.results(name, rows, growth.weight(width, width, width), places, declaration=text)
+    for result in results:
+        growth.keep(result, (rows,), 2 * growth.bounds[value] + 4)
 
 
 def _clipped(growth: Growth) -> dict[str, float]:
