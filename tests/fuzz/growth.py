@@ -137,5 +137,8 @@ class Growth:
         computed = [v for node in self.build.nodes for v in node.outputs]
         ends = [v for v in computed if v not in read]
         more = self.draw(st.lists(st.sampled_from(computed), max_size=2, unique=True))
-        self.build.inputs = [v for n, v in enumerate(self.build.inputs) if n == 0 or v in read]
+        unread = {v for v in self.build.inputs[1:] if v not in read}
+        self.build.inputs = [v for v in self.build.inputs if v not in unread]
+        for value in unread:
+            del self.build.types[value]
         return self.build.graph(*ends, *(v for v in more if v not in ends), name="fuzz")
