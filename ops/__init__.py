@@ -10,7 +10,7 @@ from .language.registry import Registry
 from .linear import LinearCombiner
 from .manual import entry, entry_values, manual
 from .reference import evaluate, evaluate_graph
-from .repetition import Along, Repetition, declare_repetition
+from .repetition import Along, Repetition, declare_repetition, turn_of
 
 __all__ = [
     "Along",
@@ -29,4 +29,5 @@ __all__ = [
     "evaluate_graph",
     "index_program",
     "manual",
+    "turn_of",
 ]

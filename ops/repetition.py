@@ -33,6 +33,7 @@ from ..ir import (
     TensorType,
     Var,
     as_index,
+    needed_nodes,
     unsliced,
 )
 from .gradient import declare
@@ -81,6 +82,18 @@ class Repetition:
         """The inputs that are the same at each turn: operands behind the first states and the sequences."""
         own = {*self.states, *self.elements, self.number}
         return tuple(v for v in (*self.body.inputs, *self.body.constants) if v not in own)
+
+
+def turn_of(
+    nodes: Sequence[Node], types: Mapping[str, TensorType], own: Sequence[str], results: Sequence[str]
+) -> Graph:
+    """Return the body that some nodes are: its inputs are its own operands, then what it reads of the graph around."""
+    needed, _ = needed_nodes(nodes, results)
+    made = {value for node in needed for value in node.outputs}
+    read = dict.fromkeys([*(v for node in needed for v in node.operands), *results])
+    same = tuple(v for v in read if v not in made and v not in own)
+    known = {v: types[v] for v in (*own, *same, *made)}
+    return Graph("turn", (*own, *same), tuple(results), known, needed)
 
 
 def declare_repetition(repetition: Repetition, instances: Instances) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import onnx
 from attrs import frozen
 
-from ...ir import CutsError, DType, Graph, Node, TensorType, needed_nodes
-from ...ops import Along, Repetition, declare_repetition
+from ...ir import CutsError, DType, TensorType
+from ...ops import Along, Repetition, declare_repetition, turn_of
 from ...ops.language import builtin_instances
 from .importer import Importer
 from .steps import import_step
@@ -53,7 +53,7 @@ def import_turns(importer: Importer, turns: LoopBody, origin: str, where: str) -
     del importer.nodes[first:]
     results = None if found is None else _results(importer, turns, states, found)
     if results is not None:
-        body = _body(importer, nodes, (*number, *states, *elements), results)
+        body = turn_of(nodes, importer.types, (*number, *states, *elements), results)
         along = _collected(importer, turns, results)
         repetition = Repetition(body, turns.steps, tuple(states), elements, along, next(iter(number), None))
         made = _declared(importer, repetition, known, origin)
@@ -101,16 +101,6 @@ def _collected(importer: Importer, turns: LoopBody, results: Sequence[str]) -> t
     ranks = [len(importer.types[value].shape) for value in results[len(turns.states) :]]
     pairs = zip(turns.collected, ranks, strict=True)
     return tuple(Along(along.axis % (rank + 1), along.backwards) for along, rank in pairs)
-
-
-def _body(importer: Importer, nodes: Sequence[Node], own: Sequence[str], results: Sequence[str]) -> Graph:
-    """Return what a step computes; its inputs are its own operands, then what it reads of the graph around it."""
-    needed, _ = needed_nodes(nodes, results)
-    made = {value for node in needed for value in node.outputs}
-    read = dict.fromkeys([*(v for node in needed for v in node.operands), *results])
-    same = tuple(v for v in read if v not in made and v not in own)
-    types = {v: importer.types[v] for v in (*own, *same, *(v for node in needed for v in node.outputs))}
-    return Graph("step", (*own, *same), tuple(results), types, needed)
 
 
 def _declared(
