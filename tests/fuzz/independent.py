@@ -18,8 +18,11 @@ import numpy as np
 import torch
 from attrs import frozen
 from cuts.compile.build import build
+from cuts.frontends.torch.reader import DTYPES
 from cuts.ir.errors import CutsError, UnknownOp
+from cuts.ir.evaluate import saturated
 from cuts.ir.rounding import magnitude, relative_error
+from torch.utils._python_dispatch import TorchDispatchMode
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that it draws no pictures
@@ -43,6 +46,21 @@ class Seen:
     kind: str = ""
     text: str = ""
     seconds: float = 0.0
+
+
+class Saturating(TorchDispatchMode):
+    """PyTorch with our conversions of floats to integers, which saturate and make 0 of NaN: what its own make of
+    numbers that the integer type has not depends on the machine.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kind = DTYPES.get(kwargs.get("dtype"))
+        if func is not torch.ops.aten._to_copy.default or kind is None or not kind.is_int:
+            return func(*args, **kwargs)
+        if not args[0].is_floating_point():
+            return func(*args, **kwargs)
+        return torch.from_numpy(np.array(saturated(args[0].double().numpy(), kind)).astype(kind.numpy))
 
 
 class Plain(torch.nn.Module):
@@ -97,7 +115,7 @@ class Generator:
 
     def _judge(self, module: Plain, operands: Sequence[torch.Tensor], target: str) -> tuple[str, str]:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), Saturating():
                 expected = [value.numpy() for value in module(*operands)]
         except RuntimeError as error:
             return "skipped", f"PyTorch: {error}"
@@ -121,7 +139,7 @@ def _apart(exact: Mapping[str, Any], expected: Sequence[Any], module: Plain, ope
     """Return where the imported graph means something else than PyTorch computes, in its precision or in doubles."""
     try:
         wide = [x.double() if x.dtype.is_floating_point else x for x in operands]
-        with torch.no_grad():
+        with torch.no_grad(), Saturating():
             doubles = [value.numpy() for value in module.double()(*wide)]
     except RuntimeError:
         doubles = list(expected)
