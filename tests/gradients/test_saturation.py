@@ -27,14 +27,15 @@ KINDS = ("sigmoid", "tanh", "relu", "hard_sigmoid", "elu", "softsign", "softplus
 
 
 @pytest.mark.parametrize("use", EVERY, ids=lambda use: f"{use.op}{dict(use.attributes) or ''}")
-def test_a_gradient_is_a_number_in_single_precision_where_it_is_one_in_double(use: Use) -> None:
-    bench = bench_of([use], backward=True)
-    given = {n: np.ones(a.shape) if n.split(".")[-1].startswith("d") else PLACES for n, a in bench.inputs.items()}
+def test_a_gradient_in_single_precision_is_that_of_doubles(use: Use) -> None:
+    """Where single precision has such a number at all; an infinity that meets a zero on the way would be none."""
+    bench, places = bench_of([use], backward=True), PLACES.astype(np.float32).astype(float)
+    given = {n: np.ones(a.shape) if n.split(".")[-1].startswith("d") else places for n, a in bench.inputs.items()}
     given = {name: value[()] if bench.graph.types[name].shape == () else value for name, value in given.items()}
     double, single = (evaluate_graph(bench.graph, bench.spec.registry, given, kind) for kind in (float, np.float32))
     for name in (n for n in double if ".gradient." in n):
-        lost = np.isfinite(double[name]) & np.isnan(single[name])
-        assert not lost.any(), f"{name} at {PLACES[lost] if lost.shape else PLACES}"
+        held = np.abs(double[name]) <= np.finfo(np.float32).max
+        np.testing.assert_allclose(single[name][held], double[name][held], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def slopes(op: str, gates: int, **attributes: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
