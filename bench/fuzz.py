@@ -1,13 +1,13 @@
 """Random graphs, fused and unfused, against the float64 reference; and how many planted bugs that finds.
 
     python bench/fuzz.py --graphs 2000 --seed 1 --jobs 16 --target cuda --out bench/results/fuzz.json
-    python bench/fuzz.py --graphs 20000 --seed 5 --jobs 2 --ledger fuzz-opencl.json
+    python bench/fuzz.py --graphs 20000 --seed 5 --jobs 2 --ways one --ledger fuzz-opencl.json
     python bench/fuzz.py --planted --graphs 300 --jobs 2 --out bench/results/planted.json
     python bench/fuzz.py --replay finding-17.json --seed 17
 
 Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). With `--ledger` this
 goes by itself: the file says which graphs of which seed were checked on which target, each call goes on behind them,
-and what it finds is kept every few hundred graphs, so it can be broken off at any time. Each graph is one job
+and what it finds is kept every fifty graphs, so it can be broken off at any time. Each graph is one job
 of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends
 otherwise. A finding is shrunk, unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay`
 runs again.
@@ -43,7 +43,7 @@ SHRINKING = 60
 #: Seconds that one graph may take, in all ways together.
 LIMIT = 120.0
 #: Graphs behind which a ledger is written.
-PART = 200
+PART = 50
 LARGE = float("inf")
 
 
@@ -109,22 +109,29 @@ def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
                 exhausted = graph is None or time.monotonic() > end
                 if graph is not None and not exhausted:
                     waiting[number] = (graph, 0)
-                    workers.submit(_job(options.target, number, graph))
+                    workers.submit(_job(options, number, graph))
             for done in workers.collect(5.0):
                 number = done.job.owner
                 graph, tries = waiting.pop(number)
                 if done.error and tries < (1 if done.hung else 2):
                     print(f"graph {number}: {'hang' if done.hung else 'crash'}, tried again", flush=True)
                     waiting[number] = (graph, tries + 1)
-                    workers.submit(_job(options.target, number, graph))
+                    workers.submit(_job(options, number, graph))
                 else:
                     yield number, graph, _report(done)
     finally:
         workers.close()
 
 
-def _job(target: str, number: int, graph: Graph) -> Job:
-    return Job(number, "check", (target, graph_to_json(graph), number), (number,), LIMIT)
+def _job(options: argparse.Namespace, number: int, graph: Graph) -> Job:
+    arguments = (options.target, graph_to_json(graph), number, ways_of(options.ways, number))
+    return Job(number, "check", arguments, (number,), LIMIT)
+
+
+def ways_of(kind: str, number: int) -> tuple[str, ...]:
+    """Return the ways in which a graph is computed: all, or without a device and in one of those with it, in turn."""
+    interpreted, *launched = WAYS
+    return WAYS if kind == "all" else (interpreted, launched[number % len(launched)])
 
 
 def _report(done: Done) -> Report:
@@ -178,8 +185,8 @@ def fuzz_on(options: argparse.Namespace) -> int:
     """Go on where the ledger ends, part by part, until it has as many graphs of the seed as are asked for."""
     path: Path = options.ledger
     rows = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else []
-    known = {"seed": options.seed, "target": find_target(options.target).name}
-    own = [row for row in rows if {name: row[name] for name in known} == known]
+    known = {"seed": options.seed, "target": find_target(options.target).name, "ways": options.ways}
+    own = [row for row in rows if {name: row.get(name, "all") for name in known} == known]
     first = max((row["until"] for row in own), default=options.first)
     end = time.monotonic() + options.limit
     while first < options.graphs and time.monotonic() < end:
@@ -200,7 +207,8 @@ def _total(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _record(options: argparse.Namespace, tally: GraphTally) -> dict[str, Any]:
-    return {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record}
+    facts = {"seed": options.seed, "first": options.first, "target": find_target(options.target).name}
+    return {**facts, "ways": options.ways, **tally.record}
 
 
 def tallied(options: argparse.Namespace) -> GraphTally:
@@ -262,6 +270,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--target", default="opencl")
     parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--ways",
+        choices=("all", "one"),
+        default="all",
+        help="compute a graph in all ways, or in one of them on the device",
+    )
     parser.add_argument("--ledger", type=Path, help="a file of what has been checked, to go on behind it")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")

@@ -69,7 +69,7 @@ def part(options: argparse.Namespace, first: int, count: int) -> Row:
         operations.update(() if isinstance(report, str) else report.operations)
         if kind not in ("right", "skipped"):
             print(f"graph {number}: {kind}: {text[:500]}", flush=True)
-        if kind not in ("right", "skipped", "refused"):
+        if kind not in ("right", "skipped", "refused", "ill-posed"):
             findings.append({"number": number, "kind": kind, "text": text[:1500]})
     return {
         "first": first, "until": first + count, "target": options.target, "kinds": dict(kinds),

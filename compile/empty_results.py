@@ -18,7 +18,7 @@ def warn_of_empty_results(graph: Graph, spec: Spec) -> None:
         empty = [name for name in node.outputs if not graph.types[name].size]
         if not empty or not all(graph.types[name].size for name in node.operands):
             continue
-        if any(_reduces(assignment.value) for assignment in spec.registry[node.op].assignments):
+        if any(_reduces(assignment.value) for assignment in spec.registry.of(node).assignments):
             result = f"its result {quote(empty[0])} has no elements: {graph.types[empty[0]]}"
             given = ", ".join(f"{quote(name)}: {graph.types[name]}" for name in node.operands)
             place = f"{node.span.position}: " if node.span else ""

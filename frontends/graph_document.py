@@ -56,7 +56,9 @@ class Constant:
 
 @frozen
 class Operation:
-    """One node; an input of null is an optional operand that is absent."""
+    """One node; an input of null is an optional operand that is absent. `declaration` is the text of its operation
+    where no vocabulary has it.
+    """
 
     name: str
     op: str
@@ -64,6 +66,7 @@ class Operation:
     outputs: tuple[str, ...]
     attributes: dict[str, Attribute] = field(factory=dict)
     origin: str = ""
+    declaration: str = ""
 
 
 @frozen

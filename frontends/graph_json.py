@@ -108,7 +108,10 @@ def _to_text(graph: Graph, weights: str | None, inline: int) -> str:
         version=VERSION,
         name=graph.name,
         inputs=tuple(Input(v, graph.types[v].dtype, graph.types[v].shape) for v in graph.inputs),
-        nodes=tuple(Operation(n.name, n.op, n.inputs, n.outputs, dict(n.attributes), n.origin) for n in graph.nodes),
+        nodes=tuple(
+            Operation(n.name, n.op, n.inputs, n.outputs, dict(n.attributes), n.origin, n.declaration)
+            for n in graph.nodes
+        ),
         outputs=graph.outputs,
         constants=tuple(constants),
         types={v: Type(graph.types[v].dtype, graph.types[v].shape) for v in computed},
@@ -144,7 +147,10 @@ def _build(document: GraphDocument, folder: Path | None, source: Source, infer: 
     types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in _declared(document)}
     places = _node_spans(source, len(document.nodes))
     pairs = zip(document.nodes, places, strict=True)
-    nodes = tuple(Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin, span=span) for o, span in pairs)
+    nodes = tuple(
+        Node(o.name, o.op, o.inputs, o.outputs, o.attributes, o.origin, span=span, declaration=o.declaration)
+        for o, span in pairs
+    )
     nodes = sort_nodes(nodes, types)
     given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
     inputs = tuple(entry.name for entry in document.inputs)

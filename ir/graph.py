@@ -25,7 +25,8 @@ class Node:
     """One operation: `outputs = op(inputs, attributes)`.
 
     An absent optional operand is None. `origin` is the name the user knows the node by (an ONNX node's name, say),
-    `span` where its operation is named in the text it was read from, for messages.
+    `span` where its operation is named in the text it was read from, for messages. `declaration` is the text that
+    declares its operation where the vocabulary does not: the node brings it along, under a name that says which it is.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute] = field(factory=dict)
     origin: str = ""
+    declaration: str = field(default="", repr=False, kw_only=True)
     span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @property

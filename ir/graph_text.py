@@ -11,7 +11,8 @@
 
 Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed
 text. Constants of up to `INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays
-of the others are `opaque` and are given to `parse_graph` beside the text.
+of the others are `opaque` and are given to `parse_graph` beside the text. A node that brings the declaration of its
+operation along ends in `declared` and that text.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def print_node(node: Node, types: Mapping[str, TensorType]) -> str:
     text = f"{results} = {print_name(node.op)}({operands})"
     text += f" {{{attributes}}}" if attributes else ""
     text += f" @{print_name(node.name)}"
-    return text + (f" from {json.dumps(node.origin)}" if node.origin else "")
+    text += f" from {json.dumps(node.origin)}" if node.origin else ""
+    return text + (f" declared {json.dumps(node.declaration)}" if node.declaration else "")
 
 
 def print_graph(graph: Graph) -> str:
@@ -263,7 +265,8 @@ class _Parser:
         self.expect("@")
         name = self.name()
         origin = self.string() if self.accept("from") else ""
-        return Node(name, op, tuple(inputs), tuple(outputs), attributes, origin, span=span)
+        own = self.string() if self.accept("declared") else ""
+        return Node(name, op, tuple(inputs), tuple(outputs), attributes, origin, span=span, declaration=own)
 
     def graph(self) -> Graph:
         self.expect("graph")

@@ -10,19 +10,24 @@ from .language.registry import Registry
 from .linear import LinearCombiner
 from .manual import entry, entry_values, manual
 from .reference import evaluate, evaluate_graph
+from .repetition import Along, Repetition, declare_repetition, turn_of
 
 __all__ = [
+    "Along",
     "Finding",
     "Folder",
     "Instance",
     "LinearCombiner",
     "OpDecl",
     "Registry",
+    "Repetition",
     "amplification",
+    "declare_repetition",
     "entry",
     "entry_values",
     "evaluate",
     "evaluate_graph",
     "index_program",
     "manual",
+    "turn_of",
 ]

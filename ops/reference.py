@@ -112,7 +112,7 @@ def evaluate_graph(
     for node in graph.nodes:
         types = [None if v is None else graph.types[v] for v in node.inputs]
         known = {n: graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in graph.constants}
-        instance = registry[node.op].instantiate(types, node.attributes, known)
+        instance = registry.of(node).instantiate(types, node.attributes, known)
         operands = {
             formal: values[v]
             for formal, v in zip(instance.inputs, node.inputs, strict=False)
@@ -170,11 +170,20 @@ class _Run:
                 everything = np.broadcast_arrays(where, part, True if arrives is None else arrives)
                 found, part, there = (np.asarray(a).reshape(-1) for a in everything)
                 COMBINERS[statement.into].function.numpy.at(flat, found[there], part[there])  # type: ignore[attr-defined]
+                flat += self._order(flat, found[there], part[there])
                 continue
             if self.combiner and not self.combiner.position and key in started:
                 part = self.combiner.function.numpy(flat[where], part)
             started.add(key)
             flat[where] = part
+
+    def _order(self, flat: Values, places: Values, terms: Values) -> Values | int:
+        """Return by how much the order of terms that meet in a sum of floats may change it, where steps are moved."""
+        if self.moved is None or COMBINERS[self.statement.into or "sum"].fn != "add" or flat.dtype.kind != "f":
+            return 0
+        whole = np.zeros_like(flat)
+        np.add.at(whole, places, abs(terms))
+        return np.where(np.isfinite(whole), self.moved("add", whole) - whole, 0).astype(flat.dtype)
 
     def _boxes(self, box: Box) -> Iterator[Box]:
         """Cut the iteration space until no array made for a box is too large; axes of the result first."""

@@ -56,7 +56,7 @@ class Planner(Protocol):
 
 def fragment_of(graph: Graph, registry: Registry, target: Target, mode: Mode, math: str = "") -> Fragment:
     """Return a fragment that carries no more of the vocabulary than it needs."""
-    return Fragment(graph, Registry({n.op: registry[n.op] for n in graph.nodes}), target, mode, math)
+    return Fragment(graph, Registry({n.op: registry.of(n) for n in graph.nodes}), target, mode, math)
 
 
 def cut_fragment(fragment: Fragment) -> Priced:

@@ -210,7 +210,7 @@ def extent_bytes(type_: TensorType, storage: Storage) -> int:
 
 def check_plan(plan: Plan) -> None:
     """Check that no step can leave the memory it was given: whoever wrote the plan, a wrong one stops here."""
-    for check in (_check_tensors, _check_model, _check_buffers, _check_steps):
+    for check in (_check_tensors, _check_model, _check_buffers, _check_tables, _check_steps):
         check(plan)
 
 
@@ -260,6 +260,16 @@ def _check_buffers(plan: Plan) -> None:
     for place in (*plan.buffers.values(), *(p for tables in plan.tables for p in tables.values())):
         if place.offset < 0 or place.nbytes < 0 or place.offset + place.nbytes > plan.arena:
             raise PlanError(f"plan {quote(plan.name)}: a buffer lies outside the arena of {plan.arena} bytes")
+
+
+def _check_tables(plan: Plan) -> None:
+    """Tables of kernels are uploaded once, so nothing else may lie where one of them does."""
+    tables = [place for each in plan.tables for place in each.values() if place.nbytes]
+    others = [place for place in plan.buffers.values() if place.nbytes]
+    for number, table in enumerate(tables):
+        for other in (*others, *tables[:number]):
+            if table.offset < other.offset + other.nbytes and other.offset < table.offset + table.nbytes:
+                raise PlanError(f"plan {quote(plan.name)}: a buffer lies on a table of {table.nbytes} bytes")
 
 
 def _check_steps(plan: Plan) -> None:

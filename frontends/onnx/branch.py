@@ -16,7 +16,7 @@ from ...ir import quote
 from .call import Opaque
 from .importer import Importer
 from .model import tensor_array
-from .scan import import_step
+from .steps import import_step
 
 
 def take_branch(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ...ir import (
     Array,
@@ -102,20 +102,22 @@ class Importer:
         attributes: Mapping[str, Attribute],
         origin: str,
         outputs: Sequence[str | None],
+        declaration: str = "",
     ) -> tuple[str, ...]:
-        """Add an operation and return its outputs; an output of None gets a name.
+        """Add an operation and return its outputs; an output of None gets a name. `declaration` is that of an operation
+        outside the vocabulary.
 
         Raises `GraphError` where the node has not as many results as the operation.
         """
         node_name = self.fresh(f"{origin}/{op}")
         names = tuple(self.fresh(f"{origin}.{op}") if name is None else name for name in outputs)
-        trial = Node(node_name, op, tuple(inputs), names, dict(attributes), origin)
+        trial = Node(node_name, op, tuple(inputs), names, dict(attributes), origin, declaration=declaration)
         types = self.infer(trial, [None if v is None else self.types[v] for v in inputs])
         if len(types) < len(names) and all(name is None for name in outputs[len(types) :]):
             names = names[: len(types)]  # absent optional results that our operation does not have
         if len(types) != len(names):
             raise GraphError(f"op '{op}' has {len(types)} results, the node has {len(names)}")
-        self.nodes.append(Node(node_name, op, tuple(inputs), names, dict(attributes), origin))
+        self.nodes.append(evolve(trial, outputs=names))
         self.types.update(zip(names, types, strict=True))
         behind = frozenset().union(*(self.sources.get(v, frozenset()) for v in inputs if v is not None))
         self.sources.update(dict.fromkeys(names, behind))

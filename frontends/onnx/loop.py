@@ -1,8 +1,9 @@
 """ONNX's `Loop` where its length can be told at import, and sequences of tensors: lists of values while a graph is
 read.
 
-The body of a loop is imported once for every step, with the number of the step as a constant; after each, the condition
-must be a constant. Exporters write loops over the items of a batch so, and collect results in sequences.
+Where every step is like the others, the body is one operation for all of them (`repeat`). Else it is imported once for
+every step, with the number of the step as a constant; after each, the condition must be a constant. Exporters write
+loops over the items of a batch so, and collect results in sequences.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import numpy as np
 import onnx
 
 from ...ir import Attribute, GraphError
+from ...ops import Along
 from .call import Opaque
 from .importer import Importer
 from .model import element_type
-from .scan import import_step, stacked
+from .repeat import LoopBody, give_all, import_turns
+from .steps import import_step, stacked
 
 _LONGEST = 1 << 10
 
 
-def unroll_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import the body of a `Loop` in the node's place, step by step.
+def import_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+    """Import a `Loop` in the node's place, as one operation or step by step.
 
     Raises `Opaque` where its length is not known, or too great to be unrolled.
     """
@@ -34,6 +37,11 @@ def unroll_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     collected: list[list[str]] = [[] for _ in body.output[1 + len(states) :]]
     origin = node.name or next(name for name in node.output if name)
     condition = importer.add_constant(np.asarray(True), f"{origin}.condition")
+    if most is not None and going:
+        turns = LoopBody(body, int(most), states, (), [Along()] * len(collected), condition)
+        if (made := import_turns(importer, turns, origin, where)) is not None:
+            give_all(importer, node, made)
+            return
     step = 0
     while going and (most is None or step < int(most)):
         if step >= _LONGEST:

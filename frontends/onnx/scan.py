@@ -1,95 +1,87 @@
-"""ONNX's `Scan`: its length is that of a static axis, so the body is imported once for every step."""
+"""ONNX's `Scan`: its length is that of a static axis, so it is a loop; where its steps differ by more than their
+elements, the body is imported once for every step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
-from ...ir import Attribute, GraphError
+from ...ir import GraphError
+from ...ops import Along
 from .call import Opaque
-from .functions import renamed
 from .importer import Importer
-from .model import tensor_array
+from .repeat import LoopBody, give_all, import_turns
+from .steps import import_step, stacked
 
 _LONGEST = 1 << 12
 
 
-def unroll_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import the body of a `Scan` in the node's place, step by step.
+def import_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+    """Import a `Scan` in the node's place, as one operation or step by step.
 
     Raises `GraphError` where the sequences have not one length, or a great one, its subclass `Opaque` for the form
     before operator set 9.
     """
     if importer.opset < 9:
         raise Opaque(f"{where}: only the form since operator set 9 is supported", hint="convert the model")
+    scan = _scan(importer, node, attributes, where)
+    origin = node.name or node.output[0]
+    made: Sequence[str] | None = import_turns(importer, scan, origin, where)
+    if made is None:
+        made = _step_by_step(importer, scan, origin, where)
+    if made is None:
+        importer.unknown.update(node.output)
+    else:
+        give_all(importer, node, made)
+
+
+def _scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> LoopBody:
+    """Return what a node says."""
     body, count = attributes["body"], attributes["num_scan_inputs"]
-    states = [importer.aliases.get(name, name) for name in node.input[: len(node.input) - count]]
-    sequences = [importer.aliases.get(name, name) for name in node.input[len(states) :]]
+    values = [importer.aliases.get(name, name) for name in node.input]
+    states, sequences = values[: len(values) - count], values[len(values) - count :]
     axes = [
         int(a) % len(importer.types[v].shape)
         for a, v in zip(attributes.get("scan_input_axes", [0] * count), sequences, strict=True)
     ]
     lengths = {importer.types[v].shape[axis] for v, axis in zip(sequences, axes, strict=True)}
-    if len(lengths) != 1 or max(lengths) > _LONGEST:
-        raise GraphError(f"{where}: expected sequences of one length up to {_LONGEST}, found {sorted(lengths)}")
-    (length,) = lengths
-    collected: list[list[str]] = [[] for _ in body.output[len(states) :]]
-    backwards = attributes.get("scan_input_directions", [0] * count)
-    origin = node.name or node.output[0]
-    for step in range(length):
-        places = [length - 1 - step if back else step for back in backwards]
-        elements = [
-            _element(importer, v, axis, place, origin) for v, axis, place in zip(sequences, axes, places, strict=True)
-        ]
-        results = import_step(importer, body, [*states, *elements], f"{origin}.{step}", where)
+    if len(lengths) != 1:
+        raise GraphError(f"{where}: expected sequences of one length, found {sorted(lengths)}")
+    (steps,) = lengths
+    rest = len(body.output) - len(states)
+    taken = _alongs(axes, attributes.get("scan_input_directions", [0] * count))
+    given = [attributes.get(f"scan_output_{kind}", [0] * rest) for kind in ("axes", "directions")]
+    return LoopBody(body, steps, states, list(zip(sequences, taken, strict=True)), _alongs(*given))
+
+
+def _alongs(axes: Sequence[int], backwards: Sequence[int]) -> list[Along]:
+    return [Along(int(axis), bool(back)) for axis, back in zip(axes, backwards, strict=True)]
+
+
+def _step_by_step(importer: Importer, scan: LoopBody, origin: str, where: str) -> list[str] | None:
+    """Import the body once for every step and return the results, None where one of them is unknown."""
+    if scan.steps > _LONGEST:
+        raise GraphError(f"{where}: expected up to {_LONGEST} steps where they differ, found {scan.steps}")
+    states, count = list(scan.states), len(scan.states)
+    collected: list[list[str]] = [[] for _ in scan.collected]
+    for step in range(scan.steps):
+        places = [scan.steps - 1 - step if along.backwards else step for _, along in scan.sequences]
+        pairs = zip(scan.sequences, places, strict=True)
+        elements = [_element(importer, value, along.axis, place, origin) for (value, along), place in pairs]
+        results = import_step(importer, scan.body, [*states, *elements], f"{origin}.{step}", where)
         if any(value in importer.unknown for value in results):
-            importer.unknown.update(node.output)
-            return
-        states = results[: len(states)]
-        for values, value in zip(collected, results[len(states) :], strict=True):
+            return None
+        states = results[:count]
+        for values, value in zip(collected, results[count:], strict=True):
             values.append(value)
-    for name, value in zip(node.output, states, strict=False):
-        importer.alias(name, value)
-    targets = attributes.get("scan_output_axes", [0] * len(collected))
-    directions = attributes.get("scan_output_directions", [0] * len(collected))
-    for name, values, axis, back in zip(node.output[len(states) :], collected, targets, directions, strict=True):
-        if name:
-            importer.alias(name, stacked(importer, values[::-1] if back else values, int(axis), origin))
-
-
-def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], label: str, where: str) -> list[str]:
-    """Import a body in place, its inputs bound to values; return its results."""
-    own = set(_defined(body))
-    names: dict[str, str] = dict(zip((value.name for value in body.input), operands, strict=True))
-
-    def rename(name: str) -> str:  # a name of the body, or of the graph around it
-        if name in own and name not in names:
-            names[name] = importer.fresh(f"{label}.{name}")
-        return names.get(name, name)
-
-    for tensor in body.initializer:
-        importer.define_constants(
-            {rename(tensor.name): tensor_array(tensor, importer.folder, f"{where}: initialiser '{tensor.name}'")}
-        )
-    importer.run([renamed(inner, rename, f"{label}/{inner.name or inner.op_type}") for inner in body.node])
-    found: list[str] = [rename(value.name) for value in body.output]
-    return [importer.aliases.get(name, name) for name in found]
-
-
-def _defined(body: onnx.GraphProto) -> Iterator[str]:
-    """Yield the values that a body and the bodies in it define;
-    what they read of the graph around is not among them.
-    """
-    yield from (tensor.name for tensor in body.initializer)
-    for node in body.node:
-        yield from (name for name in node.output if name)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from (value.name for value in attribute.g.input)
-                yield from _defined(attribute.g)
+    return states + [
+        stacked(importer, values[::-1] if along.backwards else values, along.axis, origin)
+        for values, along in zip(collected, scan.collected, strict=True)
+    ]
 
 
 def _element(importer: Importer, value: str, axis: int, place: int, origin: str) -> str:
@@ -103,12 +95,3 @@ def _element(importer: Importer, value: str, axis: int, place: int, origin: str)
     )
     kept = tuple(n for a, n in enumerate(shape) if a != axis)
     return importer.add_node("reshape", [part], {"shape": kept, "allowzero": True}, origin, [None])[0]
-
-
-def stacked(importer: Importer, values: list[str], axis: int, origin: str) -> str:
-    """Return the elements of all steps as one tensor."""
-    shape = importer.types[values[0]].shape
-    place = axis % (len(shape) + 1)
-    deep: dict[str, Attribute] = {"shape": (*shape[:place], 1, *shape[place:]), "allowzero": True}
-    wide = [importer.add_node("reshape", [v], deep, origin, [None])[0] for v in values]
-    return wide[0] if len(wide) == 1 else importer.add_node("concat", wide, {"axis": place}, origin, [None])[0]

@@ -2,10 +2,10 @@
 
 from .branch import take_branch
 from .importer import Structures
-from .loop import SEQUENCES, read_sequence, unroll_loop
-from .scan import unroll_scan
+from .loop import SEQUENCES, import_loop, read_sequence
+from .scan import import_scan
 
 STRUCTURES = Structures(
-    {**dict.fromkeys(sorted(SEQUENCES), read_sequence), "If": take_branch, "Loop": unroll_loop, "Scan": unroll_scan},
+    {**dict.fromkeys(sorted(SEQUENCES), read_sequence), "If": take_branch, "Loop": import_loop, "Scan": import_scan},
     read_sequence,
 )

@@ -101,6 +101,12 @@ class Reader:
         """Make a parameter known."""
         self.values[node] = self.constant(array, node.name)
 
+    def part(self, hint: str, type_: TensorType) -> Value:
+        """Return a value that a body of its own is given at each of its turns."""
+        name = self.fresh(f"{self.origin}.{hint}")
+        self.types[name] = type_
+        return Value(name)
+
     def seed(self) -> Value:
         """Return a new input that whoever runs the graph fills with a random number."""
         name = self.fresh("seed")

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from ...ir import CutsError, GraphError, quote, raise_all
+from ...ir import CutsError, GraphError, Node, TensorType, quote, raise_all
+from ...ops import Along, Repetition, declare_repetition, turn_of
+from ...ops.language import builtin_instances
 from . import registered
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 from .reader import Reader, Value, array_of
@@ -133,4 +135,44 @@ def _inlined(reader: Reader, module: torch.fx.GraphModule, operands: Sequence[An
     return [reader.value(node) for node in results(module.graph)]
 
 
+def _scan(
+    reader: Reader,
+    combine: torch.fx.GraphModule,
+    init: Sequence[Value],
+    xs: Sequence[Value],
+    others: Sequence[Any] = (),
+) -> tuple[Value, ...]:
+    """Repeat a graph over the first axis of some tensors, as one operation: its results are the last states, then what
+    each step gives, stacked.
+    """
+    first, steps = len(reader.nodes), reader.shape(xs[0])[0]
+    states = [reader.part("state", reader.type(value)) for value in init]
+    elements = [reader.part("element", TensorType(reader.type(value).dtype, reader.shape(value)[1:])) for value in xs]
+    results = _inlined(reader, combine, [*states, *elements, *others])
+    body = turn_of(reader.nodes[first:], reader.types, (*states, *elements), results)
+    del reader.nodes[first:]
+    if steps < 2:
+        return _single_step(reader, combine, init, xs, others)
+    along: dict[str, Along] = dict.fromkeys(elements, Along())
+    turns = Repetition(body, steps, tuple(states), along, (Along(),) * (len(results) - len(states)))
+    name, text = declare_repetition(turns, builtin_instances())
+    names = tuple(Value(reader.fresh(f"{reader.origin}.{n}")) for n in range(len(results)))
+    operands = (*init, *xs, *turns.same)
+    reader.add(
+        Node(reader.fresh(f"{reader.origin}.{name}"), name, operands, names, {}, reader.origin, declaration=text)
+    )
+    return names
+
+
+def _single_step(
+    reader: Reader, combine: torch.fx.GraphModule, init: Sequence[Value], xs: Sequence[Value], others: Sequence[Any]
+) -> tuple[Value, ...]:
+    """Repeat a graph once."""
+    elements = [reader.emit("reshape", value, shape=reader.shape(value)[1:]) for value in xs]
+    results = _inlined(reader, combine, [*init, *elements, *others])
+    rows = [reader.emit("reshape", value, shape=(1, *reader.shape(value))) for value in results[len(init) :]]
+    return (*results[: len(init)], *rows)
+
+
 TABLE["cond"] = _branches
+TABLE["scan"] = _scan

@@ -97,7 +97,32 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 def _times(seed: Expr, factor: Expr) -> Expr:
     """Return a gradient times a factor."""
-    return multiply(seed, factor) if is_tame(factor) else _within(seed, lambda core: multiply(core, factor))
+    return multiply(seed, factor) if is_tame(factor) else _within(seed, lambda core: _saturating(core, factor))
+
+
+def _saturating(seed: Expr, factor: Expr) -> Expr:
+    """Return a gradient times a factor that may overflow where it also stands in the gradient's divisor:
+
+    g / (c + f) * f    ->    g / (1 + c / f)        for a number c above 0
+
+    The quotient goes from 0 to 1 with f, which may be 0 or infinite. On the left an infinity would meet a zero.
+    """
+    if isinstance(seed, Call) and seed.fn == "neg":
+        return negate(_saturating(seed.args[0], factor))
+    if isinstance(seed, Call) and seed.fn == "div":
+        core, divisor = seed.args
+        rest = _added_to(factor, divisor)
+        if rest is not None:
+            return Call("div", (core, _plus(1, Call("div", (rest, factor)), rest.dtype)))
+    return multiply(seed, factor)
+
+
+def _added_to(term: Expr, total: Expr) -> Const | None:
+    """Return the positive number that a sum has beside a term, None where it is another sum."""
+    if not isinstance(total, Call) or total.fn != "add" or term not in total.args:
+        return None
+    other = total.args[1 - total.args.index(term)]
+    return other if isinstance(other, Const) and other.value > 0 else None
 
 
 def _within(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:

@@ -28,7 +28,7 @@ class Gradients:
         """Return what a node means."""
         key = None if constants else (node.op, tuple(operands), _frozen(node.attributes))
         if key is None or key not in self._instances:
-            made = self.registry[node.op].instantiate(operands, node.attributes, constants)
+            made = self.registry.of(node).instantiate(operands, node.attributes, constants)
             if key is None:
                 return made
             self._instances[key] = made

@@ -25,11 +25,16 @@ class Instances:
 
     def of(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
         """Return what a node means for operands of these types."""
-        key = (node.op, tuple(operands), tuple(sorted((k, repr(v)) for k, v in node.attributes.items())))
+        key = (
+            node.op,
+            node.declaration,
+            tuple(operands),
+            tuple(sorted((k, repr(v)) for k, v in node.attributes.items())),
+        )
         if key not in self._known:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            self._known[key] = self.registry[node.op].instantiate(operands, node.attributes)
+            self._known[key] = self.registry.of(node).instantiate(operands, node.attributes)
         return self._known[key]
 
     def of_node(self, node: Node, graph: Graph) -> Instance:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from ...ir import CutsError, Source, SpecError, UnknownOp, UsageError, raise_all
+from ...ir import CutsError, Node, Source, SpecError, UnknownOp, UsageError, raise_all
 from . import syntax as s
 from .check_declarations import check_declaration
 from .instantiate import OpDecl
@@ -55,6 +55,13 @@ class Registry(Mapping[str, OpDecl]):
         errors.sort(key=lambda e: (e.span.source.name, e.span.start) if e.span else ("", 0))
         raise_all(errors)
         return result
+
+    def of(self, node: Node) -> OpDecl:
+        """Return the declaration of a node's operation: its own where it brings one.
+
+        Raises `UnknownOp` where nobody declares it, `SpecError` where its own declaration is none.
+        """
+        return _brought(node.op, node.declaration) if node.declaration else self[node.op]
 
     def _define(self, declaration: s.Declaration) -> list[CutsError]:
         table: Mapping[str, s.Declaration | OpDecl] = self._families if declaration.kind == "family" else self._ops
@@ -120,6 +127,11 @@ def _read(path: Path) -> str:
         raise UsageError(f"cannot read spec file '{path}': {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"spec file '{path}' is no UTF-8 text (byte {error.start})") from error
+
+
+@lru_cache(maxsize=1 << 10)
+def _brought(name: str, text: str) -> OpDecl:
+    return Registry().extend(Source(f"{name}.cuts", text))[name]
 
 
 @lru_cache(maxsize=1)

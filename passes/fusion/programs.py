@@ -332,7 +332,7 @@ class _Builder:
             arrays = self.graph.constants
             known = _Constants({n: arrays[v] for n, v in enumerate(node.inputs) if v is not None and v in arrays})
             try:
-                instance = self.registry[node.op].instantiate(operands, node.attributes, known)
+                instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = settle_scatters(unroll_tables(instance.program))

@@ -62,7 +62,7 @@ class _Checker:
         constants = self.graph.constants
         operands = [None if v is None else self.types[v] for v in node.inputs]
         known = {n: constants[v] for n, v in enumerate(node.inputs) if v is not None and v in constants}
-        instance = self.registry[node.op].instantiate(operands, node.attributes, known)
+        instance = self.registry.of(node).instantiate(operands, node.attributes, known)
         program, findings = index_program(instance.program)
         if not findings:
             return

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cuts.backends import cache_info
+from cuts.backends.opencl.device import OpenCLDevice
+from cuts.backends.opencl.pocl_cache import set_damaged_aside
 from cuts.tests.needs import needs_opencl
 
 RUN = """
@@ -39,6 +43,61 @@ if pid == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 )
+
+
+def program(cache: Path, files: dict[str, bytes], age: float = 60) -> Path:
+    """Write the files of a program as PoCL keeps them, some seconds old."""
+    folder = cache / "AB" / "rest"
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (time.time() - age,) * 2)
+    return folder
+
+
+#: A library with a table of two sections behind its header, and bitcode of one block of two words.
+LIBRARY = b"\x7fELF" + bytes(36) + struct.pack("<Q10xHH2x", 64, 64, 2) + bytes(128)
+BITCODE = b"BC\xc0\xde" + struct.pack("<II", 8, 2) + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kept"),
+    [
+        ({}, True), ({"k/k.so": LIBRARY[:-64]}, False), ({"k/k.so": b""}, False), ({"k/k.so": bytes(192)}, False),
+        ({"program.bc": BITCODE[:-4]}, False), ({"program.bc": b""}, False), ({"program.bc": bytes(20)}, False),
+        ({"notes.txt": b""}, True),
+    ],
+)  # fmt: skip
+def test_one_damaged_file_is_enough(tmp_path: Path, changed: dict[str, bytes], kept: bool) -> None:
+    folder = program(tmp_path, {"k/k.so": LIBRARY, "program.bc": BITCODE, **changed})
+    assert bool(set_damaged_aside(tmp_path)) != kept
+    assert folder.exists() == kept
+
+
+def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    folder = program(tmp_path, {"k/k.so": LIBRARY[:100]}, age=0)
+    assert set_damaged_aside(tmp_path) == []
+    assert folder.exists()
+
+
+class Forgetful(OpenCLDevice):
+    """A device whose first program lacks its kernel."""
+
+    def __init__(self) -> None:
+        self.built: list[str] = []
+
+    def _program(self, source: str) -> SimpleNamespace:
+        self.built.append(source)
+        return SimpleNamespace(kernel_names="" if len(self.built) == 1 else source)
+
+
+def test_a_program_that_lost_its_kernels_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = program(tmp_path, {"k/k.so": LIBRARY})
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    device = Forgetful()
+    assert device._whole("k", ["k"]).kernel_names == "k"
+    assert device.built == ["k", "k"]
+    assert not folder.exists()
 
 
 def python(code: str, cache: Path) -> subprocess.CompletedProcess[str]:

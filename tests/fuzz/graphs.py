@@ -14,7 +14,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.types import DType
 from hypothesis import strategies as st
 
-from . import matrices, movement, typed, windows
+from . import matrices, movement, recurrent, scattering, typed, windows
 from .growth import GREATEST, LARGEST, Builder, Growth
 
 
@@ -45,7 +45,8 @@ KINDS = (
     Kind(1, _ALL, movement.gate),
     Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
-    Kind(9, _ALL, typed.stretch),
+    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES, recurrent.declared),
+    Kind(3, _AXES, scattering.scattering), Kind(1, _AXES, scattering.summing),
 )  # fmt: skip
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 11)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops.language.inference import builtin_instances
@@ -30,13 +30,13 @@ class Builder(GraphBuilder):
         self.types[name] = TensorType(dtype, self.constants[name].shape)
         return name
 
-    def results(self, op: str, *inputs: str | None, **attributes: Any) -> tuple[str, ...]:
-        """Add a node and return all its results."""
+    def results(self, op: str, *inputs: str | None, declaration: str = "", **attributes: Any) -> tuple[str, ...]:
+        """Add a node and return all its results; it may bring the declaration of its operation along."""
         number = len(self.nodes)
-        bare = Node(self.rename(f"n{number}"), op, inputs, (), attributes)
+        bare = Node(self.rename(f"n{number}"), op, inputs, (), attributes, declaration=declaration)
         types = builtin_instances().infer(bare, [None if v is None else self.types[v] for v in inputs])
         names = tuple(self.rename(f"v{number}" if len(types) == 1 else f"v{number}_{k}") for k in range(len(types)))
-        self.nodes.append(Node(bare.name, op, inputs, names, attributes))
+        self.nodes.append(evolve(bare, outputs=names))
         self.types |= dict(zip(names, types, strict=True))
         return names
 
@@ -137,5 +137,8 @@ class Growth:
         computed = [v for node in self.build.nodes for v in node.outputs]
         ends = [v for v in computed if v not in read]
         more = self.draw(st.lists(st.sampled_from(computed), max_size=2, unique=True))
-        self.build.inputs = [v for n, v in enumerate(self.build.inputs) if n == 0 or v in read]
+        unread = {v for v in self.build.inputs[1:] if v not in read}
+        self.build.inputs = [v for v in self.build.inputs if v not in unread]
+        for value in unread:
+            del self.build.types[value]
         return self.build.graph(*ends, *(v for v in more if v not in ends), name="fuzz")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .planting import Bug
 
+_MEETINGS = "tests/kernels/test_barriers.py"
+
 BUGS = (
     Bug("barrier", "no barrier between filling a tile and reading it", "passes.lowering.ring:chunk_loop",
         "body = (*fetch(as_index(step), False), Barrier(), compute, Barrier())",
@@ -17,12 +19,12 @@ BUGS = (
         "items.append(Barrier())", "pass"),
     Bug("barrier", "lanes read what others have not written yet", "backends.source.scope:KernelNames._tree",
         'out.line(f"{scratch}[tid] = {register};")\n    out.line(self.dialect.barrier)',
-        'out.line(f"{scratch}[tid] = {register};")'),
+        'out.line(f"{scratch}[tid] = {register};")', _MEETINGS),
     Bug("barrier", "lanes combine without waiting for each other", "backends.source.scope:KernelNames._tree",
-        "        out.line(self.dialect.barrier)\n        step //= 2", "        step //= 2"),
+        "        out.line(self.dialect.barrier)\n        step //= 2", "        step //= 2", _MEETINGS),
     Bug("barrier", "lanes overwrite what others have not read yet", "backends.source.scope:KernelNames._tree",
         'out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")\n    out.line(self.dialect.barrier)',
-        'out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")'),
+        'out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")', _MEETINGS),
     Bug("ring", "a chunk is fetched into the buffer that is being read", "passes.lowering.ring:chunk_loop",
         "ahead = schedule.stages - 1", "ahead = schedule.stages"),
     Bug("ring", "the first chunks of a ring are not fetched", "passes.lowering.ring:chunk_loop",

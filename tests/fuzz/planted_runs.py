@@ -49,7 +49,8 @@ BUGS = (
     Bug("session", "strided inputs are uploaded as if they were dense", "runtime.executor:Session._is_dense",
         "all(a == b", "any(a == a and b == b"),
     Bug("session", "parts of a strided buffer overwrite each other", "runtime.executor:Session._write",
-        "self.device.download(images[buffer], Pointer(self._arena, self.plan.buffers[buffer].offset))", "pass"),
+        "self.device.download(images[buffer], Pointer(self._arena, self.plan.buffers[buffer].offset))", "pass",
+        _EXECUTOR),
     Bug("session", "an offset counts bytes", "runtime.executor:Session._place",
         "start + storage.start(turn) * self.plan.types[tensor].dtype.size", "start + storage.start(turn)"),
     Bug("session", "checks of indices are not read", "runtime.executor:Session._check",
@@ -101,5 +102,5 @@ BUGS = (
     Bug("cache", "lost kernels are not built anew", "backends.opencl.device:OpenCLDevice._whole",
         "return self._program(source)", "return program", _POCL),
     Bug("cache", "counting stops at a file that is gone", "backends.cache:file_size",
-        "return path.stat().st_size", "return path.stat(follow_symlinks=path.exists() or 1 / 0 > 0).st_size", _CACHE),
+        "return path.stat().st_size", "return path.stat(follow_symlinks=path.exists() or 1 / 0 > 0).st_size", _POCL),
 )  # fmt: skip

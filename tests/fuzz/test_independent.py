@@ -17,5 +17,5 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of NNSmith and its solver
 def test_graphs_of_another_generator_compute_what_pytorch_does() -> None:
     generator = Generator()
     reports = {number: generator.check("opencl", number) for number in range(6)}
-    assert {n: r.text for n, r in reports.items() if r.kind not in ("", "skipped", "refused")} == {}
+    assert {n: r.text for n, r in reports.items() if r.kind not in ("", "skipped", "refused", "ill-posed")} == {}
     assert any(not r.kind for r in reports.values())

@@ -118,6 +118,26 @@ def test_cancellation_is_explained_by_what_the_declaration_loses() -> None:
     assert norm.wrong("y", np.full(x.shape, 0.13, np.float32)).all()
 
 
+def test_a_fused_product_of_a_literal_is_explained() -> None:
+    """0.2 is no number of single precision: 0.2f * 5 - 1 is 1.5e-8 where it is rounded once."""
+    x = np.full(9, 5, np.float32)
+    slope = judge("hard_sigmoid", TensorType(DType.F32, x.shape), given={"x": x}, beta=-1.0)
+    assert not slope.wrong("y", np.full(9, np.float32(0.2) * np.float64(5) - 1).astype(np.float32)).any()
+    assert slope.wrong("y", np.full(9, 1e-5, np.float32)).all()
+
+
+def test_the_order_in_which_terms_meet_is_explained_and_a_lost_one_is_not() -> None:
+    """Terms of 1e5 that cancel leave what single precision makes of the order in which they come."""
+    row, places = TensorType(DType.F32, (2,)), TensorType(DType.I32, (3,))
+    given = {"x": np.zeros(2, np.float32), "indices": np.zeros(3, np.int32),
+             "updates": np.array([1e5, 1e-3, -1e5], np.float32)}  # fmt: skip
+    types = (row, places, TensorType(DType.F32, (3,)))
+    met = judge("scatter_elements", *types, given=given, reduction="add", atomic=True)
+    assert not met.wrong("y", np.array([9.765625e-04, 0], np.float32)).any()
+    assert not met.wrong("y", np.array([0, 0], np.float32)).any()
+    assert met.wrong("y", np.array([1, 1e-3], np.float32)).tolist() == [True, True]
+
+
 def test_integers_are_exact_and_of_their_type() -> None:
     type_ = TensorType(DType.I8, (2,))
     total = judge("add", type_, type_, given={"a": np.array([127, 1], np.int8), "b": np.array([1, 1], np.int8)})
@@ -161,3 +181,26 @@ def test_an_infinite_literal_has_its_type(device: str) -> None:
     one, none = TensorType(DType.F64, (1,)), TensorType(DType.F64, ())
     sample = Sample("adam", (one, one, none, one, one, none), {"beta2": -math.inf})
     assert judge_target(REGISTRY, [sample], range(2), device).differences == []
+
+
+def _type(dtype: DType, *shape: int) -> TensorType:
+    return TensorType(dtype, shape)
+
+
+#: Samples that were wrong on some device: places along an axis of one element, and many updates that meet.
+ONCE_WRONG = (
+    Sample("gather_grad", (_type(DType.F16, 17, 17), _type(DType.I64, 17, 17)), {"axis": 0, "size": 1}),
+    Sample("max_unpool", (_type(DType.I8, 1, 1, 17, 17), _type(DType.I32, 1, 1, 17, 17)), {"sizes": (1, 1)}),
+    Sample("max_unpool", (_type(DType.F32, 2, 4, 3, 4), _type(DType.I64, 2, 4, 3, 4)), {"sizes": (4, 2)}),
+    Sample(
+        "scatter_elements", (_type(DType.F64, 17, 17), _type(DType.I64, 17, 17), _type(DType.F64, 17, 17)),
+        {"reduction": "add", "atomic": True, "axis": -2},
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("turn", range(2))
+def test_what_was_wrong_is_right(turn: int, device: str) -> None:
+    report = judge_target(REGISTRY, ONCE_WRONG, range(28), device, turn)
+    assert [f"{d.sample.text}: {d.text}" for d in report.differences] == []

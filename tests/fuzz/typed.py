@@ -16,7 +16,7 @@ from cuts.ir.errors import CutsError
 from cuts.ir.graph import Array
 from cuts.ir.types import DType
 
-from . import matrices, movement
+from . import matrices, movement, scattering
 from .growth import GREATEST, Growth
 
 #: Operations of two operands, by what they take.
@@ -183,6 +183,17 @@ def change(growth: Growth, value: str) -> None:
     growth.grow("cast", there, to=str(growth.dtype), exact=not growth.dtype.is_float)
 
 
+def narrowing(growth: Growth, value: str) -> None:
+    """Cut integers that may be any of their type to a shorter type, and come back."""
+    shorter = [d for d in DType if d.is_int and d is not DType.BOOL and d.size < growth.dtype.size]
+    if not growth.dtype.is_int or not shorter:
+        change(growth, value)
+        return
+    any_ = growth.grow("bitwise_xor", value, growth.operand(*growth.shape(value)), bound=4.0)
+    there = growth.build.node("cast", any_, to=str(growth.pick(shorter)))
+    growth.grow("cast", there, to=str(growth.dtype), exact=True, bound=4.0)
+
+
 _ALL, _AXES, _MATRICES = range(9), range(1, 9), range(2, 6)
 Maker = Callable[[Any, str], None]
 _OF_ANY: tuple[tuple[range, Maker], ...] = (
@@ -192,7 +203,8 @@ _OF_ANY: tuple[tuple[range, Maker], ...] = (
 )  # fmt: skip
 _OF_NUMBER: tuple[tuple[range, Maker], ...] = (
     (_AXES, folding), (_AXES, folding), (_MATRICES, product), (_AXES, ordering), (_AXES, matrices.cumulation),
-    (_MATRICES, movement.triangle), (_ALL, movement.broadcast),
+    (_MATRICES, movement.triangle), (_ALL, movement.broadcast), (_AXES, scattering.scattering),
+    (_ALL, narrowing),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pytest
 from cuts.ir.errors import GraphError, PassError
 from cuts.ir.graph import Graph
 from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.types import DType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.language.inference import builtin_instances
@@ -20,6 +21,7 @@ from cuts.passes.graph.merge_common import MergeCommon
 from cuts.passes.graph.remove_dead_code import RemoveDeadCode
 from cuts.passes.graph.remove_identities import RemoveIdentities
 from cuts.tests.frontends.strategies import GraphBuilder, graphs
+from cuts.tests.kernels.extremes import extremes
 from hypothesis import given, settings
 
 INSTANCES = builtin_instances()
@@ -50,6 +52,20 @@ def test_a_pass_keeps_results_and_signature_and_is_idempotent(step: Pass, graph:
     for name, value in expected.items():
         # Folded constants are rounded to float32 once more than the reference rounds.
         np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-5 * max(1.0, float(np.max(np.abs(value)))))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.BOOL], ids=str)
+def test_a_way_through_another_type_is_dropped_only_where_that_changes_nothing(dtype: DType) -> None:
+    build = GraphBuilder(0)
+    ends = extremes(dtype) if dtype.is_int else np.array([0, -0.0, 1.5, 1e-3, 100.25, 2049, np.nan], dtype.numpy)
+    start = build.node("min", build.input(ends.shape, dtype), "x0")
+    ways = [build.node("cast", build.node("cast", start, to=str(d)), to=str(dtype)) for d in DType if d is not dtype]
+    graph = build.graph(*(build.node("min", way, way) for way in ways))
+    after = run_passes(graph, [ComposeMovement(INSTANCES)], infer=INSTANCES.infer)
+    assert len(after.nodes) < len(graph.nodes) or dtype in (DType.I64, DType.U64, DType.F64)
+    expected, found = (evaluate_graph(g, Registry.builtin(), {"x0": ends}, stored=True) for g in (graph, after))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
 def test_identities_go_and_outputs_keep_their_names() -> None:

@@ -4,11 +4,13 @@ and each has one as soon as anything that orders its threads is gone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.backends.source.dialects import DIALECTS
 from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
@@ -308,3 +310,27 @@ def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
         scratch = [b for b in kernel.shared if b.name == "lanes"]
         assert all(b.elements % lanes == 0 and b.elements >= point.threads for b in scratch)
     assert uneven
+
+
+def meetings(source: str, barrier: str) -> str:
+    """Return how a loop that combines lanes touches their scratch, line by line: w(rite), r(ead), | where all meet."""
+    touched = ""
+    for line in source.splitlines():
+        found = re.search(r"\(\(\S.*?\*\)lanes\)\[", line)
+        left = line.partition(" = ")[0]
+        touched += "|" if line.strip() == barrier else "" if not found else "w" if "lanes)" in left else "r"
+    return touched
+
+
+def test_lanes_meet_whenever_one_of_them_wrote() -> None:
+    """Behind a write, and between a read and the next write, which may be that of the next register."""
+    seen = 0
+    for point, kernel in lowered(rows(), 4):
+        if max(s.lanes for s in point.segments) < 2:
+            continue
+        source = emit(extract(kernel), "opencl").source
+        for loop in re.findall(r"for \(int e = .*?\n((?:.*lanes\)\[.*\n|.*barrier.*\n)+)", source):
+            touched = meetings(loop, DIALECTS["opencl"].barrier)
+            seen += "w" in touched
+            assert not re.search("w[wr]|rw", 2 * touched), loop
+    assert seen

@@ -152,6 +152,33 @@ def test_a_mean_that_nothing_is_centred_by_stays_as_it_is() -> None:
     assert centre_means(programs) == programs
 
 
+def together(target: str, inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], *results: str) -> dict[str, Any]:
+    """Run nodes in one plan, each by itself, and return some of their results."""
+    graph = graph_of(inputs, nodes)
+    graph = Graph(graph.name, graph.inputs, results, graph.types, graph.nodes)
+    return build_graph(graph, load_spec([]), find_target(target), CompileOptions(mode="mixed")).run(inputs)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_literals_are_what_they_are_called(target: str) -> None:
+    floats, values = [d for d in DType if d.is_float], [NAN, INF, -INF, -0.0, 1.5]
+    inputs = {f"x{d}": np.ones(2, d.numpy) for d in floats}
+    nodes = [node(f"{d} {v}", "pad", f"x{d}", pads=(1, 1), value=v) for d in floats for v in values]
+    found = together(target, inputs, tuple(nodes), *(n.outputs[0] for n in nodes))
+    for dtype in floats:
+        for value in values:
+            np.testing.assert_array_equal(found[f"{dtype} {value}"].astype(float), [value, 1, 1, value])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_condition_is_0_or_1_whatever_number_it_was(target: str) -> None:
+    inputs = {f"x{d}": np.array([0, 1, 2, 100], d.numpy) for d in NUMBERS}
+    tests = [node(f"b{d}", "cast", f"x{d}", to="bool") for d in NUMBERS]
+    nodes = [node(f"y{d}", "cast", f"b{d}", to="i32") for d in NUMBERS]
+    for name, found in together(target, inputs, (*tests, *nodes), *(n.outputs[0] for n in nodes)).items():
+        assert found.tolist() == [0, 1, 1, 1], name
+
+
 # ---- integers
 
 

@@ -117,6 +117,18 @@ def test_strided_inputs_share_their_buffer() -> None:
 
 
 @needs_opencl
+def test_a_strided_input_leaves_the_rest_of_its_buffer_alone() -> None:
+    left, right = random_x(1), random_x(2)
+    constants = {**example_plan().constants, "right": right}
+    plan = evolve(example_plan(), inputs=("left",), constants=constants, outputs=("y",), steps=(), groups=())
+    session, nbytes = Session(plan), plan.buffers[plan.storages["left"].buffer].nbytes
+    for each in (left, left + 1):
+        spoilt = [np.full(nbytes, 255, np.uint8) for _ in range(64)]  # where the next array of that size will lie
+        del spoilt
+        assert np.array_equal(session.run({"left": each})["y"], np.concatenate([each, right], axis=1))
+
+
+@needs_opencl
 def test_the_times_of_a_run_add_up(session: Session) -> None:
     times = session.run_timed({"x": random_x()})[1]
     assert min(times.copy_in, times.compute, times.copy_out) > 0

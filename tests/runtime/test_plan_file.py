@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
 from cuts.runtime.plan_document import plain
-from cuts.runtime.plan_file import Weights, load_plan, save_plan
+from cuts.runtime.plan_file import Weights, load_plan, read_files, save_plan
 from cuts.tests.runtime.handmade import example_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +124,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["../w", "/w", "kernels/../../w"])
+def test_files_outside_of_a_plan_are_not_read(tmp_path: Path, name: str) -> None:
+    """Even where a digest says that they are what the plan means."""
+    (tmp_path / "w").write_bytes(b"1")
+    (tmp_path / "p" / "kernels").mkdir(parents=True)
+    with pytest.raises(PlanError, match="outside the plan"):
+        read_files(tmp_path / "p", {name: hashlib.sha256(b"1").hexdigest()})
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_one_clear_error(tmp_path: Path, name: str) -> None:
     damage, message = DAMAGES[name]
@@ -159,6 +169,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a tensor outside its buffer": ({"storages": {"x": Storage("x", 100, (8, 1))}}, "reaches outside"),
     "a negative stride": ({"storages": {"x": Storage("x", 31, (-8, 1))}}, "reaches outside"),
     "a buffer outside the arena": ({"arena": 8}, "outside the arena"),
+    "a buffer on a table": ({"tables": ({"t": Placement(0, 8)}, {})}, "lies on a table of 8 bytes"),
     "a tensor without a buffer": ({"buffers": {"y": Placement(0, 256)}}, "no place"),
     "a constant of another type": ({"constants": {"w": np.zeros(3)}}, "constant 'w'"),
     "an output without a type": ({"outputs": ("z",)}, "has no type"),

@@ -17,11 +17,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from attrs import define, field
-from cuts.ir.expr import Cast
+from attrs import define, evolve, field
+from cuts.ir.expr import Cast, Const, Expr
 from cuts.ir.statement import Program
 from cuts.ir.types import DType
-from cuts.ir.walk import distinct
+from cuts.ir.walk import distinct, rebuild
 from cuts.ops.reference import evaluate
 
 from ...kernels.extremes import is_real
@@ -80,8 +80,9 @@ class Judge:
             ways = [
                 evaluate(self.program, self.operands, narrow, checked=False),
                 evaluate(self.program, self.operands, narrow, checked=False, stored=True),
-                # A fused multiply-add rounds once, so that no product overflows in it.
+                # A fused multiply-add rounds once, so that no product overflows in it; its literals are the kernel's.
                 evaluate(self.program, self.operands, np.longdouble, checked=False),
+                evaluate(with_literals(self.program, narrow), self.operands, np.longdouble, checked=False),
             ]
             for seed in range(MOVES):
                 moved = Moving(seed, stored_epsilon(self.program) if seed % 2 else float(np.finfo(narrow).eps))
@@ -99,6 +100,18 @@ def working_type(program: Program) -> np.dtype[Any]:
     types |= {n.dtype for st in program.statements for n in distinct(st.body) if isinstance(n, Cast)}
     widths = [d.arithmetic.size for d in types if d.is_float]
     return np.dtype(np.float32 if min(widths, default=8) < 8 else np.float64)
+
+
+def with_literals(program: Program, kind: np.dtype[Any]) -> Program:
+    """Return a program whose literals are those that kernels have, which compute in `kind`."""
+
+    def leaf(node: Expr) -> Expr:
+        if not isinstance(node, Const) or not node.dtype.is_float:
+            return node
+        return Const(float(np.asarray(node.value).astype(kind)), node.dtype)
+
+    with np.errstate(over="ignore"):
+        return evolve(program, statements=tuple(evolve(s, body=rebuild(s.body, leaf)) for s in program.statements))
 
 
 def stored_epsilon(program: Program) -> float:

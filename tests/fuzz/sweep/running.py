@@ -106,14 +106,19 @@ def samples_of(registry: Registry, seed: int, batch: int) -> list[Sample]:
 
 
 def related(registry: Registry, seed: int, words: Collection[str]) -> list[Sample]:
-    """Return a batch of the samples whose operations and types some words name; the rest of it is by chance."""
+    """Return a batch of the samples whose operations, types and attributes that are on some words name; the rest of it
+    is by chance.
+    """
     every = [draw(registry, slot, seed, rounds) for rounds in range(4) for slot in slots(registry)]
+    near = [slot for slot in slots(registry) if slot.op in words and str(slot.dtype) in words]
+    every += [draw(registry, slot, seed, rounds) for rounds in range(4, 30) for slot in near]
     drawn = [sample for sample in every if sample is not None]
     rank = np.random.default_rng(seed).random(len(drawn))
 
     def score(number: int) -> float:
         sample = drawn[number]
         named = {str(t.dtype) for t in sample.types if t is not None} | set(sample.op.split("_")) | {sample.op}
+        named |= {name for name, value in sample.attributes.items() if value is True}
         return float(rank[number] - len(named & set(words)))
 
     return [drawn[n] for n in sorted(range(len(drawn)), key=score)[:BATCH]]

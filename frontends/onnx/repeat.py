@@ -1,0 +1,115 @@
+"""Bodies of ONNX's `Scan` and `Loop` that are imported once for all their steps: then compile time does not depend on
+how many these are.
+
+That a step is like every other has to be seen without its number: where the body asks for a constant that is computed
+from it, or changes the shape of a state, the caller imports the body for each step instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from attrs import frozen
+
+from ...ir import CutsError, DType, TensorType
+from ...ops import Along, Repetition, declare_repetition, turn_of
+from ...ops.language import builtin_instances
+from .importer import Importer
+from .steps import import_step
+
+#: Steps up to which a body is written out: its nodes then fuse with those around it.
+WRITTEN_OUT = 4
+
+
+@frozen
+class LoopBody:
+    """What a body is repeated on: its first states, the sequences whose elements it takes, along which axes, and how
+    what it makes is collected. A `counted` body is given its number and a condition first, and returns a condition.
+    """
+
+    body: onnx.GraphProto
+    steps: int
+    states: Sequence[str]
+    sequences: Sequence[tuple[str, Along]] = ()
+    collected: Sequence[Along] = ()
+    counted: str = ""
+
+
+def import_turns(importer: Importer, turns: LoopBody, origin: str, where: str) -> tuple[str, ...] | None:
+    """Import a body as one operation that computes all steps; return its results, the last states first, or None where
+    each step has to be imported by itself.
+    """
+    known = (*turns.states, *(value for value, _ in turns.sequences))
+    if turns.steps <= WRITTEN_OUT or not all(value in importer.types for value in known):
+        return None
+    first, wanted = len(importer.nodes), set(importer.wanted)
+    number = [_part(importer, f"{origin}.number", TensorType(DType.I64, ()))] if turns.counted else []
+    states = [_part(importer, f"{origin}.state", importer.types[value]) for value in turns.states]
+    elements = {_element(importer, origin, value, along): along for value, along in turns.sequences}
+    operands = [*number, *([turns.counted] if turns.counted else []), *states, *elements]
+    found = importer.attempt(lambda: import_step(importer, turns.body, operands, f"{origin}.turn", where))
+    nodes = importer.nodes[first:]
+    del importer.nodes[first:]
+    results = None if found is None else _results(importer, turns, states, found)
+    if results is not None:
+        body = turn_of(nodes, importer.types, (*number, *states, *elements), results)
+        along = _collected(importer, turns, results)
+        repetition = Repetition(body, turns.steps, tuple(states), elements, along, next(iter(number), None))
+        made = _declared(importer, repetition, known, origin)
+        if made is not None:
+            return made
+    importer.wanted = wanted
+    return None
+
+
+def give_all(importer: Importer, node: onnx.NodeProto, values: Sequence[str]) -> None:
+    """Let values be the results of a node."""
+    for name, value in zip(node.output, values, strict=False):
+        if name:
+            importer.alias(name, value)
+
+
+def _part(importer: Importer, hint: str, type_: TensorType) -> str:
+    name = importer.fresh(hint)
+    importer.define_input(name, type_)
+    return name
+
+
+def _element(importer: Importer, origin: str, value: str, along: Along) -> str:
+    type_ = importer.types[value]
+    shape = tuple(n for d, n in enumerate(type_.shape) if d != along.axis)
+    return _part(importer, f"{origin}.element", TensorType(type_.dtype, shape))
+
+
+def _results(importer: Importer, turns: LoopBody, states: Sequence[str], found: Sequence[str]) -> list[str] | None:
+    """Return the next states and what is collected, where each step is followed by the next and states keep their
+    types.
+    """
+    results = list(found)
+    if turns.counted:
+        going = importer.constant(results.pop(0))
+        if going is None or not going.all():
+            return None
+    if any(value not in importer.types for value in results):
+        return None
+    kept = all(importer.types[a] == importer.types[b] for a, b in zip(states, results, strict=False))
+    return results if kept else None
+
+
+def _collected(importer: Importer, turns: LoopBody, results: Sequence[str]) -> tuple[Along, ...]:
+    ranks = [len(importer.types[value].shape) for value in results[len(turns.states) :]]
+    pairs = zip(turns.collected, ranks, strict=True)
+    return tuple(Along(along.axis % (rank + 1), along.backwards) for along, rank in pairs)
+
+
+def _declared(
+    importer: Importer, repetition: Repetition, operands: Sequence[str], origin: str
+) -> tuple[str, ...] | None:
+    """Add the operation of all steps, where the language has one."""
+    try:
+        name, text = declare_repetition(repetition, builtin_instances())
+    except CutsError:
+        return None
+    count = len(repetition.body.outputs)
+    return importer.add_node(name, [*operands, *repetition.same], {}, origin, [None] * count, text)
