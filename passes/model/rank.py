@@ -115,7 +115,7 @@ def _computing(
     divisions = features.divided * (costs.division + costs.table * features.table)
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
     overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
-    issue = (features.issue + accesses) / lanes * idle + fetches + overhead
+    issue = (features.issue + _again(target) * features.flops / 2 + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
     shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
     shared = (
@@ -124,6 +124,14 @@ def _computing(
     parallel = resident * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
     busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
     return busy * issue / target.issue_per_clock, busy * shared, busy * features.tensor
+
+
+def _again(target: Target) -> float:
+    """Return how many further slots a multiply-add of f32 keeps busy: an SM with fewer lanes than it issues for takes
+    several clocks of its schedulers for one.
+    """
+    lanes = target.PERF_peak / (2.0 * target.NUM_SM * target.clock)
+    return max(0.0, round(target.issue_per_clock * target.warp_size / lanes) - 1.0)
 
 
 def _direct(features: Features, costs: RankConstants) -> Count:
