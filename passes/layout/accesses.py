@@ -30,10 +30,11 @@ from ...ir import (
 )
 from ..fusion import Order, Programs, Unit, copied, put_back, solve, taken
 
-#: What it adds to the instructions of a factor that lies along its own axes and not along the reduced ones, so that
-#: fragments are transposed as they are loaded; and each further run of its own axes, for addresses that take divisions.
-ACROSS, APART = 0.005, 0.05
-
+#: What it adds to the instructions of a factor that lies along its own axes and not along the reduced ones: fragments
+#: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number.
+ACROSS, NUMBERS = 0.005, 0.1
+#: What each further run of a factor's own axes adds, for addresses that take divisions.
+APART = 0.05
 #: Accesses of a statement that touch this part of what its largest touches, or less, come along with that.
 ALONG = 8
 
@@ -170,7 +171,8 @@ class InstructionCosts:
         """
         rows = [a for a in by_step(access.own, target) if a.extent > 1]
         counts = [self._along(v, access, address) for v in reduce]
-        counts += [self._along(v, access, address) * (1 + ACROSS) for v in rows[-1:]]
+        across = ACROSS if self.types[access.tensor].dtype.size == 2 else NUMBERS
+        counts += [self._along(v, access, address) * (1 + across) for v in rows[-1:]]
         return min(counts, default=float(access.count)) * (1 + APART * (_runs(rows, address) - 1))
 
     def _along(self, var: Var, access: Access, address: Index) -> float:

@@ -19,6 +19,7 @@ Without atoms that multiply in the types and the math mode at hand nothing chang
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product as cartesian
 from typing import TypeAlias
 
 from attrs import evolve
@@ -27,7 +28,7 @@ from ...ir import MATRIX_ATOMS, Target, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
 from ..schedule import atom_structures
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
-from .components import Component, components
+from .components import Component, components, innermost
 from .constants import order_constants
 from .fixed import fixed_tensors
 
@@ -43,7 +44,7 @@ def choose_layouts(programs: Programs, target: Target, math: str = "") -> Progra
     """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
     products of f32.
     """
-    products = set(_products(programs, target, math)) if _multiplies(programs, target, math) else set()
+    products = tuple(_products(programs, target, math)) if _multiplies(programs, target, math) else ()
     if not products:
         return programs
     aliases = find_aliases(programs)
@@ -55,6 +56,9 @@ def choose_layouts(programs: Programs, target: Target, math: str = "") -> Progra
     }
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
     orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    pieces = tuple(components(lines.values(), programs.types, fixed, plain=True))
+    for place in products:
+        orders = _together(lines[place], pieces, costs, orders)
     shown = dict(_views(aliases, programs, orders, fixed))
     programs = _reduced(programs, {place: lines[place] for place in products}, costs, orders)
     return order_constants(reorder(programs, {**orders, **shown}), products)
@@ -102,6 +106,35 @@ def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order])
         if cost < least:
             least, found = cost, orders
     return found
+
+
+def _together(
+    line: StatementAccesses, pieces: Sequence[Component], costs: InstructionCosts, orders: Mapping[str, Order]
+) -> dict[str, Order]:
+    """Return the orders with one of the axes that a factor and the result share innermost in both, and in what is
+    computed from them element by element, where that is better than the orders given.
+
+    A first layer has three channels, so that nothing of its image lies side by side but images.
+    """
+    *fetched, stored = line.accesses
+    home = {t: piece for piece in pieces for t in piece.tensors}
+    best = dict(orders)
+    for access in (a for a in fetched if a.tensor in home and stored.tensor in home):
+        both = home[access.tensor], home[stored.tensor]
+        if both[0] is both[1]:
+            continue
+        every = dict.fromkeys(line for piece in both for line in piece.lines)
+        moved = both[0].tensors | both[1].tensors
+        least = sum(costs.of(each, best) for each in every) - MARGIN * sum(piece.least(costs) for piece in both)
+        others = {t: o for t, o in best.items() if t not in moved}
+        for first, second in cartesian(*(tuple(piece.choices(costs.types)) for piece in both)):
+            found = {**others, **first, **second}
+            axis = innermost(access, found)
+            if axis is None or axis != innermost(stored, found):
+                continue
+            if (cost := sum(costs.of(each, found) for each in every)) < least:
+                least, best = cost, found
+    return best
 
 
 def _views(

@@ -136,6 +136,22 @@ def test_a_dense_block_is_one_buffer_with_channels_innermost() -> None:
     assert views.storage("b").strides == (81 * 48, 9 * 48, 48, 1) and views.storage("b").offset == 32
 
 
+def first_layer(batch: int) -> Graph:
+    """A layer over three channels with large taps, a pool, and a convolution."""
+    given_ = {"x": TensorType(DType.F32, (batch, 3, 64, 64)), "u": half(32, 3, 7, 7), "w": half(32, 32, 3, 3)}
+    lines = (op("h", "cast", "x", to="f16"), op("a", "conv", "h", "u", pads=(3, 3, 3, 3), strides=(2, 2)),
+             op("b", "relu", "a"), op("p", "max_pool", "b", kernel_shape=(2, 2), strides=(2, 2)),
+             op("c", "conv", "p", "w", pads=(1, 1, 1, 1)), op("y", "relu", "c"))  # fmt: skip
+    return with_constants(graph(given_, *lines, out="y"), "u", "w")
+
+
+def test_a_first_layer_has_images_innermost_where_there_are_many() -> None:
+    programs = laid_out(first_layer(16))
+    assert programs.orders["h"] == programs.orders["b"] == (1, 2, 3, 0) and programs.orders["p"] == LAST
+    alone = laid_out(first_layer(1))
+    assert "h" not in alone.orders and alone.orders["p"] == LAST
+
+
 def test_depthwise_convolutions_between_others_take_their_order() -> None:
     made = graph({"x": half(2, 16, 7, 7), "u": half(32, 16, 1, 1), "v": half(32, 1, 3, 3), "w": half(16, 32, 1, 1)},
                  op("a", "conv", "x", "u"), op("b", "conv", "a", "v", pads=(1, 1, 1, 1), groups=32),
