@@ -334,7 +334,7 @@ def _multiply(
     at = tuple(as_index(u) for u in frame.tiles)
     mode = MATH_MODES.get(reduction.math)
     name = f"{reduction.name}.part" if mode is not None and mode.every else reduction.name
-    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared.axes, frame.warp.lane))
+    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared, frame.warp.lane))
     if name != reduction.name:
         zero = evolve(_initialise(state, reduction), name=name)
         roots = [zero, *roots, Accumulate(reduction.name, at, "sum", Held(name, at, dtype), (), dtype)]
