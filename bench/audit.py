@@ -31,7 +31,7 @@ from cuts.bench.records import (
     read_rows,
     write_rows,
 )
-from cuts.bench.shapes import Case, Convolution, Step, convolution_case, single
+from cuts.bench.shapes import Case, ConvolutionShape, Step, convolution_case, single
 from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
 from cuts.search.audit import Audit, audits
@@ -102,11 +102,11 @@ def _products() -> Iterator[Case]:
 
 def _convolutions() -> Iterator[Case]:
     shapes = (
-        Convolution(64, 28, 64, (3, 3), 1, (1, 1)),
-        Convolution(64, 28, 128, (1, 1)),
-        Convolution(64, 28, 128, (3, 3), 2, (1, 1)),
-        Convolution(96, 28, 96, (3, 3), 1, (1, 1), depthwise=True),
-        Convolution(64, 17, 96, (1, 7), 1, (0, 3)),
+        ConvolutionShape(64, 28, 64, (3, 3), 1, (1, 1)),
+        ConvolutionShape(64, 28, 128, (1, 1)),
+        ConvolutionShape(64, 28, 128, (3, 3), 2, (1, 1)),
+        ConvolutionShape(96, 28, 96, (3, 3), 1, (1, 1), depthwise=True),
+        ConvolutionShape(64, 17, 96, (1, 7), 1, (0, 3)),
     )
     yield from (convolution_case(shape, 1) for shape in shapes)
 

@@ -42,7 +42,7 @@ LARGE = 1e12
 
 
 @frozen
-class Case:
+class ClusterCase:
     """A run: its name, the model, the way, and the way that keeps all in memory."""
 
     name: str
@@ -53,7 +53,7 @@ class Case:
     steps: int
 
 
-def cases(small: bool, processes: int) -> list[Case]:
+def cases(small: bool, processes: int) -> list[ClusterCase]:
     """Return the runs for a number of processes."""
     hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
     layers, trained, micro = (6, 4, 1) if small else (20, 12 if processes == 1 else 6, 2)
@@ -65,8 +65,8 @@ def cases(small: bool, processes: int) -> list[Case]:
         whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
         back = evolve(whole, activations="recompute")
         return [
-            Case("inference PR", model("inference", layers, 4), Way(1, 1, 1, "PR", micro), whole, False, 3),
-            Case(
+            ClusterCase("inference PR", model("inference", layers, 4), Way(1, 1, 1, "PR", micro), whole, False, 3),
+            ClusterCase(
                 "inference PR offload",
                 model("inference", layers, 4),
                 Way(1, 1, 1, "PR", micro, "nothing", "offload"),
@@ -74,8 +74,8 @@ def cases(small: bool, processes: int) -> list[Case]:
                 False,
                 2,
             ),
-            Case("inference AR", model("inference", layers, 4), Way(1, 1, 1, "AR", micro), whole, False, 1),
-            Case(
+            ClusterCase("inference AR", model("inference", layers, 4), Way(1, 1, 1, "AR", micro), whole, False, 1),
+            ClusterCase(
                 "training PR",
                 model("training", trained, 4),
                 Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload"),
@@ -88,7 +88,7 @@ def cases(small: bool, processes: int) -> list[Case]:
     group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
     both = [evolve(p, resident="weights"), evolve(group, policy="AR", resident="weights", activations="recompute")]
     return [
-        Case(
+        ClusterCase(
             "inference stages PR",
             model("inference", layers, 8),
             evolve(p, policy="PR"),
@@ -96,8 +96,10 @@ def cases(small: bool, processes: int) -> list[Case]:
             False,
             2,
         ),
-        Case("training groups PR", model("training", trained, 4 * processes), group, both[1], True, 2),
-        Case("training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2),
+        ClusterCase("training groups PR", model("training", trained, 4 * processes), group, both[1], True, 2),
+        ClusterCase(
+            "training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2
+        ),
     ]
 
 
@@ -110,7 +112,7 @@ def engine_of(way: Way) -> Any:
     return lambda device: TorchEngine(device, way.p)
 
 
-def cap_of(case: Case, machine: Machine) -> float:
+def cap_of(case: ClusterCase, machine: Machine) -> float:
     """Return the memory that a capped run may use: what the planner says that the way needs, and a little for
     constants.
     """
@@ -131,14 +133,14 @@ def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kerne
     return known[key]
 
 
-def folder_of(case: Case, root: Path, capped: bool) -> Path:
+def folder_of(case: ClusterCase, root: Path, capped: bool) -> Path:
     """Return where a run's files go: inference changes nothing, so all of it reads the same ones."""
     own = case.name.replace(" ", "-") + ("" if capped else "-whole")
     return root / (own if case.training else case.model.name)
 
 
 def run_once(
-    case: Case, capped: bool, make: Callable[[Path, ClusterPlan, float], Runner], root: Path, machine: Machine
+    case: ClusterCase, capped: bool, make: Callable[[Path, ClusterPlan, float], Runner], root: Path, machine: Machine
 ) -> tuple[dict[str, Any], Any]:
     """Run a case, or the case whole in memory; return what it took, and what it computed."""
     way = case.way if capped else case.whole
@@ -171,7 +173,7 @@ def predicted(runner: Runner) -> dict[str, Any]:
     }
 
 
-def computed(runner: Runner, case: Case) -> dict[int, Any]:
+def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
     """Run all steps; return what training made of the weights, or the first results of inference."""
     if case.training:
         runner.train(case.steps)
@@ -180,7 +182,7 @@ def computed(runner: Runner, case: Case) -> dict[int, Any]:
     return results[0]
 
 
-def taken(runner: Runner, case: Case, cap: float) -> dict[str, Any]:
+def taken(runner: Runner, case: ClusterCase, cap: float) -> dict[str, Any]:
     """Return what a run reports."""
     report = runner.report
     return {
@@ -195,7 +197,7 @@ def taken(runner: Runner, case: Case, cap: float) -> dict[str, Any]:
     }
 
 
-def run_case(case: Case, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
+def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
     """Predict, run, and compare with the run that keeps all in memory."""
     begin, batches = time.perf_counter(), cached(case)
 
@@ -217,7 +219,7 @@ def run_case(case: Case, target: str, root: Path, machine: Machine, known: dict[
     return row
 
 
-def cached(case: Case) -> Any:
+def cached(case: ClusterCase) -> Any:
     """Return random batches that are made once: making them is no part of a run."""
     make = random_batches(case.model, case.way.micro, 0)
     known: dict[Any, Any] = {}

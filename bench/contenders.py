@@ -15,7 +15,7 @@ from cuts.backends.library.contraction import find_convolution
 from cuts.backends.library.routine import require_library
 from cuts.bench.peers import function_of, tensor_at
 from cuts.bench.timing import Contender, sets_for
-from cuts.bench.tuned import Memory, Tuned, group_of, together
+from cuts.bench.tuned import Tuned, TunedBuffers, group_of, together
 from cuts.ir.errors import BackendError
 
 #: Error relative to the root mean square of a result at which a row counts as wrong.
@@ -29,7 +29,7 @@ class Peers:
     tuned: Tuned
     device: Device
     torch: Any
-    sets: Sequence[Memory]
+    sets: Sequence[TunedBuffers]
 
     def contenders(self, compiled: bool) -> Iterator[Contender]:
         """Yield PyTorch, cuDNN where the case is a convolution, and torch.compile where asked for."""
@@ -63,7 +63,7 @@ class Peers:
         allowed = max(WRONG, 4 * type_.dtype.element.epsilon * max(1.0, float(wanted.abs().max()) / scale))
         return "" if worst <= allowed else f"differs from PyTorch by {worst:.2g} of the root mean square"
 
-    def _views(self, memory: Memory) -> list[Any]:
+    def _views(self, memory: TunedBuffers) -> list[Any]:
         views = []
         for name, shape in self.tuned.case.inputs.items():
             place = memory.place(self.tuned.name(name))
@@ -97,7 +97,7 @@ class Peers:
         library: Any = require_library("cudnn")
         tensors = (*self.tuned.case.inputs, "y")
 
-        def places(memory: Memory) -> dict[str, Pointer]:
+        def places(memory: TunedBuffers) -> dict[str, Pointer]:
             return {tensor: memory.place(self.tuned.name(tensor)) for tensor in tensors}
 
         plans = library.plans(self.device, convolution, places(self.sets[0]))

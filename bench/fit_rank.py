@@ -45,7 +45,7 @@ OVERHEAD = 11.0
 
 
 @attrs.frozen(eq=False)
-class Points:
+class RankPoints:
     """Measured points: counts as arrays, bank conflicts, seconds, and the number of each point's operation."""
 
     features: Features
@@ -53,14 +53,14 @@ class Points:
     seconds: Array
     case: Array
 
-    def where(self, mask: Array) -> Points:
+    def where(self, mask: Array) -> RankPoints:
         """Return some of the points."""
         chosen = {f.name: getattr(self.features, f.name) for f in attrs.fields(Features)}
         chosen = {name: value[mask] if isinstance(value, np.ndarray) else value for name, value in chosen.items()}
-        return Points(Features(**chosen), self.conflicts[mask], self.seconds[mask], self.case[mask])
+        return RankPoints(Features(**chosen), self.conflicts[mask], self.seconds[mask], self.case[mask])
 
 
-def read(paths: Sequence[Path], target: Target) -> tuple[list[str], Points]:
+def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
     """Return the names of the operations and their points; kernels that spilled are left out, and operations with few
     points.
     """
@@ -77,7 +77,7 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], Points]:
             names.append(name)
     table = np.asarray(rows)
     columns = dict(zip(fields, table.T, strict=False))
-    return names, Points(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
+    return names, RankPoints(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
 
 
 def _row(group: FusedGroup, schedule: Schedule, fields: Sequence[str], target: Target) -> list[float]:
@@ -113,13 +113,13 @@ def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
     connection.close()
 
 
-def estimate(costs: RankConstants, points: Points, target: Target) -> Array:
+def estimate(costs: RankConstants, points: RankPoints, target: Target) -> Array:
     """Return the estimated seconds of points."""
     order = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
     return np.asarray(order) + OVERHEAD * target.dram_latency
 
 
-def fit(points: Points, target: Target, start: RankConstants = FITTED, rounds: int = 12) -> RankConstants:
+def fit(points: RankPoints, target: Target, start: RankConstants = FITTED, rounds: int = 12) -> RankConstants:
     """Return the constants that explain the points best."""
     count = int(points.case.max()) + 1
     best = np.full(count, np.inf)
@@ -147,7 +147,7 @@ def fit(points: Points, target: Target, start: RankConstants = FITTED, rounds: i
     return RankConstants(*(float(v) for v in np.exp(logs)))
 
 
-def quality(estimated: Array, points: Points, names: list[str]) -> list[dict[str, Any]]:
+def quality(estimated: Array, points: RankPoints, names: list[str]) -> list[dict[str, Any]]:
     """Return for each operation the time of the first point and of the best of the first eight, as multiples of the
     best measured.
     """

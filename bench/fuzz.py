@@ -48,7 +48,7 @@ LARGE = float("inf")
 
 
 @define
-class Tally:
+class GraphTally:
     """What a run has seen so far."""
 
     graphs: int = 0
@@ -199,13 +199,13 @@ def _total(rows: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {name}" for name, count in {**counts, "findings": found}.items())
 
 
-def _record(options: argparse.Namespace, tally: Tally) -> dict[str, Any]:
+def _record(options: argparse.Namespace, tally: GraphTally) -> dict[str, Any]:
     return {"seed": options.seed, "first": options.first, "target": find_target(options.target).name, **tally.record}
 
 
-def tallied(options: argparse.Namespace) -> Tally:
+def tallied(options: argparse.Namespace) -> GraphTally:
     """Check the graphs that are asked for, and write the shrunk form of each that shows something."""
-    tally = Tally()
+    tally = GraphTally()
     found: list[tuple[int, Graph, Report]] = []
     for number, graph, report in reports(options):
         tally.add(graph, report)

@@ -7,14 +7,14 @@ from math import prod
 from typing import Any
 
 from attrs import frozen
-from cuts.bench.layer_tasks import Shape, Task
+from cuts.bench.layer_tasks import LayerTask, Shape
 
 #: Numbers in the memory of inputs and of weights: the largest of `MOST_ELEMENTS`, and filters of 2048 x 2048 x 5 x 5
 #: with room to spare.
 _INPUTS, _WEIGHTS = 160_000_000, 600_000_000
 
 
-class Memory:
+class RandomPool:
     """Random numbers on a device; tensors are views of them."""
 
     def __init__(self, torch: Any, device: str, inputs: int = _INPUTS, weights: int = _WEIGHTS) -> None:
@@ -32,7 +32,7 @@ class Memory:
 
 
 @frozen
-class Call:
+class LibraryCall:
     """Something to measure: `run` does it, `produce` writes its inputs as the operation before it would."""
 
     run: Callable[[], Any]
@@ -44,7 +44,7 @@ class Call:
             tensor.neg_()
 
 
-def call_of(task: Task, torch: Any, memory: Memory) -> Call:
+def call_of(task: LayerTask, torch: Any, memory: RandomPool) -> LibraryCall:
     """Return a task as a call."""
     if task.op == "conv2d":
         return _conv2d(task.shape, torch, memory)
@@ -55,26 +55,26 @@ def call_of(task: Task, torch: Any, memory: Memory) -> Call:
     return _pointwise(task, torch, memory)
 
 
-def _conv2d(shape: Shape, torch: Any, memory: Memory) -> Call:
+def _conv2d(shape: Shape, torch: Any, memory: RandomPool) -> LibraryCall:
     n, c, h, w, k, r, s, sh, sw, ph, pw, dilation, groups = shape
     x, f = memory.input((n, c, h, w)), memory.weight((k, c // groups, r, s))
-    return Call(lambda: torch.nn.functional.conv2d(x, f, None, (sh, sw), (ph, pw), dilation, groups), (x,))
+    return LibraryCall(lambda: torch.nn.functional.conv2d(x, f, None, (sh, sw), (ph, pw), dilation, groups), (x,))
 
 
-def _linear(shape: Shape, torch: Any, memory: Memory) -> Call:
+def _linear(shape: Shape, torch: Any, memory: RandomPool) -> LibraryCall:
     rows, inputs, outputs = shape
     x, f, b = memory.input((rows, inputs)), memory.weight((outputs, inputs)), memory.positive[:outputs]
-    return Call(lambda: torch.nn.functional.linear(x, f, b), (x,))
+    return LibraryCall(lambda: torch.nn.functional.linear(x, f, b), (x,))
 
 
-def _pool(task: Task, torch: Any, memory: Memory) -> Call:
+def _pool(task: LayerTask, torch: Any, memory: RandomPool) -> LibraryCall:
     *image, window, stride, pad = task.shape
     x = memory.input(tuple(image))
     pool = torch.nn.functional.max_pool2d if task.op == "max_pool" else torch.nn.functional.avg_pool2d
-    return Call(lambda: pool(x, window, stride, pad), (x,))
+    return LibraryCall(lambda: pool(x, window, stride, pad), (x,))
 
 
-def _pointwise(task: Task, torch: Any, memory: Memory) -> Call:
+def _pointwise(task: LayerTask, torch: Any, memory: RandomPool) -> LibraryCall:
     n, c, _, _ = task.shape
     x, y = memory.input(task.shape), memory.input(task.shape, 1)
     channel, image = memory.positive[:c], memory.weight((n, c, 1, 1))
@@ -97,4 +97,4 @@ def _pointwise(task: Task, torch: Any, memory: Memory) -> Call:
         "multiply": lambda: torch.mul(x, y),
         "concat": lambda: torch.cat((x, y), 1),
     }
-    return Call(one[task.op], (x,)) if task.op in one else Call(two[task.op], (y, x))
+    return LibraryCall(one[task.op], (x,)) if task.op in one else LibraryCall(two[task.op], (y, x))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from cuts.bench.layer_trace import Kernel, kernels_of
+from cuts.bench.layer_trace import TracedKernel, kernels_of
 
 #: Bytes that are written to empty the cache: four times that of the largest GPU.
 _FLUSH = 4 * (60 << 20)
@@ -21,7 +21,7 @@ class Recorder(Protocol):
     cache.
     """
 
-    def record(self, run: Callable[[], None]) -> list[Kernel]:
+    def record(self, run: Callable[[], None]) -> list[TracedKernel]:
         """Run something, wait for it, and return its kernels in order."""
 
     def mark(self) -> None:
@@ -39,7 +39,7 @@ class TorchRecorder:
         self._waste = torch.empty(_FLUSH // 4, dtype=torch.float32, device="cuda")
         self._value = 0.0
 
-    def record(self, run: Callable[[], None]) -> list[Kernel]:
+    def record(self, run: Callable[[], None]) -> list[TracedKernel]:
         profiler = self._torch.profiler
         self._torch.cuda.synchronize()
         with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as profile:

@@ -67,7 +67,7 @@ MOST_FLOPS, MOST_ELEMENTS = 1.5e11, 1.5e8
 
 
 @frozen
-class Task:
+class LayerTask:
     """One operation to measure: the set it belongs to, the case it varies, its name, its shape, how products are
     rounded.
     """
@@ -104,7 +104,7 @@ def convolution(case: str, channels: int, filters: int, batch: int = BATCH) -> S
     return (batch, channels, h, w, filters, r, s, stride, stride, pad_h, pad_w, 1, 1)
 
 
-def edges() -> Iterator[Task]:
+def edges() -> Iterator[LayerTask]:
     """Yield the training sweeps: beside each step the last value of its plateau or the first values of the next (of
     three alignments).
     """
@@ -116,7 +116,7 @@ def edges() -> Iterator[Task]:
                 value if draw.random() < 0.5 else value + draw.choice((1, 2, 4)) for value in draw.sample(at, SAMPLES)
             ]
             shapes = (convolution(case, channels, filters) for filters in sorted(set(chosen)))
-            yield from (Task("edges", case, "conv2d", shape) for shape in shapes if reasonable(shape))
+            yield from (LayerTask("edges", case, "conv2d", shape) for shape in shapes if reasonable(shape))
 
 
 def _channels(draw: random.Random, least: int, most: int) -> int:
@@ -125,7 +125,7 @@ def _channels(draw: random.Random, least: int, most: int) -> int:
     return max(8, value // 8 * 8) if draw.random() < 0.5 else value
 
 
-def held(each: int = 60) -> Iterator[Task]:
+def held(each: int = 60) -> Iterator[LayerTask]:
     """Yield the evaluation set: any output channels, numbers of input channels that training never saw."""
     draw = random.Random("held")
     for case in CASES:
@@ -135,10 +135,10 @@ def held(each: int = 60) -> Iterator[Task]:
             shape = convolution(case, channels, filters)
             if channels not in TRAINED and reasonable(shape):
                 found.add(shape)
-        yield from (Task("held", case, "conv2d", shape) for shape in sorted(found))
+        yield from (LayerTask("held", case, "conv2d", shape) for shape in sorted(found))
 
 
-def more_edges(each: int = 200, filters: int = 3) -> Iterator[Task]:
+def more_edges(each: int = 200, filters: int = 3) -> Iterator[LayerTask]:
     """Yield more training sweeps: many more numbers of input channels, fewer samples along each; none that `held` or
     `sweep` has for its case.
 
@@ -153,20 +153,20 @@ def more_edges(each: int = 200, filters: int = 3) -> Iterator[Task]:
         for c in draw.sample(sorted(c for c in channels if (case, c) not in unseen), each):
             ends = [end if draw.random() < 0.5 else end + draw.choice((1, 2, 4)) for end in draw.sample(at, filters)]
             shapes = (convolution(case, c, k) for k in sorted(set(ends)))
-            yield from (Task("edges", case, "conv2d", shape) for shape in shapes if reasonable(shape))
+            yield from (LayerTask("edges", case, "conv2d", shape) for shape in shapes if reasonable(shape))
 
 
-def sweep() -> Iterator[Task]:
+def sweep() -> Iterator[LayerTask]:
     """Yield three dense sweeps of output channels, for the figure: input channels that training never saw."""
     for case, channels in (("r2", 100), ("r8", 288), ("i7", 80)):
         shapes = (convolution(case, channels, filters) for filters in range(16, 1025, 8))
-        yield from (Task("sweep", case, "conv2d", shape) for shape in shapes if reasonable(shape))
+        yield from (LayerTask("sweep", case, "conv2d", shape) for shape in shapes if reasonable(shape))
 
 
 _FILTERS = (*((1, 1),) * 5, *((3, 3),) * 5, (5, 5), (7, 7), (11, 11), (1, 3), (3, 1), (1, 7), (7, 1))
 
 
-def general(count: int = 1800, seed: str = "general") -> Iterator[Task]:
+def general(count: int = 1800, seed: str = "general") -> Iterator[LayerTask]:
     """Yield convolutions of any size: other batches and images than those of the sweeps."""
     draw = random.Random(seed)
     found: set[Shape] = set()
@@ -193,10 +193,10 @@ def general(count: int = 1800, seed: str = "general") -> Iterator[Task]:
         )
         if reasonable(shape):
             found.add(shape)
-    yield from (Task("general", "any", "conv2d", shape) for shape in sorted(found))
+    yield from (LayerTask("general", "any", "conv2d", shape) for shape in sorted(found))
 
 
-def depthwise(count: int = 300) -> Iterator[Task]:
+def depthwise(count: int = 300) -> Iterator[LayerTask]:
     """Yield convolutions with one filter for each channel."""
     draw = random.Random("depthwise")
     found: set[Shape] = set()
@@ -210,16 +210,16 @@ def depthwise(count: int = 300) -> Iterator[Task]:
         shape = (draw.choice((1, 4, 16, 16, 64)), c, size, size, c, r, r, stride, stride, r // 2, r // 2, 1, c)
         if reasonable(shape):
             found.add(shape)
-    yield from (Task("other", "depthwise", "conv2d", shape) for shape in sorted(found))
+    yield from (LayerTask("other", "depthwise", "conv2d", shape) for shape in sorted(found))
 
 
-def linear(count: int = 250, seed: str = "linear") -> Iterator[Task]:
+def linear(count: int = 250, seed: str = "linear") -> Iterator[LayerTask]:
     """Yield products of a matrix with weights, and a bias: (rows, inputs, outputs)."""
     draw = random.Random(seed)
     for _ in range(count):
         rows = draw.choice((1, 2, 4, 8, 16, 16, 32, 64, 128, 512))
         wide = draw.choice((1000, 4096, _channels(draw, 8, 4096)))
-        yield Task(
+        yield LayerTask(
             "other",
             "linear",
             "linear",
@@ -232,7 +232,7 @@ def _image(draw: random.Random) -> Shape:
     return (draw.choice((1, 1, 4, 16, 16, 16, 64)), _channels(draw, 8, 2048), size, size)
 
 
-def pointwise(each: int = 60) -> Iterator[Task]:
+def pointwise(each: int = 60) -> Iterator[LayerTask]:
     """Yield operations between convolutions."""
     draw = random.Random("pointwise")
     for op in (*POINTWISE, *POOLS):
@@ -242,10 +242,10 @@ def pointwise(each: int = 60) -> Iterator[Task]:
             window, stride, pad = draw.choice(((3, 2, 1), (3, 2, 0), (3, 1, 1), (2, 2, 0)))
             if shape[0] * shape[1] * shape[2] * shape[3] <= MOST_ELEMENTS:
                 found.add((*shape, window, stride, pad) if op in POOLS else shape)
-        yield from (Task("other", op, op, shape) for shape in sorted(found))
+        yield from (LayerTask("other", op, op, shape) for shape in sorted(found))
 
 
-SETS: dict[str, Callable[[], Iterator[Task]]] = {
+SETS: dict[str, Callable[[], Iterator[LayerTask]]] = {
     "edges": edges,
     "held": held,
     "sweep": sweep,
@@ -268,7 +268,7 @@ class Chunk:
 
     number: int
     precision: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[LayerTask, ...]
 
 
 def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
@@ -282,6 +282,6 @@ def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
         part = shapes[begin : begin + size]
         for precision in PRECISIONS:
             tasks = [t for t in part if precision == "fp32" or t.op == "linear" or t.kind in ROUNDED]
-            renamed = tuple(Task(t.kind, t.case, t.op, t.shape, precision) for t in tasks)
+            renamed = tuple(LayerTask(t.kind, t.case, t.op, t.shape, precision) for t in tasks)
             found += [Chunk(len(found), precision, renamed)] if renamed else []
     return tuple(found)

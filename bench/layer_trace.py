@@ -22,7 +22,7 @@ _DEVICE = ("kernel", "gpu_memset", "gpu_memcpy")
 
 
 @frozen
-class Kernel:
+class TracedKernel:
     """One kernel as it ran: its name, launch, registers per thread, bytes of shared memory, and microseconds."""
 
     name: str
@@ -33,23 +33,23 @@ class Kernel:
     us: float = field(default=0.0, eq=False)
 
 
-Call = tuple[Kernel, ...]
+TracedCall = tuple[TracedKernel, ...]
 
 
 class TraceError(ValueError):
     """A trace does not hold what was launched."""
 
 
-def kernels_of(events: Iterable[Mapping[str, Any]]) -> list[Kernel]:
+def kernels_of(events: Iterable[Mapping[str, Any]]) -> list[TracedKernel]:
     """Return what ran on the device, in order."""
     found = [event for event in events if event.get("cat") in _DEVICE]
     found.sort(key=lambda event: event["ts"])
     return [_kernel(event) for event in found]
 
 
-def _kernel(event: Mapping[str, Any]) -> Kernel:
+def _kernel(event: Mapping[str, Any]) -> TracedKernel:
     given = event.get("args", {})
-    return Kernel(
+    return TracedKernel(
         str(event["name"]),
         tuple(given.get("grid", (1, 1, 1))),
         tuple(given.get("block", (1, 1, 1))),
@@ -59,7 +59,7 @@ def _kernel(event: Mapping[str, Any]) -> Kernel:
     )
 
 
-def calls_of(kernels: Sequence[Kernel], expected: int) -> list[Call]:
+def calls_of(kernels: Sequence[TracedKernel], expected: int) -> list[TracedCall]:
     """Return the kernels of each measured call, in order; a call may have none.
 
     Raises `TraceError` where the markers are not two for each expected call.
@@ -71,7 +71,7 @@ def calls_of(kernels: Sequence[Kernel], expected: int) -> list[Call]:
     return [tuple(kernels[begin + 1 : end]) for begin, end in pairs]
 
 
-def summary(calls: Sequence[Call]) -> dict[str, Any]:
+def summary(calls: Sequence[TracedCall]) -> dict[str, Any]:
     """Return repeated calls in numbers: the microseconds of all their kernels together (median, least, most), and of
     each kernel.
 
@@ -85,21 +85,21 @@ def summary(calls: Sequence[Call]) -> dict[str, Any]:
     return values | ({"odd": len(calls) - len(same)} if len(same) < len(calls) else {})
 
 
-def digest(kernel: Kernel) -> str:
+def digest(kernel: TracedKernel) -> str:
     """Return a short name for a kernel's own name with the registers and the shared memory that go with it; the same in
     every run.
     """
     return blake2s(f"{kernel.name}|{kernel.registers}|{kernel.shared}".encode(), digest_size=5).hexdigest()
 
 
-class Names:
+class KernelDigests:
     """The kernels that rows mean by their digests, each written once to each file."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Kernel] = {}
+        self._known: dict[str, TracedKernel] = {}
         self._written: set[tuple[str, str]] = set()
 
-    def launches(self, call: Call) -> list[list[Any]]:
+    def launches(self, call: TracedCall) -> list[list[Any]]:
         """Return [digest, grid of 3, threads of a block] of each kernel."""
         self._known |= {digest(kernel): kernel for kernel in call}
         return [[digest(kernel), *kernel.grid, prod(kernel.block)] for kernel in call]

@@ -44,7 +44,7 @@ _COLUMNS = ("model", "nodes", "launches", "kernels", "import s", "compile s", "f
 
 
 @frozen
-class Work:
+class ModelRun:
     """What is compiled and run: a graph, its inputs, how a plan is made of it, and what outputs should be."""
 
     graph: Graph
@@ -53,16 +53,16 @@ class Work:
     expected: Callable[[], Mapping[str, Any]]
 
 
-def inference(model: Real, target: str, budget: float = 0.0, precision: PrecisionName = "fp32") -> Work:
+def inference(model: Real, target: str, budget: float = 0.0, precision: PrecisionName = "fp32") -> ModelRun:
     """Return the work of running a model, as ONNX Runtime does."""
     path, feeds = model.fetch(), model.draw()
     graph, _ = load_onnx_for(path, feeds)
     inputs = {tensor: feeds[tensor] for tensor in graph.inputs}
     make = partial(build, graph, target=target, tune=budget > 0, budget=budget or None, precision=precision)
-    return Work(graph, inputs, make, lambda: dict(zip(graph.outputs, by_onnx_runtime(path, feeds), strict=True)))
+    return ModelRun(graph, inputs, make, lambda: dict(zip(graph.outputs, by_onnx_runtime(path, feeds), strict=True)))
 
 
-def training(model: Real, target: str) -> Work:
+def training(model: Real, target: str) -> ModelRun:
     """Return the work of one training step: the mean squared error of the first output, all weights,
     SGD with momentum.
     """
@@ -78,7 +78,7 @@ def training(model: Real, target: str) -> Work:
     # Velocities are left out: where a gradient is exactly zero (the bias of attention's keys), there is nothing to be
     # relative to.
     moved = ["loss", *(step.carried[parameter] for parameter in step.gradients)]
-    return Work(
+    return ModelRun(
         step.graph,
         inputs,
         partial(step.build, target),
@@ -86,7 +86,7 @@ def training(model: Real, target: str) -> Work:
     )
 
 
-def measure(row: Row, prepare: Callable[[], Work]) -> Row:
+def measure(row: Row, prepare: Callable[[], ModelRun]) -> Row:
     """Add to a row what it takes to compile and to run some work,
     and by how much the outputs differ from what they should be.
     """

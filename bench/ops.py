@@ -41,7 +41,7 @@ from cuts.bench.records import (
 )
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Memory, Tuned, bind, fill, floor, parts, together, tune
+from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.target import Target
@@ -147,7 +147,7 @@ class Suite:
         first = fill(tuned, self.device)
         sets = [first]
         for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
-            sets.append(Memory(tuned, self.device))
+            sets.append(TunedBuffers(tuned, self.device))
             sets[-1].copy(first)
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]

@@ -22,27 +22,27 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define
-from cuts.bench.layer_calls import Call, Memory, call_of
+from cuts.bench.layer_calls import LibraryCall, RandomPool, call_of
 from cuts.bench.layer_networks import KNOWN, UNKNOWN, image_size, interpreter, load
 from cuts.bench.layer_recorder import Recorder, TorchRecorder, clocks, facts_of
-from cuts.bench.layer_tasks import DENSE, PRECISIONS, SAMPLES, SETS, Chunk, Task, chunks
-from cuts.bench.layer_trace import Kernel, Names, TraceError, calls_of, summary
+from cuts.bench.layer_tasks import DENSE, PRECISIONS, SAMPLES, SETS, Chunk, LayerTask, chunks
+from cuts.bench.layer_trace import KernelDigests, TracedKernel, TraceError, calls_of, summary
 
 _STATES = ("cold", "warm")
 
 
 @define
-class Bench:
+class LayerBench:
     """What a run holds on to: PyTorch, memory, the recorder, how often each call is repeated, the files, and when to
     end.
     """
 
     torch: Any
-    memory: Memory
+    memory: RandomPool
     recorder: Recorder
     repeats: int
     folder: Path
-    names: Names
+    names: KernelDigests
     ends: float
     device: str = "cuda"
 
@@ -59,13 +59,13 @@ class Bench:
         self.torch.backends.cuda.matmul.allow_tf32 = allow
 
 
-def probe(bench: Bench) -> None:
+def probe(bench: LayerBench) -> None:
     """Measure a call whose kernels are known, so that a profiler that records something else is found before time is
     spent.
 
     Raises `TraceError`, with the names that were recorded.
     """
-    call = call_of(Task("probe", "any", "relu", (8, 64, 14, 14)), bench.torch, bench.memory)
+    call = call_of(LayerTask("probe", "any", "relu", (8, 64, 14, 14)), bench.torch, bench.memory)
     kernels = bench.recorder.record(lambda: _repeat(bench, [call]))
     try:
         found = calls_of(kernels, bench.repeats * len(_STATES))
@@ -79,7 +79,7 @@ def probe(bench: Bench) -> None:
 # ---- layers
 
 
-def measure_chunk(bench: Bench, chunk: Chunk) -> list[dict[str, Any]]:
+def measure_chunk(bench: LayerBench, chunk: Chunk) -> list[dict[str, Any]]:
     """Return the rows of a chunk; a task that fails has a row that says so."""
     bench.round(chunk.precision)
     rows, ready = [], []
@@ -96,7 +96,7 @@ def measure_chunk(bench: Bench, chunk: Chunk) -> list[dict[str, Any]]:
     return rows + [_row(bench, task, calls[i * each : (i + 1) * each]) for i, (task, _) in enumerate(ready)]
 
 
-def _repeat(bench: Bench, calls: Sequence[Call]) -> None:
+def _repeat(bench: LayerBench, calls: Sequence[LibraryCall]) -> None:
     """Run every call cold and warm in turn, markers around each."""
     recorder = bench.recorder
     for call in calls:
@@ -110,14 +110,14 @@ def _repeat(bench: Bench, calls: Sequence[Call]) -> None:
                 recorder.mark()
 
 
-def _row(bench: Bench, task: Task, calls: Sequence[Sequence[Kernel]]) -> dict[str, Any]:
+def _row(bench: LayerBench, task: LayerTask, calls: Sequence[Sequence[TracedKernel]]) -> dict[str, Any]:
     states = {state: summary([tuple(call) for call in calls[i :: len(_STATES)]]) for i, state in enumerate(_STATES)}
     shown = [tuple(call) for call in calls]
     launches = bench.names.launches(max(shown, key=shown.count))
     return {"task": task.key, "kernels": launches, **states}
 
 
-def measure_layers(bench: Bench, wanted: Sequence[Chunk], file: str) -> int:
+def measure_layers(bench: LayerBench, wanted: Sequence[Chunk], file: str) -> int:
     """Measure chunks until the time is over; return how many are left."""
     slowest = 0.0
     for done, chunk in enumerate(wanted):
@@ -145,7 +145,7 @@ def measure_layers(bench: Bench, wanted: Sequence[Chunk], file: str) -> int:
 # ---- networks
 
 
-def measure_network(bench: Bench, name: str, batch: int, precision: str) -> list[dict[str, Any]]:
+def measure_network(bench: LayerBench, name: str, batch: int, precision: str) -> list[dict[str, Any]]:
     """Return the rows of a network's layers, and one of the whole."""
     bench.round(precision)
     graph = load(name, bench.torch, bench.device)
@@ -176,7 +176,7 @@ def measure_network(bench: Bench, name: str, batch: int, precision: str) -> list
     return [*rows, {**facts, **whole, "clock": clocks()}]
 
 
-def graph_seconds(bench: Bench, model: Callable[[Any], Any], x: Any, repeats: int = 11) -> list[float]:
+def graph_seconds(bench: LayerBench, model: Callable[[Any], Any], x: Any, repeats: int = 11) -> list[float]:
     """Return the milliseconds of a network as one recorded graph, each run with an empty cache."""
     torch = bench.torch
     recorded = torch.cuda.CUDAGraph()
@@ -198,7 +198,7 @@ def graph_seconds(bench: Bench, model: Callable[[Any], Any], x: Any, repeats: in
 
 
 def measure_networks(
-    bench: Bench, names: Sequence[str], batches: Sequence[int], have: set[tuple[str, int, str]]
+    bench: LayerBench, names: Sequence[str], batches: Sequence[int], have: set[tuple[str, int, str]]
 ) -> int:
     """Measure networks until the time is over; return how many are left."""
     wanted = [(name, batch, precision) for batch in batches for name in names for precision in PRECISIONS]
@@ -235,7 +235,7 @@ def finished(path: Path) -> Iterator[dict[str, Any]]:
             print(f"{path.name}: a line is cut short and left out", file=sys.stderr)
 
 
-def _bench(options: argparse.Namespace) -> Bench:
+def _bench(options: argparse.Namespace) -> LayerBench:
     os.environ.setdefault(
         "TEARDOWN_CUPTI", "0"
     )  # recorded graphs and a profiler that leaves between sessions do not agree
@@ -245,7 +245,9 @@ def _bench(options: argparse.Namespace) -> Bench:
     torch.manual_seed(0)
     ends = time.monotonic() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
-    bench = Bench(torch, Memory(torch, "cuda"), TorchRecorder(torch), options.repeats, options.out, Names(), ends)
+    bench = LayerBench(
+        torch, RandomPool(torch, "cuda"), TorchRecorder(torch), options.repeats, options.out, KernelDigests(), ends
+    )
     return bench
 
 

@@ -69,7 +69,7 @@ _CONVOLUTION = re.compile(
 
 
 @frozen
-class Convolution:
+class ConvolutionShape:
     """A convolution of one image: square input, one stride for both directions, padding of rows and of columns on both
     sides.
     """
@@ -100,20 +100,20 @@ class Convolution:
         return self.filters * (1 if self.depthwise else self.channels) * prod(self.kernel) * prod(self.output)
 
 
-def read_convolution(text: str) -> tuple[Convolution, int]:
+def read_convolution(text: str) -> tuple[ConvolutionShape, int]:
     """Return a convolution from its text, and how often it occurs."""
     found = _CONVOLUTION.fullmatch(text)
     assert found is not None, f"no convolution: {text!r}"
     numbers = {key: int(value) for key, value in found.groupdict().items() if value and key != "dw"}
     rows = numbers.get("rows", 0)
     kernel, pads = (numbers["r"], numbers["s"]), (rows, numbers.get("columns", rows))
-    shape = Convolution(
+    shape = ConvolutionShape(
         numbers["c"], numbers["size"], numbers["k"], kernel, numbers.get("stride", 1), pads, found["dw"] is not None
     )
     return shape, numbers.get("uses", 1)
 
 
-def convolutions(network: str) -> dict[Convolution, int]:
+def convolutions(network: str) -> dict[ConvolutionShape, int]:
     """Return the distinct convolutions of a network and how often each occurs, in order of first use."""
     return dict(read_convolution(text.strip()) for text in " ".join(CONVOLUTIONS[network].split()).split(", "))
 
@@ -178,7 +178,7 @@ def convolution_cases(batches: tuple[int, ...] = BATCHES) -> Iterator[Case]:
     """Yield every distinct convolution of the four networks at every batch size, depthwise ones as a class of their
     own.
     """
-    uses: dict[Convolution, dict[str, int]] = {}
+    uses: dict[ConvolutionShape, dict[str, int]] = {}
     for network in CONVOLUTIONS:
         for shape, count in convolutions(network).items():
             uses.setdefault(shape, {})[network] = count
@@ -187,7 +187,7 @@ def convolution_cases(batches: tuple[int, ...] = BATCHES) -> Iterator[Case]:
             yield convolution_case(shape, batch, where)
 
 
-def convolution_case(shape: Convolution, batch: int, uses: Mapping[str, int] | None = None) -> Case:
+def convolution_case(shape: ConvolutionShape, batch: int, uses: Mapping[str, int] | None = None) -> Case:
     """Return the case of a convolution."""
     image = (batch, shape.channels, shape.size, shape.size)
     weight = (shape.filters, 1 if shape.depthwise else shape.channels, *shape.kernel)
@@ -202,7 +202,7 @@ def convolution_case(shape: Convolution, batch: int, uses: Mapping[str, int] | N
     )
 
 
-def _pads(shape: Convolution) -> str:
+def _pads(shape: ConvolutionShape) -> str:
     return (
         ""
         if shape.pads == (0, 0)

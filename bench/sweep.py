@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 @define
-class Tally:
+class SweepTally:
     """What all batches of a file came to."""
 
     rows: list[Row] = field(factory=list)
@@ -138,7 +138,7 @@ def _lost(options: argparse.Namespace, number: int, alone: int, done: Done) -> R
 
 def _together(number: int, several: list[Row]) -> Row:
     """Return the rows of samples as one."""
-    tally = Tally(several)
+    tally = SweepTally(several)
     counts = {name: tally.total(name) for name in ("samples", "cases", "elements", "kernels", "opinions")}
     seconds = sum(row["seconds"] for row in several)
     return {**counts, "types": dict(tally.counted("types")), "operations": dict(tally.counted("operations")),
@@ -151,7 +151,7 @@ def sweep(options: argparse.Namespace) -> int:
     path = options.out / f"batches-{options.target.replace(':', '-')}.jsonl"
     asked = {"seed": options.seed, "sets": options.sets}
     old = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-    tally = Tally([row for row in old if {name: row[name] for name in asked} == asked])
+    tally = SweepTally([row for row in old if {name: row[name] for name in asked} == asked])
     begin = time.monotonic()
     with path.open("a", encoding="utf-8") as out:
         for row in rows(options, {row["batch"] for row in tally.rows}):

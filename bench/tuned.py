@@ -127,7 +127,7 @@ def _part(compiled: CompiledGraph, case: Case, mark: str, target: Target) -> Tun
 
 
 @frozen(eq=False)
-class Memory:
+class TunedBuffers:
     """One set of the tensors of a case on the device."""
 
     tuned: Tuned
@@ -148,16 +148,16 @@ class Memory:
         shared = [(self.tuned.graph.types[t], s) for t, s in self.tuned.storages.items() if s.buffer == buffer]
         return max([least, *(extent_bytes(type_, storage) for type_, storage in shared)])
 
-    def copy(self, other: Memory) -> None:
+    def copy(self, other: TunedBuffers) -> None:
         """Take over the contents of another set."""
         for name, buffer in other.buffers.items():
             self.buffers[name] = self.device.allocate(buffer.nbytes)
             self.device.copy(Pointer(self.buffers[name]), Pointer(buffer), buffer.nbytes)
 
 
-def fill(tuned: Tuned, device: Device) -> Memory:
+def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     """Return a first set of tensors, filled with random numbers and with the constants as the kernels want them."""
-    memory = Memory(tuned, device)
+    memory = TunedBuffers(tuned, device)
     values = np.random.default_rng(0).standard_normal(_PERIOD, np.float32).astype(tuned.case.dtype.numpy)
     constants = constants_of(tuned.case)
     for name, shape in tuned.case.inputs.items():
@@ -178,7 +178,7 @@ def fill(tuned: Tuned, device: Device) -> Memory:
     return memory
 
 
-def bind(tuned: Tuned, device: Device, sets: Sequence[Memory]) -> list[Launch]:
+def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Launch]:
     """Return a launch of all kernels of the case for each set of tensors."""
     loaded = device.build(tuned.kernels)
     tables: dict[tuple[int, str], Pointer] = {}
@@ -188,7 +188,7 @@ def bind(tuned: Tuned, device: Device, sets: Sequence[Memory]) -> list[Launch]:
             tables[number, name] = Pointer(device.allocate(array.nbytes))
             device.upload(tables[number, name], array)
 
-    def launches(memory: Memory) -> Iterator[Launch]:
+    def launches(memory: TunedBuffers) -> Iterator[Launch]:
         for number, (kernel, step) in enumerate(zip(tuned.kernels, tuned.steps, strict=True)):
             pairs = zip(kernel.arguments, step.tensors, strict=True)
             pointers = [tables[number, t] if a.table else memory.place(t) for a, t in pairs]

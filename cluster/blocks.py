@@ -47,7 +47,7 @@ def parameter_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
 
 
 @frozen
-class Passes:
+class BlockGraphs:
     """The graphs of a block: what they compute, with the vocabulary that gradients needed."""
 
     forward: Graph
@@ -86,7 +86,7 @@ def f32(*shape: int) -> TensorType:
     return TensorType(DType.F32, shape)
 
 
-def block_passes(model: Transformer, micro: int, *, training: bool, recompute: bool) -> Passes:
+def block_passes(model: Transformer, micro: int, *, training: bool, recompute: bool) -> BlockGraphs:
     """Return the graphs of a block for a micro-batch: inputs `x` and the parameters by name, output `y`.
 
     The backward graph takes `dy` and, for each parameter `w`, the sum so far as `w.sum`; it gives `dx` and `w.next`.
@@ -94,7 +94,7 @@ def block_passes(model: Transformer, micro: int, *, training: bool, recompute: b
     spec = load_spec(())
     graph = _block(model, micro, spec)
     if not training:
-        return Passes(verify_graph(graph, spec.instances.infer), None, (), spec)
+        return BlockGraphs(verify_graph(graph, spec.instances.infer), None, (), spec)
     names = tuple(parameter_shapes(model))
     gradients = Gradients(spec.registry)
     loss = _with_loss(graph, spec)
@@ -117,7 +117,7 @@ def block_passes(model: Transformer, micro: int, *, training: bool, recompute: b
     )
     backward = _only_read(backward)
     forward = live_graph(evolve(graph, outputs=("y", *saved)))
-    return Passes(
+    return BlockGraphs(
         verify_graph(forward, spec.instances.infer), verify_graph(backward, spec.instances.infer), saved, spec
     )
 

@@ -78,7 +78,7 @@ class HostPool:
 
 
 @define(eq=False)
-class Held:
+class HeldBuffer:
     """A device buffer that several steps or moves still need."""
 
     slots: Slots

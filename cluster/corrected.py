@@ -12,7 +12,7 @@ import numpy as np
 from attrs import evolve
 
 from .describe import Machine, Transformer
-from .stages import Passes, Stage
+from .stages import PipelineStage, StageTimes
 from .terms import Terms
 from .ways import Column, Ways
 
@@ -21,7 +21,7 @@ def corrected_terms(ways: Ways, model: Transformer, machine: Machine, *, trainin
     """Score ways; rows that do not divide are scored as if they did, `feasibility` says so."""
     safe = evolve(ways, p=np.where(model.layers % ways.p == 0, ways.p, 1))
     first, middle, last = (
-        Stage(safe, model, machine, number, training=training)
+        PipelineStage(safe, model, machine, number, training=training)
         for number in (np.zeros_like(safe.p), np.minimum(1, safe.p - 1), safe.p - 1)
     )
     stages = [stage.passes() for stage in (first, middle, last)]
@@ -60,12 +60,12 @@ def corrected_terms(ways: Ways, model: Transformer, machine: Machine, *, trainin
     )
 
 
-def _one_mini_batch(stages: list[Passes]) -> Column:
+def _one_mini_batch(stages: list[StageTimes]) -> Column:
     found: Column = np.maximum.reduce([stage.forward + stage.backward for stage in stages])
     return found
 
 
-def _parameter_resident(ways: Ways, n: Column, blocks: Column, stages: list[Passes]) -> Column:
+def _parameter_resident(ways: Ways, n: Column, blocks: Column, stages: list[StageTimes]) -> Column:
     """Both passes of PR. A turn takes a micro-batch round all stages: where that is longer than all micro-batches take
     on one, stages wait in each turn; and the last stage begins when the first micro-batch has come to it.
     """
@@ -79,7 +79,7 @@ def _parameter_resident(ways: Ways, n: Column, blocks: Column, stages: list[Pass
     return total
 
 
-def _activation_resident(ways: Ways, n: Column, stages: list[Passes]) -> Column:
+def _activation_resident(ways: Ways, n: Column, stages: list[StageTimes]) -> Column:
     """The way of one micro-batch through the other stages, and all of them at the slowest. In training a stage has no
     more than `p` under way, so `p` of them take at least as long as one takes there and back.
     """

@@ -6,7 +6,7 @@ import numpy as np
 from attrs import frozen
 
 from .describe import Machine, Transformer
-from .stages import Stage
+from .stages import PipelineStage
 from .ways import Column, Ways
 
 #: Parameters that the optimiser takes at a time.
@@ -14,7 +14,7 @@ CHUNK = 1 << 20
 
 
 @frozen(eq=False)
-class Fit:
+class Feasibility:
     """For each way: bytes of memory and of storage on the GPU that needs most, and whether numbers divide."""
 
     memory: Column
@@ -30,12 +30,12 @@ class Fit:
         return found
 
 
-def fit(ways: Ways, model: Transformer, machine: Machine, *, training: bool = True) -> Fit:
+def fit(ways: Ways, model: Transformer, machine: Machine, *, training: bool = True) -> Feasibility:
     """Check ways against a cluster. The first stage needs most memory, as most micro-batches are under way in it; the
     last may have a larger layer.
     """
     numbers = (np.zeros_like(ways.p), ways.p - 1)
-    both = [Stage(ways, model, machine, number, training=training) for number in numbers]
+    both = [PipelineStage(ways, model, machine, number, training=training) for number in numbers]
     memory = np.maximum.reduce([_memory(stage) for stage in both])
     storage = np.maximum.reduce([_storage(stage) for stage in both])
     divides = (model.batch % (ways.dp * ways.micro) == 0) & (model.layers % ways.p == 0) & (model.groups % ways.wp == 0)
@@ -43,7 +43,7 @@ def fit(ways: Ways, model: Transformer, machine: Machine, *, training: bool = Tr
         ~(ways.pr & ways.offload) | (both[0].n >= 3)
     )  # what is written has to be there before it is read again
     room = np.full(len(ways), True) if machine.storage is None else storage <= machine.storage
-    return Fit(memory, storage, divides, memory <= machine.memory, room)
+    return Feasibility(memory, storage, divides, memory <= machine.memory, room)
 
 
 def size(nbytes: float) -> str:
@@ -55,7 +55,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.4g} GB"
 
 
-def reasons(ways: Ways, fits: Fit, row: int, model: Transformer, machine: Machine) -> list[str]:
+def reasons(ways: Ways, fits: Feasibility, row: int, model: Transformer, machine: Machine) -> list[str]:
     """Say why a way can not be taken; nothing where it can."""
     dp, wp, p, micro = (int(c[row]) for c in (ways.dp, ways.wp, ways.p, ways.micro))
     found = []
@@ -76,7 +76,7 @@ def reasons(ways: Ways, fits: Fit, row: int, model: Transformer, machine: Machin
     return found
 
 
-def _largest(stage: Stage, name: str) -> Column:
+def _largest(stage: PipelineStage, name: str) -> Column:
     first, last = (
         np.where(has, getattr(end, name), 0.0)
         for has, end in zip((stage.embedding, stage.head), stage.ends, strict=True)
@@ -85,13 +85,13 @@ def _largest(stage: Stage, name: str) -> Column:
     return found
 
 
-def _under_way(stage: Stage) -> Column:
+def _under_way(stage: PipelineStage) -> Column:
     """Return how many micro-batches are between their forward and their backward pass."""
     found: Column = np.where(stage.ways.pr, stage.n, np.minimum(stage.n, stage.ways.p - stage.number))
     return found
 
 
-def _memory(stage: Stage) -> Column:
+def _memory(stage: PipelineStage) -> Column:
     """Add up what stays, two buffers of what streams, and what one layer works with."""
     ways, training = stage.ways, stage.training
     weights = np.where(
@@ -121,7 +121,7 @@ def _memory(stage: Stage) -> Column:
     return found
 
 
-def _storage(stage: Stage) -> Column:
+def _storage(stage: PipelineStage) -> Column:
     """Add up weights, the optimiser's values, gradients and activations on their way."""
     ways, training = stage.ways, stage.training
     kept = stage.total("weights") + training * (stage.total("state") + (ways.level == 0) * stage.total("gradients"))

@@ -27,7 +27,7 @@ def paged(nbytes: int) -> int:
 
 
 @frozen
-class Layout:
+class FileLayout:
     """What a layer's file holds: shapes of fp32 tensors by name, in order, and where each begins behind the header, in
     bytes.
     """
@@ -62,16 +62,16 @@ class Layout:
         return self.start + self.nbytes
 
 
-def layout(shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+def layout(shapes: Mapping[str, tuple[int, ...]]) -> FileLayout:
     """Lay tensors out one after another."""
     offsets, cursor = {}, 0
     for name, shape in shapes.items():
         offsets[name] = cursor
         cursor += 4 * math.prod(shape)
-    return Layout(dict(shapes), offsets, cursor)
+    return FileLayout(dict(shapes), offsets, cursor)
 
 
-def create(path: Path, made: Layout) -> None:
+def create(path: Path, made: FileLayout) -> None:
     """Make a file of the right size with its header, its place on the disk reserved; raise `PlanError` where the disk
     is full.
     """
@@ -98,7 +98,7 @@ def reserve(path: Path, nbytes: int, header: bytes = b"") -> None:
         raise storage_error(error, path, nbytes) from error
 
 
-def check(path: Path, made: Layout) -> None:
+def check(path: Path, made: FileLayout) -> None:
     """Raise `PlanError` where a file is missing, cut short, or holds something else than the layout says."""
     try:
         size = path.stat().st_size

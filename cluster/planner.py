@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from ..ir import UsageError
 from .corrected import corrected_terms
 from .describe import Machine, Transformer
-from .feasible import Fit, fit, reasons
+from .feasible import Feasibility, fit, reasons
 from .sizes import time_source
 from .terms import Terms
 from .thesis import AS_PRINTED, TABLE_5_6, thesis_terms
@@ -121,7 +121,7 @@ def _rank(
     )
 
 
-def _ranked(row: int, ways: Ways, terms: Terms, fits: Fit, model: Transformer, machine: Machine) -> Ranked:
+def _ranked(row: int, ways: Ways, terms: Terms, fits: Feasibility, model: Transformer, machine: Machine) -> Ranked:
     way = ways.way(row)
     source = time_source(model, machine, way.micro, way.wp)
     values = terms.row(row)
@@ -169,7 +169,7 @@ def _distinct(ways: Ways) -> Column:
     return rows
 
 
-def _rejected(ways: Ways, fits: Fit, model: Transformer, machine: Machine) -> tuple[tuple[str, int, str], ...]:
+def _rejected(ways: Ways, fits: Feasibility, model: Transformer, machine: Machine) -> tuple[tuple[str, int, str], ...]:
     """Count reasons, the most frequent first; each with the reason of the way that misses by least as example."""
     counts: Counter[str] = Counter()
     kinds = {

@@ -14,7 +14,7 @@ from .ways import Way
 
 
 @frozen
-class Step:
+class LayerPass:
     """A micro-batch passes a layer, forward or backward; `layer` counts all layers of the model, the embedding
     first.
     """
@@ -49,21 +49,21 @@ def placement(model: Transformer, way: Way) -> list[list[Placed]]:
     return stages
 
 
-def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: bool) -> Iterator[Step]:
+def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: bool) -> Iterator[LayerPass]:
     """Yield a stage's steps in order: PR by layers, AR by micro-batches, and with several stages "one forward, one
     backward".
     """
     ahead = [each.layer for each in layers]
     back = ahead[::-1] if training else []
     if way.policy == "PR":
-        yield from (Step(False, layer, micro) for layer in ahead for micro in range(micros))
-        yield from (Step(True, layer, micro) for layer in back for micro in range(micros))
+        yield from (LayerPass(False, layer, micro) for layer in ahead for micro in range(micros))
+        yield from (LayerPass(True, layer, micro) for layer in back for micro in range(micros))
         return
     first = min(micros, way.p - stage - 1) if training else micros
     for micro in range(first):
-        yield from (Step(False, layer, micro) for layer in ahead)
+        yield from (LayerPass(False, layer, micro) for layer in ahead)
     for micro in range(micros - first if training else 0):
-        yield from (Step(False, layer, first + micro) for layer in ahead)
-        yield from (Step(True, layer, micro) for layer in back)
+        yield from (LayerPass(False, layer, first + micro) for layer in ahead)
+        yield from (LayerPass(True, layer, micro) for layer in back)
     for micro in range(micros - first, micros):
-        yield from (Step(True, layer, micro) for layer in back)
+        yield from (LayerPass(True, layer, micro) for layer in back)

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from ..ir import UsageError
 from .describe import Machine, Transformer
-from .tasks import Task, tasks
+from .tasks import StreamTask, tasks
 from .ways import Way
 
 #: Tasks beyond which a simulation takes minutes.
@@ -64,13 +64,13 @@ def _check(model: Transformer, way: Way) -> None:
         )
 
 
-def run_tasks(work: list[Task]) -> Simulated:
+def run_tasks(work: list[StreamTask]) -> Simulated:
     """Run tasks through SimPy's event loop."""
     from .simpy_loop import environment
 
     env = environment()
     done = [env.event() for _ in work]
-    queues: dict[tuple[int, str], list[Task]] = defaultdict(list)
+    queues: dict[tuple[int, str], list[StreamTask]] = defaultdict(list)
     for task in work:
         queues[task.stage, task.stream].append(task)
     busy: dict[tuple[int, str], float] = {}
@@ -91,7 +91,7 @@ def run_tasks(work: list[Task]) -> Simulated:
 
 
 def _stream(
-    env: Any, queue: list[Task], done: list[Any], ends: list[float], *, in_order: bool
+    env: Any, queue: list[StreamTask], done: list[Any], ends: list[float], *, in_order: bool
 ) -> Generator[Any, Any, None]:
     """Take the tasks of one stream: in order, or of those that are ready the one that the schedule has first."""
     if in_order:
@@ -103,10 +103,10 @@ def _stream(
             ends[task.number] = env.now
             done[task.number].succeed()
         return
-    ready: list[tuple[float, int, Task]] = []
+    ready: list[tuple[float, int, StreamTask]] = []
     wake = [env.event()]
 
-    def arm(task: Task) -> None:
+    def arm(task: StreamTask) -> None:
         waiting = [other for other in task.after if not done[other].processed]
         left = [len(waiting)]
 
@@ -120,7 +120,7 @@ def _stream(
         if not waiting:
             push(task)
 
-    def push(task: Task) -> None:
+    def push(task: StreamTask) -> None:
         heapq.heappush(ready, (task.order, task.number, task))
         if not wake[0].triggered:
             wake[0].succeed()

@@ -20,7 +20,7 @@ from .ways import Column, Ways
 
 
 @frozen(eq=False)
-class Passes:
+class StageTimes:
     """One stage's seconds and bytes of a mini-batch; `forward` and `backward` are of one micro-batch (AR) or of all
     (PR).
 
@@ -67,7 +67,7 @@ class _Part:
     moves: Column
 
 
-class Stage:
+class PipelineStage:
     """A stage of each way: `embedding` and `head` say whether it has these besides its blocks."""
 
     def __init__(self, ways: Ways, model: Transformer, machine: Machine, number: Column, *, training: bool) -> None:
@@ -194,7 +194,7 @@ class Stage:
         """
         return np.where(self.ways.pr, before, own.gather)
 
-    def passes(self) -> Passes:
+    def passes(self) -> StageTimes:
         """Return the stage's passes."""
         spread = np.where(self.ways.pr, self.n, 1)
         forward = sum(
@@ -218,7 +218,7 @@ class Stage:
         waits = self._wait(backward=False), self._wait(backward=True) * self.training
         send = self.boundary / self.links.p * (self.ways.p > 1)
         busy = self._compute(), *self._exchange()
-        return Passes(
+        return StageTimes(
             forward,
             backward,
             fill,

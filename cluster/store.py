@@ -25,19 +25,19 @@ from ..backends import Array
 from ..ir import PlanError
 from .blocks import parameter_shapes
 from .describe import Transformer
-from .layer_files import Layout, check, create, layout, storage_error
+from .layer_files import FileLayout, check, create, layout, storage_error
 
 #: What is kept of each parameter, besides gradients.
 STATE = ("mean", "square")
 
 
 @frozen
-class Store:
+class LayerStore:
     """The folder of one data-parallel group; stages have different layers of it."""
 
     folder: Path
     model: Transformer
-    weights: Layout
+    weights: FileLayout
 
     def path(self, kind: str, layer: int, generation: int = 0) -> Path:
         """Return where a kind of a layer's values lies."""
@@ -68,11 +68,11 @@ class Store:
 
 def open_store(
     folder: str | os.PathLike[str], model: Transformer, layers: list[int], *, training: bool, seed: int = 0
-) -> Store:
+) -> LayerStore:
     """Open a model's folder, or make it with random weights; raise `PlanError` where it is another model's or
     damaged.
     """
-    store = Store(Path(folder), model, layout(parameter_shapes(model)))
+    store = LayerStore(Path(folder), model, layout(parameter_shapes(model)))
     marker = store.folder / "model.json"
     described = json.dumps(asdict(model), indent=1)
     if marker.exists() and marker.read_text(encoding="utf-8") != described:
@@ -84,7 +84,7 @@ def open_store(
     return store
 
 
-def _open_layer(store: Store, layer: int, training: bool, seed: int) -> None:
+def _open_layer(store: LayerStore, layer: int, training: bool, seed: int) -> None:
     first = store.path("weights", layer)
     if not first.exists():
         if (store.folder / "model.json").exists() and (store.folder / "progress-0.json").exists():
@@ -102,7 +102,7 @@ def _open_layer(store: Store, layer: int, training: bool, seed: int) -> None:
         check(path, store.weights)
 
 
-def _fill(path: Path, made: Layout, arrays: dict[str, Array]) -> None:
+def _fill(path: Path, made: FileLayout, arrays: dict[str, Array]) -> None:
     try:
         with path.open("r+b") as file:
             for name, array in arrays.items():

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from .describe import Machine, Transformer
-from .schedule import Placed, Step, order, placement
+from .schedule import LayerPass, Placed, order, placement
 from .sizes import Links, Sizes, layer_kinds, links, sizes
 from .ways import RESIDENT, Way, Ways, columns
 
@@ -21,7 +21,7 @@ Stream = Literal["compute", "storage", "link"]
 
 
 @define
-class Task:
+class StreamTask:
     """Something one stream does: `seconds` of it, `nbytes` moved, after others; `what` says which of the model's terms
     it belongs to.
     """
@@ -39,7 +39,7 @@ class Task:
 
 
 @frozen(eq=False)
-class Costs:
+class WayCosts:
     """What sizes and links are for one way: floats under the kind of layer."""
 
     kinds: dict[str, Sizes]
@@ -56,13 +56,13 @@ class Costs:
         return RESIDENT.index(self.way.resident)
 
 
-def costs(model: Transformer, machine: Machine, way: Way) -> Costs:
+def costs(model: Transformer, machine: Machine, way: Way) -> WayCosts:
     """Return the sizes of each kind of layer on one GPU."""
     row: Ways = columns([way])
     found = {name: sizes(row, model, machine, kind, block=name == "block") for name, kind in layer_kinds(model).items()}
     micros = model.batch // (way.dp * way.micro)
     boundary = float(model.value_bytes * way.micro * model.hidden * model.sequence)
-    return Costs(found, links(row, machine), machine, way, micros, boundary, model.precision == "single")
+    return WayCosts(found, links(row, machine), machine, way, micros, boundary, model.precision == "single")
 
 
 @define
@@ -70,19 +70,21 @@ class _Builder:
     """Makes the tasks of all stages, walking each stage's steps once."""
 
     model: Transformer
-    costs: Costs
+    costs: WayCosts
     training: bool
-    tasks: list[Task] = field(factory=list)
-    computed: dict[tuple[Step, int], int] = field(factory=dict)  #: step -> the last task that its result waits for
-    sent: dict[Step, int] = field(
+    tasks: list[StreamTask] = field(factory=list)
+    computed: dict[tuple[LayerPass, int], int] = field(factory=dict)  #: step -> the last task that its result waits for
+    sent: dict[LayerPass, int] = field(
         factory=dict
     )  #: step -> the task that brings its result to the stage of the next layer
-    written: dict[tuple[str, Step], int] = field(factory=dict)
+    written: dict[tuple[str, LayerPass], int] = field(factory=dict)
 
     def task(
         self, stage: int, stream: Stream, what: str, nbytes: float, seconds: float, after: list[int], order: float
-    ) -> Task:
-        made = Task(len(self.tasks), stage, stream, what, float(nbytes), float(seconds), tuple(after), order=order)
+    ) -> StreamTask:
+        made = StreamTask(
+            len(self.tasks), stage, stream, what, float(nbytes), float(seconds), tuple(after), order=order
+        )
         self.tasks.append(made)
         return made
 
@@ -100,7 +102,7 @@ class _Builder:
         return seconds + self.costs.machine.request
 
 
-def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = True) -> list[Task]:
+def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = True) -> list[StreamTask]:
     """Return every task of one mini-batch; numbers are positions, and a task may wait for one of a higher number of
     another stage.
     """
@@ -154,21 +156,21 @@ class _Walk:
                 sent = self.b.task(self.stage, "link", "pipeline", self.costs.boundary, seconds, [done], position + 0.5)
                 self.b.sent[step] = sent.number
 
-    def _sends(self, step: Step) -> bool:
+    def _sends(self, step: LayerPass) -> bool:
         """A step's result leaves the stage where the neighbouring layer is another stage's."""
         neighbour = step.layer + (-1 if step.backward else 1)
         return 0 <= neighbour < self.count and neighbour not in self.kinds
 
-    def _source(self, step: Step) -> Step | None:
+    def _source(self, step: LayerPass) -> LayerPass | None:
         """Return the step whose result this one takes: that of the layer before it in its pass; the last layer turns
         forward to backward.
         """
         neighbour = step.layer + (1 if step.backward else -1)
         if 0 <= neighbour < self.count:
-            return Step(step.backward, neighbour, step.micro)
-        return Step(False, step.layer, step.micro) if step.backward else None
+            return LayerPass(step.backward, neighbour, step.micro)
+        return LayerPass(False, step.layer, step.micro) if step.backward else None
 
-    def arrival(self, step: Step) -> list[int]:
+    def arrival(self, step: LayerPass) -> list[int]:
         """Return the tasks after which what a step takes from the step before it is in this stage's memory."""
         source = self._source(step)
         if source is None:
@@ -212,7 +214,7 @@ class _Walk:
             found[position] = current
         return found
 
-    def _activations(self, position: int, step: Step) -> list[int]:
+    def _activations(self, position: int, step: LayerPass) -> list[int]:
         """Move what a step reads and leaves; return what it waits for."""
         if not self.offload:
             return []
@@ -226,7 +228,7 @@ class _Walk:
         )
         done, waits = self.done[position], []
         resident = self.way.policy == "PR"
-        forward = Step(False, step.layer, step.micro)
+        forward = LayerPass(False, step.layer, step.micro)
         if not step.backward:
             if inputs and (resident or self.training):
                 self.b.written["inputs", forward] = self.b.write(
@@ -255,13 +257,13 @@ class _Walk:
             waits += self.arrival(step)
         return waits
 
-    def _gradients(self, position: int, step: Step) -> list[int]:
+    def _gradients(self, position: int, step: LayerPass) -> list[int]:
         """Sum gradients over groups when the last micro-batch has added to them, and spill them where they do
         not stay.
         """
         spilled, waits = self.costs.level == 0, []
         resident, n = self.way.policy == "PR", self.costs.micros
-        nbytes, key = self.value(step.layer, "gradients"), Step(True, step.layer, -1)
+        nbytes, key = self.value(step.layer, "gradients"), LayerPass(True, step.layer, -1)
         if spilled and not resident and step.micro:
             waits.append(
                 self.b.read(
@@ -283,7 +285,7 @@ class _Walk:
                 )
         return waits
 
-    def _summed(self, position: int, step: Step, pieces: int) -> list[int]:
+    def _summed(self, position: int, step: LayerPass, pieces: int) -> list[int]:
         """Sum a layer's gradients over groups, in pieces that the next layer's rounds take along; return what their
         writing waits for.
         """

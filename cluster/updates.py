@@ -13,7 +13,7 @@ from .buffers import Arena, Slots
 from .describe import Transformer
 from .kernels import CHUNK, Kernels
 from .mover import Move, Mover
-from .store import STATE, Store
+from .store import STATE, LayerStore
 
 
 class Trained(Protocol):
@@ -31,7 +31,7 @@ class Trained(Protocol):
     sums: dict[int, Buffer]
     sum_slots: Slots
     scalars: dict[str, Buffer]
-    store: Store
+    store: LayerStore
     mover: Mover
 
     def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:

@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from ..ir import UsageError
 from .describe import Machine, Transformer
 from .planner import MOST_NODES, rank
-from .stages import Stage
+from .stages import PipelineStage
 from .ways import Way, columns
 
 
@@ -92,7 +92,7 @@ def _parts(model: Transformer, machine: Machine, way: Way, *, training: bool) ->
     """Return, for a block's rounds forward and backward, storage over compute: of weights and gradients, and of
     activations.
     """
-    stage = Stage(columns([way]), model, machine, np.array([0]), training=training)
+    stage = PipelineStage(columns([way]), model, machine, np.array([0]), training=training)
     found = [stage.shares(backward=backward) for backward in ((False, True) if training else (False,))]
     return [weights for weights, _ in found], [activations for _, activations in found]
 

@@ -29,11 +29,11 @@ def index_value(index: Index, leaf: Callable[[Var | Indirect], Any]) -> Any:
     broadcast.
     """
     total: Any = index.const
-    for atom, factor in index.terms:
+    for primary, factor in index.terms:
         value = (
-            leaf(atom)
-            if isinstance(atom, (Var, Indirect))
-            else atom.of(*(index_value(part, leaf) for part in atom.parts))
+            leaf(primary)
+            if isinstance(primary, (Var, Indirect))
+            else primary.of(*(index_value(part, leaf) for part in primary.parts))
         )
         total = total + (value if factor == 1 else value * factor)
     return total
@@ -44,11 +44,11 @@ def evaluate(
 ) -> int:
     """Return the integer value under an assignment; `fetch` reads indirect elements."""
 
-    def leaf(atom: Var | Indirect) -> int:
-        if isinstance(atom, Var):
-            return values[atom]
+    def leaf(primary: Var | Indirect) -> int:
+        if isinstance(primary, Var):
+            return values[primary]
         assert fetch is not None, "an indirect index needs a fetch function"
-        return fetch(atom, tuple(index_value(part, leaf) for part in atom.parts))
+        return fetch(primary, tuple(index_value(part, leaf) for part in primary.parts))
 
     return int(index_value(index, leaf))
 
@@ -105,10 +105,10 @@ class Evaluation(ABC):
         """Return the NumPy type that values of an element type are computed in."""
         return working_dtype(dtype)
 
-    def place(self, atom: Indirect) -> Values:
+    def place(self, primary: Indirect) -> Values:
         """Return elements of an integer tensor as indices, anything where nobody looks."""
-        found = self.element(atom.tensor, atom.indices, self.live).astype(np.int64)
-        return np.where(found < 0, found + atom.extent, found) if atom.wraps else found
+        found = self.element(primary.tensor, primary.indices, self.live).astype(np.int64)
+        return np.where(found < 0, found + primary.extent, found) if primary.wraps else found
 
     def where(self, condition: Values, expr: Expr) -> Values:
         """Return an expression whose value matters only where a condition holds."""
@@ -126,7 +126,7 @@ class Evaluation(ABC):
     def index(self, index: Index) -> Values:
         """Return the values of an index."""
         return np.asarray(
-            index_value(index, lambda atom: self.axis(atom) if isinstance(atom, Var) else self.place(atom))
+            index_value(index, lambda primary: self.axis(primary) if isinstance(primary, Var) else self.place(primary))
         )
 
     def inside(self, guards: tuple[Guard, ...]) -> Values:

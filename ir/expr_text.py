@@ -15,7 +15,7 @@ from .errors import ParseError
 from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read
 from .functions import FUNCTIONS
 from .index import Index, Var
-from .index_text import Names, parse_guard, parse_index, print_guard, print_index
+from .index_text import IndexNames, parse_guard, parse_index, print_guard, print_index
 from .tokens import Tokens, number_text
 from .types import DType, as_float
 
@@ -33,12 +33,12 @@ _SIGNED = re.compile(r"-|\d|inf\b|nan\b")
 DTYPES = {d.value: d for d in DType}
 
 
-def print_expr(expr: Expr, names: Names) -> str:
+def print_expr(expr: Expr, names: IndexNames) -> str:
     """Return the text of an expression."""
     return _print(expr, names)[0]
 
 
-def _print(expr: Expr, names: Names) -> tuple[str, int]:
+def _print(expr: Expr, names: IndexNames) -> tuple[str, int]:
     if isinstance(expr, Const):
         return literal_text(expr.value, expr.dtype)
     if isinstance(expr, Call):
@@ -48,7 +48,7 @@ def _print(expr: Expr, names: Names) -> tuple[str, int]:
     return _print_leaf(expr, names), ATOM
 
 
-def _print_leaf(expr: Read | IndexValue | InRange, names: Names) -> str:
+def _print_leaf(expr: Read | IndexValue | InRange, names: IndexNames) -> str:
     if isinstance(expr, Read):
         inner = ", ".join(print_index(i, names) for i in expr.indices)
         return f"{names.quote(expr.tensor)}[{inner}{guards_text(expr.guards, expr.fill, names)}]"
@@ -58,7 +58,7 @@ def _print_leaf(expr: Read | IndexValue | InRange, names: Names) -> str:
     return f"index({print_index(expr.index, names)}){dtype}"
 
 
-def guards_text(guards: Sequence[Guard], fill: float, names: Names) -> str:
+def guards_text(guards: Sequence[Guard], fill: float, names: IndexNames) -> str:
     """Return ` if GUARDS else FILL`, nothing where there are no guards (and the fill is 0)."""
     if not guards and repr(float(fill)) == "0.0":
         return ""
@@ -124,36 +124,36 @@ def parse_guards(tokens: Tokens, declared: Mapping[str, Var], stop: str) -> tupl
 
 
 def parse_operation(
-    tokens: Tokens, atom: Callable[[], T], make: Callable[[str, tuple[T, ...]], T], least: int = 0
+    tokens: Tokens, leaf: Callable[[], T], make: Callable[[str, tuple[T, ...]], T], least: int = 0
 ) -> T:
-    """Read infix operations and calls over what `atom` reads; `make` builds a node of a function and its operands."""
-    left = _parse_unary(tokens, atom, make)
+    """Read infix operations and calls over what `leaf` reads; `make` builds a node of a function and its operands."""
+    left = _parse_unary(tokens, leaf, make)
     while tokens.peek().kind == "mark" and tokens.peek().text in _BY_SIGN:
         fn, level = _BY_SIGN[tokens.peek().text]
         if level < least:
             break
         tokens.at += 1
-        left = make(fn, (left, parse_operation(tokens, atom, make, level + 1)))
+        left = make(fn, (left, parse_operation(tokens, leaf, make, level + 1)))
         least = level + 1 if level == _COMPARE else least
     return left
 
 
-def _parse_unary(tokens: Tokens, atom: Callable[[], T], make: Callable[[str, tuple[T, ...]], T]) -> T:
+def _parse_unary(tokens: Tokens, leaf: Callable[[], T], make: Callable[[str, tuple[T, ...]], T]) -> T:
     number_next = tokens.peek(1).kind == "number" or tokens.peek(1).text in ("inf", "nan")
     if tokens.follows("-") and not number_next:
         tokens.expect("-")
-        return make("neg", (_parse_unary(tokens, atom, make),))
+        return make("neg", (_parse_unary(tokens, leaf, make),))
     if tokens.accept("("):
-        inner = parse_operation(tokens, atom, make)
+        inner = parse_operation(tokens, leaf, make)
         tokens.expect(")")
         return inner
     token = tokens.peek()
     if token.kind != "word" or token.text not in FUNCTIONS or tokens.peek(1).text != "(":
-        return atom()
+        return leaf()
     tokens.at += 2
-    args = [parse_operation(tokens, atom, make)]
+    args = [parse_operation(tokens, leaf, make)]
     while tokens.accept(","):
-        args.append(parse_operation(tokens, atom, make))
+        args.append(parse_operation(tokens, leaf, make))
     tokens.expect(")")
     if len(args) != FUNCTIONS[token.text].arity:
         expected = f"'{token.text}' takes {FUNCTIONS[token.text].arity} operands, found {len(args)}"
@@ -167,7 +167,7 @@ def parse_expr(tokens: Tokens, declared: Mapping[str, Var]) -> Expr:
     def make(fn: str, args: tuple[Expr, ...]) -> Expr:
         return Call(fn, args)
 
-    def atom() -> Expr:
+    def leaf() -> Expr:
         literal = parse_literal(tokens)
         if literal is not None:
             return Const(*literal)
@@ -175,7 +175,7 @@ def parse_expr(tokens: Tokens, declared: Mapping[str, Var]) -> Expr:
             return _parse_word(tokens, declared)
         return _parse_read(tokens, declared)
 
-    return parse_operation(tokens, atom, make)
+    return parse_operation(tokens, leaf, make)
 
 
 def _parse_word(tokens: Tokens, declared: Mapping[str, Var]) -> Expr:

@@ -1,13 +1,13 @@
 """Quasi-affine integer expressions: what tensors are indexed with.
 
-An `Index` is a sum of integer multiples of *atoms* plus a constant, held in one canonical form, so that equal
-expressions compare equal. An atom is a bounded variable, a floor division or a modulo by a positive constant, a clamp
+An `Index` is a sum of integer multiples of *primaries* plus a constant, held in one canonical form, so that equal
+expressions compare equal. A primary is a bounded variable, a floor division or a modulo by a positive constant, a clamp
 to constants, or the value of an integer tensor element (`Indirect`). Every variable carries its range `[0, extent)`,
 therefore bounds and simplification need no context.
 
-What there is to know about a kind of atom stands in its class: `text`, `bounds`, the indices it is made of (`parts`),
-how it is made again from others (`with_parts`) and its value, given theirs (`of`). `ir.walk` and `ir.evaluate` use
-nothing else.
+What there is to know about a kind of primary stands in its class: `text`, `bounds`, the indices it is made of
+(`parts`), how it is made again from others (`with_parts`) and its value, given theirs (`of`). `ir.walk` and
+`ir.evaluate` use nothing else.
 """
 
 from __future__ import annotations
@@ -197,16 +197,16 @@ class Indirect:
         return 0, max(0, self.extent - 1)
 
 
-Atom: TypeAlias = Union[Var, FloorDiv, Mod, Clamp, Indirect]
+Primary: TypeAlias = Union[Var, FloorDiv, Mod, Clamp, Indirect]
 IndexLike: TypeAlias = Union["Index", Var, int]
 
 
 @frozen(cache_hash=True)
 class Index:
-    """A canonical sum `const + sum(coefficient * atom)`; terms are sorted by text and have non-zero coefficients."""
+    """A canonical sum `const + sum(coefficient * primary)`; terms are sorted by text and have non-zero coefficients."""
 
     const: int = 0
-    terms: tuple[tuple[Atom, int], ...] = ()
+    terms: tuple[tuple[Primary, int], ...] = ()
     _text: list[str] = field(factory=list, init=False, eq=False, repr=False)
 
     @property
@@ -227,16 +227,16 @@ class Index:
     def bounds(self) -> tuple[int, int]:
         """Return least and greatest value over all variables' ranges (exact for affine sums)."""
         low = high = self.const
-        for atom, factor in self.terms:
-            first, last = atom.bounds()
+        for primary, factor in self.terms:
+            first, last = primary.bounds()
             low += factor * (first if factor > 0 else last)
             high += factor * (last if factor > 0 else first)
         return low, high
 
-    def coefficient(self, atom: Atom) -> int:
-        """Return the factor of an atom, 0 where it does not occur at the top level."""
+    def coefficient(self, primary: Primary) -> int:
+        """Return the factor of a primary, 0 where it does not occur at the top level."""
         for other, factor in self.terms:
-            if other == atom:
+            if other == primary:
                 return factor
         return 0
 
@@ -288,15 +288,15 @@ def as_index(value: IndexLike) -> Index:
     return Index(int(value))
 
 
-def atom_index(atom: Atom) -> Index:
-    """Return the index that is one atom."""
-    return as_index(atom) if isinstance(atom, Var) else Index(0, ((atom, 1),))
+def primary_index(primary: Primary) -> Index:
+    """Return the index that is one primary."""
+    return as_index(primary) if isinstance(primary, Var) else Index(0, ((primary, 1),))
 
 
 def _render(index: Index) -> str:
     parts: list[str] = []
-    for atom, factor in index.terms:
-        body = atom.text if abs(factor) == 1 else f"{abs(factor)}*{atom.text}"
+    for primary, factor in index.terms:
+        body = primary.text if abs(factor) == 1 else f"{abs(factor)}*{primary.text}"
         if not parts:
             parts.append(body if factor > 0 else f"-{body}")
         else:
@@ -306,10 +306,10 @@ def _render(index: Index) -> str:
     return " ".join(parts)
 
 
-def _sum(const: int, terms: Iterable[tuple[Atom, int]]) -> Index:
-    factors: dict[Atom, int] = {}
-    for atom, factor in terms:
-        factors[atom] = factors.get(atom, 0) + factor
+def _sum(const: int, terms: Iterable[tuple[Primary, int]]) -> Index:
+    factors: dict[Primary, int] = {}
+    for primary, factor in terms:
+        factors[primary] = factors.get(primary, 0) + factor
     kept = {a: f for a, f in factors.items() if f}
     extra = _recombine(kept)
     if extra is not None:
@@ -317,7 +317,7 @@ def _sum(const: int, terms: Iterable[tuple[Atom, int]]) -> Index:
     return Index(const, tuple(sorted(kept.items(), key=lambda item: item[0].text)))
 
 
-def _recombine(factors: dict[Atom, int]) -> Index | None:
+def _recombine(factors: dict[Primary, int]) -> Index | None:
     """Rewrite `c*d*(a//d) + c*(a%d)` to `c*a` and `c*d*((a//d)%m) + c*(a%d)` to `c*(a%(d*m))`, once, or return None."""
     if not any(isinstance(a, Mod) for a in factors):
         return None
@@ -377,11 +377,11 @@ def floordiv(index: Index, divisor: int) -> Index:
         rest = Index(rest.const // common, tuple((a, f // common) for a, f in rest.terms))
         return quotient + floordiv(rest, divisor // common)
     if len(rest.terms) == 1 and rest.terms[0][1] == 1 and rest.const == 0:
-        atom = rest.terms[0][0]
-        if isinstance(atom, FloorDiv):
-            return quotient + floordiv(atom.num, atom.den * divisor)
-        if isinstance(atom, Mod) and atom.den % divisor == 0:
-            return quotient + modulo(floordiv(atom.num, divisor), atom.den // divisor)
+        primary = rest.terms[0][0]
+        if isinstance(primary, FloorDiv):
+            return quotient + floordiv(primary.num, primary.den * divisor)
+        if isinstance(primary, Mod) and primary.den % divisor == 0:
+            return quotient + modulo(floordiv(primary.num, divisor), primary.den // divisor)
     for g in sorted({gcd(abs(f), divisor) for _, f in rest.terms} - {1}, reverse=True):
         # floor((g*a + e) / (g*d)) = floor((a + floor(e / g)) / d): one form for what `delinearise` writes in two ways.
         coarse = Index(rest.const // g, tuple((a, f // g) for a, f in rest.terms if f % g == 0))
@@ -406,9 +406,9 @@ def modulo(index: Index, divisor: int) -> Index:
         rest = Index(rest.const // common, tuple((a, f // common) for a, f in rest.terms))
         return modulo(rest, divisor // common) * common + small
     if len(rest.terms) == 1 and rest.terms[0][1] == 1 and rest.const == 0:
-        atom = rest.terms[0][0]
-        if isinstance(atom, Mod) and atom.den % divisor == 0:
-            return modulo(atom.num, divisor) + small
+        primary = rest.terms[0][0]
+        if isinstance(primary, Mod) and primary.den % divisor == 0:
+            return modulo(primary.num, divisor) + small
     return Index(0, ((Mod(rest, divisor), 1),)) + small
 
 
@@ -425,7 +425,7 @@ def clamp(index: Index, low: int, high: int) -> Index:
 
 
 def is_affine(index: Index) -> bool:
-    """Whether every atom is a plain variable."""
+    """Whether every primary is a plain variable."""
     return all(isinstance(a, Var) for a, _ in index.terms)
 
 

@@ -13,14 +13,14 @@ from attrs import define, field
 
 from .errors import ParseError
 from .expr import Guard
-from .index import Atom, Clamp, FloorDiv, Index, Indirect, Mod, Var, as_index, atom_index
+from .index import Clamp, FloorDiv, Index, Indirect, Mod, Primary, Var, as_index, primary_index
 from .tokens import Tokens, quote
 
 _WIDTH = 120
 
 
 @define
-class Names:
+class IndexNames:
     """How variables and tensors are written: declared variables by name, words of the language in quotes."""
 
     reserved: Container[str] = frozenset()
@@ -52,11 +52,11 @@ class Names:
         return lines
 
 
-def print_index(index: Index, names: Names) -> str:
+def print_index(index: Index, names: IndexNames) -> str:
     """Return the text of an index."""
     parts: list[str] = []
-    for atom, factor in index.terms:
-        text = _print_atom(atom, names)
+    for primary, factor in index.terms:
+        text = _print_primary(primary, names)
         text = text if abs(factor) == 1 else f"{abs(factor)}*{text}"
         sign = ("" if factor > 0 else "-") if not parts else ("+ " if factor > 0 else "- ")
         parts.append(sign + text)
@@ -67,20 +67,20 @@ def print_index(index: Index, names: Names) -> str:
     return " ".join(parts)
 
 
-def _print_atom(atom: Atom, names: Names) -> str:
-    if isinstance(atom, Var):
-        return names.variable(atom)
-    if isinstance(atom, (FloorDiv, Mod)):
-        inner = print_index(atom.num, names)
-        is_sum = len(atom.num.terms) + bool(atom.num.const) > 1
-        return f"({f'({inner})' if is_sum else inner} {'//' if isinstance(atom, FloorDiv) else '%'} {atom.den})"
-    if isinstance(atom, Clamp):
-        return f"clamp({print_index(atom.arg, names)}, {atom.low}, {atom.high})"
-    inner = ", ".join(print_index(i, names) for i in atom.indices)
-    return f"{names.quote(atom.tensor)}[{inner}]{{{atom.extent}{'' if atom.wraps else ' nowrap'}}}"
+def _print_primary(primary: Primary, names: IndexNames) -> str:
+    if isinstance(primary, Var):
+        return names.variable(primary)
+    if isinstance(primary, (FloorDiv, Mod)):
+        inner = print_index(primary.num, names)
+        is_sum = len(primary.num.terms) + bool(primary.num.const) > 1
+        return f"({f'({inner})' if is_sum else inner} {'//' if isinstance(primary, FloorDiv) else '%'} {primary.den})"
+    if isinstance(primary, Clamp):
+        return f"clamp({print_index(primary.arg, names)}, {primary.low}, {primary.high})"
+    inner = ", ".join(print_index(i, names) for i in primary.indices)
+    return f"{names.quote(primary.tensor)}[{inner}]{{{primary.extent}{'' if primary.wraps else ' nowrap'}}}"
 
 
-def print_guard(guard: Guard, names: Names) -> str:
+def print_guard(guard: Guard, names: IndexNames) -> str:
     """Return the text of a guard."""
     return f"{guard.low} <= {print_index(guard.index, names)} < {guard.high}"
 
@@ -122,24 +122,24 @@ def parse_variable(tokens: Tokens, declared: Mapping[str, Var]) -> Var:
 def parse_index(tokens: Tokens, declared: Mapping[str, Var]) -> Index:
     """Read an index. What was printed comes back as it was; other sums are brought into canonical form."""
     const = 0
-    terms: list[tuple[Atom, int]] = []
+    terms: list[tuple[Primary, int]] = []
     sign = -1 if tokens.accept("-") else 1
     while True:
         factor, part = _parse_term(tokens, declared)
         const += sign * factor * part.const
-        terms.extend((atom, sign * factor * inner) for atom, inner in part.terms)
+        terms.extend((primary, sign * factor * inner) for primary, inner in part.terms)
         sign = 1 if tokens.accept("+") else -1
         if sign < 0 and not tokens.accept("-"):
             return _sum(const, terms)
 
 
-def _sum(const: int, terms: list[tuple[Atom, int]]) -> Index:
-    texts = [atom.text for atom, _ in terms]
+def _sum(const: int, terms: list[tuple[Primary, int]]) -> Index:
+    texts = [primary.text for primary, _ in terms]
     if all(a < b for a, b in pairwise(texts)) and all(factor for _, factor in terms):
         return Index(const, tuple(terms))
     total = as_index(const)
-    for atom, factor in terms:
-        total = total + atom_index(atom) * factor
+    for primary, factor in terms:
+        total = total + primary_index(primary) * factor
     return total
 
 
@@ -151,9 +151,9 @@ def _parse_term(tokens: Tokens, declared: Mapping[str, Var]) -> tuple[int, Index
 
 
 def _parse_factor(tokens: Tokens, declared: Mapping[str, Var]) -> Index:
-    """Read an atom, or a sum in parentheses."""
+    """Read a primary, or a sum in parentheses."""
     if not tokens.accept("("):
-        return Index(0, ((_parse_atom(tokens, declared), 1),))
+        return Index(0, ((_parse_primary(tokens, declared), 1),))
     inner = parse_index(tokens, declared)
     kind = FloorDiv if tokens.accept("//") else Mod if tokens.accept("%") else None
     if kind is not None:
@@ -162,7 +162,7 @@ def _parse_factor(tokens: Tokens, declared: Mapping[str, Var]) -> Index:
     return inner
 
 
-def _parse_atom(tokens: Tokens, declared: Mapping[str, Var]) -> Atom:
+def _parse_primary(tokens: Tokens, declared: Mapping[str, Var]) -> Primary:
     if tokens.accept("clamp"):
         tokens.expect("(")
         inner = parse_index(tokens, declared)

@@ -73,11 +73,11 @@ def _escapes(index: Index, extent: int, guards: tuple[Guard, ...]) -> bool:
 
 def _leaves_of(index: Index) -> Iterator[Var | Indirect]:
     """Yield what an index is computed from: variables, and elements of tensors, which may be any index."""
-    for atom, _ in index.terms:
-        if isinstance(atom, (Var, Indirect)):
-            yield atom
+    for primary, _ in index.terms:
+        if isinstance(primary, (Var, Indirect)):
+            yield primary
         else:
-            yield from (leaf for part in atom.parts for leaf in _leaves_of(part))
+            yield from (leaf for part in primary.parts for leaf in _leaves_of(part))
 
 
 def points(leaves: Iterable[Var | Indirect]) -> dict[Var | Indirect, Values]:
@@ -115,8 +115,8 @@ def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int
     """
     low = high = 0
     for guard in guards:
-        for atom, factor in guard.index.terms[:1]:
-            times, left = divmod(index.coefficient(atom), factor)
+        for primary, factor in guard.index.terms[:1]:
+            times, left = divmod(index.coefficient(primary), factor)
             rest = index - guard.index * times
             if left == 0 and len(rest.terms) < len(index.terms):
                 ends = sorted((times * guard.low, times * (guard.high - 1)))

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from attrs import define, evolve, field, frozen
 
 from .expr import Expr, Guard, IndexValue, InRange, Read
-from .index import Atom, Index, Indirect, Var, as_index
+from .index import Index, Indirect, Primary, Var, as_index
 from .ranges import elements
 from .statement import Statement
 from .types import TensorType
-from .walk import map_atoms, map_guards, map_indices, rebuild, substitute, substitute_expr, variables
+from .walk import map_guards, map_indices, map_primaries, rebuild, substitute, substitute_expr, variables
 
 
 class Unsliceable(Exception):
@@ -144,13 +144,13 @@ class Slicer:
     def _index(self, index: Index) -> Index:
         """Return an index whose elements of integer tensors are those of slices."""
 
-        def change(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
-            if not isinstance(atom, Indirect):
+        def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+            if not isinstance(primary, Indirect):
                 return None
-            tensor, indices = self._part(atom.tensor, parts)
-            return Index(0, ((Indirect(tensor, indices, atom.extent, atom.wraps), 1),))
+            tensor, indices = self._part(primary.tensor, parts)
+            return Index(0, ((Indirect(tensor, indices, primary.extent, primary.wraps), 1),))
 
-        return map_atoms(index, change) if self.step in variables(index) else index
+        return map_primaries(index, change) if self.step in variables(index) else index
 
     def _part(self, tensor: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
         if not any(self.step in variables(index) for index in indices):
@@ -169,11 +169,11 @@ def _text(part: Slice) -> str:
 def unsliced(statement: Statement, slices: Mapping[str, Slice]) -> Statement:
     """Return the statement over whole tensors that a statement over slices is."""
 
-    def change(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
-        if not isinstance(atom, Indirect) or atom.tensor not in slices:
+    def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+        if not isinstance(primary, Indirect) or primary.tensor not in slices:
             return None
-        part = slices[atom.tensor]
-        return Index(0, ((Indirect(part.whole, part.outside(parts), atom.extent, atom.wraps), 1),))
+        part = slices[primary.tensor]
+        return Index(0, ((Indirect(part.whole, part.outside(parts), primary.extent, primary.wraps), 1),))
 
     def leaf(node: Expr) -> Expr:
         if not isinstance(node, Read) or node.tensor not in slices:
@@ -181,7 +181,7 @@ def unsliced(statement: Statement, slices: Mapping[str, Slice]) -> Statement:
         part = slices[node.tensor]
         return Read(part.whole, part.outside(node.indices), node.guards, node.fill)
 
-    body = rebuild(map_indices(statement.body, lambda index: map_atoms(index, change)), leaf)
+    body = rebuild(map_indices(statement.body, lambda index: map_primaries(index, change)), leaf)
     part = slices.get(statement.target)
     write = statement.write if part is None else part.outside(statement.write)
     target = statement.target if part is None else part.whole
@@ -200,17 +200,17 @@ def with_rows(statement: Statement, rows: Mapping[tuple[str, int], str]) -> Stat
     def named(tensor: str, indices: tuple[Index, ...]) -> str | None:
         return rows.get((tensor, indices[0].const)) if indices and indices[0].is_const else None
 
-    def change(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
-        if not isinstance(atom, Indirect) or (name := named(atom.tensor, parts)) is None:
+    def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+        if not isinstance(primary, Indirect) or (name := named(primary.tensor, parts)) is None:
             return None
-        return Index(0, ((Indirect(name, parts[1:], atom.extent, atom.wraps), 1),))
+        return Index(0, ((Indirect(name, parts[1:], primary.extent, primary.wraps), 1),))
 
     def leaf(node: Expr) -> Expr:
         if not isinstance(node, Read) or (name := named(node.tensor, node.indices)) is None:
             return node
         return Read(name, node.indices[1:], node.guards, node.fill)
 
-    body = rebuild(map_indices(statement.body, lambda index: map_atoms(index, change)), leaf)
+    body = rebuild(map_indices(statement.body, lambda index: map_primaries(index, change)), leaf)
     target = named(statement.target, statement.write)
     if target is None:
         return evolve(statement, body=body)

@@ -40,7 +40,7 @@ from .dfg import (
     Window,
 )
 from .forms import Form
-from .index_text import Names, parse_declarations
+from .index_text import IndexNames, parse_declarations
 from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
 from .launch import Storage
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
@@ -149,7 +149,7 @@ FORMS: dict[type, Form] = {
 
 def print_ir(node: Any) -> str:
     """Return the text of a node of any class in `FORMS` that is not a value, ending in a newline."""
-    names = Names(_RESERVED)
+    names = IndexNames(_RESERVED)
     names.declare(variables_of(node))
     head = names.declarations()
     return "\n".join([*head, *([""] if head else []), *Printer(FORMS, names).node(node), ""])

@@ -13,7 +13,7 @@ from .expr import Expr, Guard
 from .expr_text import ATOM, call_text, literal_text, print_expr
 from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_types, field_defaults, field_types, members
 from .index import Index, Var
-from .index_text import Names, print_guard, print_index
+from .index_text import IndexNames, print_guard, print_index
 from .tokens import number_text, quote
 
 Record: TypeAlias = Mapping[str, Any]
@@ -44,7 +44,7 @@ class Printer:
     """Prints nodes by the forms of their classes; `values` names the values of the data-flow graph being printed."""
 
     forms: Mapping[type, Form]
-    names: Names
+    names: IndexNames
     values: dict[Value, str] = field(factory=dict)
 
     def node(self, node: Any) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Walking indices and scalar expressions: what occurs in them, and the same ones with something replaced.
 
-Nothing here knows a kind of atom or of node: what each is made of, and how it is made again, is told by its class. So a
-new kind is walked everywhere once its class says so. *Every* index of an expression means those of guards too.
+Nothing here knows a kind of primary or of node: what each is made of, and how it is made again, is told by its class.
+So a new kind is walked everywhere once its class says so. *Every* index of an expression means those of guards too.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from .expr import Expr, Guard, MoveGuards, MoveIndex, Read
-from .index import Atom, Index, IndexLike, Indirect, Var, as_index
+from .index import Index, IndexLike, Indirect, Primary, Var, as_index
 
 # ---- indices
 
 
-def atoms(index: Index) -> Iterator[Atom]:
-    """Yield every atom of an index, those inside an atom before it."""
-    for atom, _ in index.terms:
-        for part in atom.parts:
-            yield from atoms(part)
-        yield atom
+def primaries(index: Index) -> Iterator[Primary]:
+    """Yield every primary of an index, those inside a primary before it."""
+    for primary, _ in index.terms:
+        for part in primary.parts:
+            yield from primaries(part)
+        yield primary
 
 
 @lru_cache(maxsize=1 << 17)
 def variables(index: Index) -> frozenset[Var]:
     """Return every variable that occurs anywhere in the index."""
     found: set[Var] = set()
-    for atom, _ in index.terms:
-        if isinstance(atom, Var):
-            found.add(atom)
-        for part in atom.parts:
+    for primary, _ in index.terms:
+        if isinstance(primary, Var):
+            found.add(primary)
+        for part in primary.parts:
             found |= variables(part)
     return frozenset(found)
 
@@ -38,18 +38,18 @@ def variables(index: Index) -> frozenset[Var]:
 @lru_cache(maxsize=1 << 17)
 def indirects(index: Index) -> tuple[Indirect, ...]:
     """Return every indirect read that occurs anywhere in the index, inner ones first."""
-    return tuple(dict.fromkeys(atom for atom in atoms(index) if isinstance(atom, Indirect)))
+    return tuple(dict.fromkeys(primary for primary in primaries(index) if isinstance(primary, Indirect)))
 
 
-def map_atoms(index: Index, change: Callable[[Atom, tuple[Index, ...]], Index | None]) -> Index:
-    """Build an index again, simplified: `change` is told each atom and its new parts, and says what stands for it; None
-    keeps its kind.
+def map_primaries(index: Index, change: Callable[[Primary, tuple[Index, ...]], Index | None]) -> Index:
+    """Build an index again, simplified: `change` is told each primary and its new parts, and says what stands for it;
+    None keeps its kind.
     """
     result = Index(index.const)
-    for atom, factor in index.terms:
-        parts = tuple(map_atoms(part, change) for part in atom.parts)
-        changed = change(atom, parts)
-        result = result + (atom.with_parts(parts) if changed is None else changed) * factor
+    for primary, factor in index.terms:
+        parts = tuple(map_primaries(part, change) for part in primary.parts)
+        changed = change(primary, parts)
+        result = result + (primary.with_parts(parts) if changed is None else changed) * factor
     return result
 
 
@@ -58,11 +58,11 @@ def substitute(index: Index, values: Mapping[Var, IndexLike]) -> Index:
     if not any(v in values for v in variables(index)):
         return index
     result = Index(index.const)
-    for atom, factor in index.terms:
-        if isinstance(atom, Var):
-            part = as_index(values.get(atom, atom))
+    for primary, factor in index.terms:
+        if isinstance(primary, Var):
+            part = as_index(values.get(primary, primary))
         else:
-            part = atom.with_parts(tuple(substitute(p, values) for p in atom.parts))
+            part = primary.with_parts(tuple(substitute(p, values) for p in primary.parts))
         result = result + part * factor
     return result
 
@@ -70,12 +70,14 @@ def substitute(index: Index, values: Mapping[Var, IndexLike]) -> Index:
 def rename_index(index: Index, names: Mapping[str, str]) -> Index:
     """Replace the names of tensors that the index reads."""
 
-    def renamed(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
-        if not isinstance(atom, Indirect):
+    def renamed(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+        if not isinstance(primary, Indirect):
             return None
-        return Index(0, ((Indirect(names.get(atom.tensor, atom.tensor), parts, atom.extent, atom.wraps), 1),))
+        return Index(
+            0, ((Indirect(names.get(primary.tensor, primary.tensor), parts, primary.extent, primary.wraps), 1),)
+        )
 
-    return map_atoms(index, renamed) if indirects(index) else index
+    return map_primaries(index, renamed) if indirects(index) else index
 
 
 # ---- what occurs in an expression

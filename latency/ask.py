@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..ir import UsageError
 from .convolution import FIELDS, Convolutions, convolution
 from .dataset import known_profiles
-from .operations import Operation
+from .operations import LayerOperation
 from .own_kernels import OwnKernels, own_kernels
 from .predictor import Prediction, Predictor, predictor
 from .simple_model import OPERATIONS, POOLS
@@ -58,7 +58,7 @@ def predict(
     sizes = tuple(shape.values()) if isinstance(shape, Mapping) else tuple(shape)
     if len(sizes) != _LENGTHS[op] or any(not isinstance(each, int) or each < 0 for each in sizes) or 0 in sizes[:3]:
         raise UsageError(f"'{op}' has {_LENGTHS[op]} sizes above 0, found {sizes}")
-    return asked.operations([Operation(op, sizes)])[0]
+    return asked.operations([LayerOperation(op, sizes)])[0]
 
 
 def _full_row(shape: Sequence[int]) -> tuple[int, ...]:

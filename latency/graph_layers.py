@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from ..ir import Graph, Node
-from .operations import ModelLayer, Operation, binary, concatenation, convolution_pieces, image, pool
+from .operations import LayerOperation, ModelLayer, binary, concatenation, convolution_pieces, image, pool
 
 #: Names of the vocabulary that were profiled under a name of their own, images in and out.
 _UNARY: Mapping[str, str] = {
@@ -37,21 +37,21 @@ def graph_layers(graph: Graph) -> tuple[ModelLayer, ...]:
     return tuple(layers)
 
 
-def _pieces(graph: Graph, node: Node) -> tuple[Operation, ...]:
+def _pieces(graph: Graph, node: Node) -> tuple[LayerOperation, ...]:
     shapes = [graph.types[value].shape for value in node.operands]
     y = graph.types[node.outputs[0]].shape
     if node.op in _VIEWS:
         return ()
     if node.op in _UNARY:
-        return (Operation(_UNARY[node.op], image(shapes[0])),)
+        return (LayerOperation(_UNARY[node.op], image(shapes[0])),)
     build = _BUILDERS.get(node.op)
     found = build(node, shapes, y) if build else ()
     return found or (
-        Operation("move", (sum(map(prod, shapes)), sum(prod(graph.types[v].shape) for v in node.outputs))),
+        LayerOperation("move", (sum(map(prod, shapes)), sum(prod(graph.types[v].shape) for v in node.outputs))),
     )
 
 
-def _conv(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> tuple[Operation, ...]:
+def _conv(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> tuple[LayerOperation, ...]:
     """Return a convolution over two axes; others are not known."""
     x, weights = shapes[0], shapes[1]
     strides, dilations, pads = (_ints(node, name, 1) for name in ("strides", "dilations", "pads"))
@@ -71,15 +71,15 @@ def _ints(node: Node, name: str, default: int) -> tuple[int, ...]:
     return tuple(int(each) for each in value) if isinstance(value, tuple) else (int(value), int(value))
 
 
-def _product(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> tuple[Operation, ...]:
+def _product(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> tuple[LayerOperation, ...]:
     """Return a product of rows with a matrix; batches of products are not known."""
     if len(shapes[1]) != 2 or not y:
         return ()
     terms = prod(shapes[0]) // max(1, prod(y[:-1]))
-    return (Operation("linear", (prod(y[:-1]), terms, y[-1])),)
+    return (LayerOperation("linear", (prod(y[:-1]), terms, y[-1])),)
 
 
-def _pool(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> tuple[Operation, ...]:
+def _pool(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> tuple[LayerOperation, ...]:
     if len(shapes[0]) != 4:
         return ()
     window, stride, pad = (
@@ -88,7 +88,7 @@ def _pool(node: Node, shapes: Sequence[tuple[int, ...]], y: tuple[int, ...]) -> 
     return pool(node.op, shapes[0], window, stride, pad)
 
 
-_BUILDERS: Mapping[str, Callable[[Node, Sequence[tuple[int, ...]], tuple[int, ...]], tuple[Operation, ...]]] = {
+_BUILDERS: Mapping[str, Callable[[Node, Sequence[tuple[int, ...]], tuple[int, ...]], tuple[LayerOperation, ...]]] = {
     "conv": _conv,
     "gemm": _product,
     "matmul": _product,

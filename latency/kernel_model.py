@@ -75,7 +75,7 @@ def has_tile(name: str) -> bool:
 
 
 @frozen
-class Fit:
+class KernelFit:
     """How kernels are fitted: with waves or as the paper has it, to relative or to absolute errors; at most `most`
     samples are used.
     """

@@ -26,7 +26,7 @@ from .convolution import Convolutions, Floats
 from .dataset import Samples, Strings
 from .features import selection_features
 from .fitting import library, one_thread
-from .kernel_model import Fit, KernelModel, has_tile
+from .kernel_model import KernelFit, KernelModel, has_tile
 
 #: A choice that was seen less often has no model of its own; its samples are left to those that have.
 LEAST = 3
@@ -45,7 +45,7 @@ class Options:
     not the paper's.
     """
 
-    fit: Fit = field(factory=Fit)
+    fit: KernelFit = field(factory=KernelFit)
     select: str = "forest"
     correct: bool = True
     extended: bool = True
@@ -82,7 +82,7 @@ class LayerModel:
     _trees: Any = None
 
     def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
-        """Fit all parts and return itself."""
+        """KernelFit all parts and return itself."""
         self.parts = fit_parts(samples, state, names, self.options.fit)
         self.usual = _usual(samples)
         labels, counts = np.unique(samples.choices, return_counts=True)
@@ -183,7 +183,7 @@ def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
     return tuple(part for part, count in counts.items() if count >= share * len(samples))
 
 
-def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: Fit) -> dict[str, KernelModel]:
+def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: KernelFit) -> dict[str, KernelModel]:
     """Return the model of every kernel, fitted to all choices in which it runs.
 
     Kernels that only move memory have another job in each choice (the image, the filter, room for a border), so where
@@ -204,7 +204,7 @@ def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: Fit) 
     return found
 
 
-def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: str, fit: Fit) -> KernelModel:
+def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: str, fit: KernelFit) -> KernelModel:
     times = samples.parts(state)
     rows = np.array([row for row, _ in where])
     blocks = np.array([samples.blocks[row][position] for row, position in where], np.int64)
@@ -235,7 +235,7 @@ def unseen(samples: Samples, state: str, names: Mapping[int, str], options: Opti
 
 def ablations(options: Options) -> Mapping[str, Options]:
     """Return the model with parts switched off, by what is left."""
-    paper = Fit(waves=False, relative=False, named=False, forms=("flat",))
+    paper = KernelFit(waves=False, relative=False, named=False, forms=("flat",))
     return {
         "all": options,
         "without the correction": evolve(options, correct=False),

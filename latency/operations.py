@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 @frozen
-class Operation:
+class LayerOperation:
     """One piece of a layer; a convolution with a bias is two, since the library adds it with a kernel of its own."""
 
     kind: str
@@ -31,7 +31,7 @@ class ModelLayer:
 
     name: str
     op: str
-    operations: tuple[Operation, ...]
+    operations: tuple[LayerOperation, ...]
 
 
 def image(shape: Sequence[int]) -> Shape:
@@ -44,31 +44,31 @@ def image(shape: Sequence[int]) -> Shape:
 
 def convolution_pieces(
     x: Sequence[int], y: Sequence[int], window: Sequence[int], geometry: Sequence[int], bias: bool
-) -> tuple[Operation, ...]:
+) -> tuple[LayerOperation, ...]:
     """Return the operations of a convolution of images x to y; `geometry` is (stride_h, stride_w, pad_h, pad_w,
     dilation, groups).
     """
     row = (*x, y[1], *window, *geometry)
-    added = (Operation("bias", tuple(y)),) if bias else ()
-    return (Operation("conv2d", tuple(row)), *added)
+    added = (LayerOperation("bias", tuple(y)),) if bias else ()
+    return (LayerOperation("conv2d", tuple(row)), *added)
 
 
-def concatenation(y: Sequence[int]) -> tuple[Operation, ...]:
+def concatenation(y: Sequence[int]) -> tuple[LayerOperation, ...]:
     """Return a concatenation by its result: measured were two equal halves."""
     n, c, h, w = image(y)
-    return (Operation("concat", (n, max(1, c // 2), h, w)),)
+    return (LayerOperation("concat", (n, max(1, c // 2), h, w)),)
 
 
-def binary(kind: str, shapes: Sequence[Sequence[int]], y: Sequence[int]) -> tuple[Operation, ...]:
+def binary(kind: str, shapes: Sequence[Sequence[int]], y: Sequence[int]) -> tuple[LayerOperation, ...]:
     """Return a sum or a product: of two images, or of an image and a number for each of its channels."""
     full = sum(1 for shape in shapes if prod(shape) == prod(y)) >= 2
     one = "scale" if kind == "multiply" else "bias"
-    return (Operation(kind if full else one, image(y)),)
+    return (LayerOperation(kind if full else one, image(y)),)
 
 
-def pool(kind: str, x: Sequence[int], window: int, stride: int, pad: int) -> tuple[Operation, ...]:
+def pool(kind: str, x: Sequence[int], window: int, stride: int, pad: int) -> tuple[LayerOperation, ...]:
     """Return a pool with a square window."""
-    return (Operation(kind, (*image(x), window, stride, pad)),)
+    return (LayerOperation(kind, (*image(x), window, stride, pad)),)
 
 
 #: Names in PyTorch of operations that are an image in and an image out.
@@ -123,7 +123,7 @@ def torch_layer(
 
 def _torch_pieces(
     target: str, given: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
-) -> tuple[Operation, ...]:
+) -> tuple[LayerOperation, ...]:
     if target in _FREE or not outputs:
         return ()
     x, y = inputs[0] if inputs else outputs[0], outputs[0]
@@ -131,9 +131,9 @@ def _torch_pieces(
         geometry = (*_pair(given["stride"]), *_pair(given["padding"]), _one(given["dilation"]), given["groups"])
         return convolution_pieces(x, y, _pair(given["kernel_size"]), geometry, bool(given.get("bias")))
     if target == "Linear":
-        return (Operation("linear", (prod(x[:-1]), x[-1], y[-1])),)
+        return (LayerOperation("linear", (prod(x[:-1]), x[-1], y[-1])),)
     if target in _UNARY:
-        return (Operation(_UNARY[target], image(y)),)
+        return (LayerOperation(_UNARY[target], image(y)),)
     if target in _BINARY:
         return binary(_BINARY[target], inputs, y)
     if target == "cat":
@@ -141,11 +141,11 @@ def _torch_pieces(
     return _torch_pools(target, given, x, y)
 
 
-def _torch_pools(target: str, given: Mapping[str, Any], x: Shape, y: Shape) -> tuple[Operation, ...]:
+def _torch_pools(target: str, given: Mapping[str, Any], x: Shape, y: Shape) -> tuple[LayerOperation, ...]:
     lower = target.lower().replace("_", "")
     if lower == "adaptiveavgpool2d":
         return (
-            (Operation("global_average", image(x)),)
+            (LayerOperation("global_average", image(x)),)
             if y[-1] == y[-2] == 1
             else pool("average_pool", x, max(1, x[-1] // y[-1]), max(1, x[-1] // y[-1]), 0)
         )
@@ -155,4 +155,4 @@ def _torch_pools(target: str, given: Mapping[str, Any], x: Shape, y: Shape) -> t
         stride = _one(given.get("stride", arguments[1] if len(arguments) > 1 else None), window)
         pad = _one(given.get("padding", arguments[2] if len(arguments) > 2 else None))
         return pool("max_pool" if lower == "maxpool2d" else "average_pool", x, window, stride, pad)
-    return (Operation("move", (prod(x), prod(y))),)
+    return (LayerOperation("move", (prod(x), prod(y))),)

@@ -17,7 +17,7 @@ from .calibration import Calibration, half_widths
 from .convolution import FIELDS, Convolutions, Floats
 from .dataset import Profile, Samples, Strings, load_profile
 from .layer_model import LayerModel, Options
-from .operations import Operation
+from .operations import LayerOperation
 from .ranges import Ranges
 from .simple_model import SimpleModel, fit_all, fit_simple, moved
 
@@ -66,7 +66,7 @@ class Predictor:
                     found[row] = prediction
         return tuple(found)
 
-    def operations(self, wanted: Sequence[Operation]) -> tuple[Prediction, ...]:
+    def operations(self, wanted: Sequence[LayerOperation]) -> tuple[Prediction, ...]:
         """Predict operations of any kind."""
         found: dict[int, Prediction] = {}
         for kind in dict.fromkeys(each.kind for each in wanted):

@@ -149,11 +149,11 @@ def program_costs(program: Program) -> Costs:
 
 def _width(index: Index, tile: Tile) -> Extent:
     """Values from the least to the greatest over a tile."""
-    return fold(lambda total, term: total + abs(term[1]) * (_atom_width(term[0], tile) - 1), index.terms, 1)
+    return fold(lambda total, term: total + abs(term[1]) * (_primary_width(term[0], tile) - 1), index.terms, 1)
 
 
 def _count(index: Index, tile: Tile) -> Extent:
-    """Distinct values over a tile; exact for up to two atoms, else an upper bound.
+    """Distinct values over a tile; exact for up to two primaries, else an upper bound.
 
     With coprime a and b, `a*i + b*j` takes a value again exactly where i moves by b and j by -a.
     """
@@ -161,7 +161,7 @@ def _count(index: Index, tile: Tile) -> Extent:
         return 1
     common = math.gcd(*(abs(factor) for _, factor in index.terms))
     steps = [abs(factor) // common for _, factor in index.terms]
-    extents = [_atom_width(atom, tile) for atom, _ in index.terms]
+    extents = [_primary_width(primary, tile) for primary, _ in index.terms]
     if len(steps) == 2:
         return extents[0] * extents[1] - _positive(extents[0] - steps[1]) * _positive(extents[1] - steps[0])
     return _least((_width(index, tile) - 1) // common + 1, _product(extents))
@@ -171,17 +171,17 @@ def _positive(extent: Extent) -> Extent:
     return max(extent, 0) if isinstance(extent, int) else np.maximum(extent, 0)
 
 
-def _atom_width(atom: Var | FloorDiv | Mod | Clamp | Indirect, tile: Tile) -> Extent:
-    if isinstance(atom, Var):
-        return tile[atom]
-    if isinstance(atom, FloorDiv):
-        return (_width(atom.num, tile) - 1) // atom.den + 1
-    if isinstance(atom, Mod):
-        return _least(_width(atom.num, tile), atom.den)
-    if isinstance(atom, Clamp):
-        return _least(_width(atom.arg, tile), atom.high - atom.low + 1)
-    used: frozenset[Var] = frozenset().union(*(variables(i) for i in atom.indices))
-    return _least(_volume(tile, used), atom.extent)
+def _primary_width(primary: Var | FloorDiv | Mod | Clamp | Indirect, tile: Tile) -> Extent:
+    if isinstance(primary, Var):
+        return tile[primary]
+    if isinstance(primary, FloorDiv):
+        return (_width(primary.num, tile) - 1) // primary.den + 1
+    if isinstance(primary, Mod):
+        return _least(_width(primary.num, tile), primary.den)
+    if isinstance(primary, Clamp):
+        return _least(_width(primary.arg, tile), primary.high - primary.low + 1)
+    used: frozenset[Var] = frozenset().union(*(variables(i) for i in primary.indices))
+    return _least(_volume(tile, used), primary.extent)
 
 
 def _volume(tile: Tile, axes: frozenset[Var]) -> Extent:

@@ -1,8 +1,8 @@
 """Sums with constant coefficients, made with few operations: what fast transforms are.
 
-A `LinearCombiner` takes expressions apart into *linear nodes* (sums of atoms with constant coefficients), leaves and
+A `LinearCombiner` takes expressions apart into *linear nodes* (sums of operands with constant coefficients), leaves and
 function calls. Sums nested under a coefficient stay apart, so that a separable transform stays one. All linear nodes of
-one depth share subexpressions: while a pair of atoms occurs in two sums with the same ratio of coefficients, it is
+one depth share subexpressions: while a pair of operands occurs in two sums with the same ratio of coefficients, it is
 computed once. From the matrix of a discrete Fourier transform this finds the butterflies of the FFT, from those of
 Winograd's transforms their textbook forms.
 
@@ -233,8 +233,8 @@ def _constant_factor(expr: Expr) -> tuple[float, Expr | None]:
 
 
 class _Pairs:
-    """Which pairs of atoms occur in which sums in which ratio, kept up to date while pairs are replaced by single
-    atoms.
+    """Which pairs of operands occur in which sums in which ratio, kept up to date while pairs are replaced by single
+    operands.
     """
 
     def __init__(self, sums: dict[int, dict[int, float]]) -> None:
@@ -247,7 +247,7 @@ class _Pairs:
 
     def most_common(self) -> Pair | None:
         """Return the pair of most sums, None where no two sums share any; plain sums come before scaled ones, earlier
-        atoms first.
+        operands first.
         """
         while self.queue:
             count, _, pair = self.queue[0]
@@ -261,7 +261,7 @@ class _Pairs:
         return sorted(self.found[pair])
 
     def replace(self, number: int, pair: Pair, fresh: int, sign: float) -> None:
-        """Let one atom stand for a pair in a sum."""
+        """Let one operand stand for a pair in a sum."""
         terms = self.sums[number]
         for gone in dict.fromkeys(_pairs_of(terms, pair[:2])):
             del self.found[gone][number]
@@ -281,7 +281,7 @@ class _Pairs:
 
 
 def _pairs_of(terms: Mapping[int, float], touching: Iterable[int]) -> Iterator[Pair]:
-    """Yield the pairs of a sum that one of the given atoms belongs to, those of two of them twice."""
+    """Yield the pairs of a sum that one of the given operands belongs to, those of two of them twice."""
     for one in touching:
         for other in terms:
             if one != other:

@@ -246,21 +246,21 @@ class _Box(Evaluation):
         shape[self.dims[var]] = -1
         return np.arange(*self.box[var], dtype=np.int64).reshape(shape)
 
-    def place(self, atom: Indirect) -> Values:
+    def place(self, primary: Indirect) -> Values:
         """Return elements of an integer tensor as indices; each that is looked at must be one, where that is checked.
 
         Else what is out of range is read at as the nearest, and equals no index.
         """
-        tensor = self.tensors[atom.tensor]
-        flat = self.flat(atom.indices, tensor.shape)
+        tensor = self.tensors[primary.tensor]
+        flat = self.flat(primary.indices, tensor.shape)
         element = tensor.reshape(-1)[flat].astype(np.int64)
-        value = np.where(element < 0, element + atom.extent, element) if atom.wraps else element
-        wrong, flat = np.broadcast_arrays(self.live & ((value < 0) | (value >= atom.extent)), flat)
+        value = np.where(element < 0, element + primary.extent, element) if primary.wraps else element
+        wrong, flat = np.broadcast_arrays(self.live & ((value < 0) | (value >= primary.extent)), flat)
         if wrong.any() and self.run.checked:
             first = int(flat[wrong].min())
             at = tuple(int(n) for n in np.unravel_index(first, tensor.shape))
-            raise IndexFault(atom.tensor, at, int(tensor.reshape(-1)[first]), atom.extent)
-        return np.clip(value, 0, atom.extent - 1) if self.run.checked or self.reading else value
+            raise IndexFault(primary.tensor, at, int(tensor.reshape(-1)[first]), primary.extent)
+        return np.clip(value, 0, primary.extent - 1) if self.run.checked or self.reading else value
 
     def flat(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return row-major flat positions of the indexed elements."""

@@ -106,8 +106,8 @@ def index_ranges(form: FusedGroup) -> dict[str, int]:
     """Return for each tensor that holds indices how many values they may have."""
     found: dict[str, int] = {}
     for index in _indices(form):
-        for atom in indirects(index):
-            found[atom.tensor] = min(found.get(atom.tensor, atom.extent), atom.extent)
+        for primary in indirects(index):
+            found[primary.tensor] = min(found.get(primary.tensor, primary.extent), primary.extent)
     return found
 
 

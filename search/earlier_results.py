@@ -10,7 +10,7 @@ from .build import Built, Scored, make_kernel
 from .database import Database
 from .problem import Problem, read_schedule
 from .settings import TunedChoice
-from .task import Task
+from .task import SearchTask
 
 
 def finished(database: Database, problem: Problem) -> TunedChoice | None:
@@ -25,7 +25,7 @@ def finished(database: Database, problem: Problem) -> TunedChoice | None:
     return TunedChoice(candidate, winner.seconds, winner.spread, "database", winner.trials)
 
 
-def unfinished(task: Task) -> TunedChoice | None:
+def unfinished(task: SearchTask) -> TunedChoice | None:
     """Return the fastest point that an unfinished search measured, of those that still build to the code that was
     measured.
     """

@@ -12,7 +12,7 @@ from .build import Done, Scored
 from .database import Winner
 from .earlier_results import unfinished
 from .settings import Settings, TunedChoice
-from .task import Entry, Task
+from .task import Entry, SearchTask
 from .trials import Trials, trial_of
 
 
@@ -23,7 +23,7 @@ class Ending:
         self._trials = trials
         self._settings = trials.settings
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: SearchTask) -> None:
         """Let the fastest be built, where an earlier session measured them, and ask how much of the space is proven
         slower.
         """
@@ -42,7 +42,7 @@ class Ending:
         if task.idle:
             self.end(task)
 
-    def end(self, task: Task) -> None:
+    def end(self, task: SearchTask) -> None:
         """Time the finalists in turns and choose."""
         database, statistics = self._trials.resources.database, self._trials.resources.statistics
         finalists = task.finalists(self._settings)
@@ -61,13 +61,13 @@ class Ending:
         if self._settings.final:
             database.finish(task.problem, _winner(task, winner))
 
-    def _last_resort(self, task: Task, schedule: Schedule | None) -> None:
+    def _last_resort(self, task: SearchTask, schedule: Schedule | None) -> None:
         """Try the simple kernel, where all others failed."""
         if schedule is not None:
             self._trials.propose(task, [Scored(None, assess(task.problem.form, schedule, task.problem.target))])
 
 
-def best_known(task: Task, settings: Settings) -> TunedChoice:
+def best_known(task: SearchTask, settings: Settings) -> TunedChoice:
     """Return the best that is known: what was measured now or in an earlier session, else the model's first choice."""
     winner = task.winner(settings)
     if winner is not None:
@@ -88,11 +88,11 @@ def best_known(task: Task, settings: Settings) -> TunedChoice:
     return TunedChoice(candidate, None, origin="model")
 
 
-def _prove(task: Task, done: Done) -> None:
+def _prove(task: SearchTask, done: Done) -> None:
     task.proof = done.value
 
 
-def _winner(task: Task, entry: Entry) -> Winner:
+def _winner(task: SearchTask, entry: Entry) -> Winner:
     source = entry.built.source if entry.built else task.trials[entry.text].source
     proven = task.proof.share if task.proof else 0.0
     return Winner(entry.text, entry.seconds, entry.spread, source, len(task.entries), float(task.points), proven)

@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 from .build import COMPILE_LIMIT, Done, Job
 from .resources import Resources
-from .task import Task
+from .task import SearchTask
 
 #: Takes the answer of a worker.
 Then = Callable[[Done], None]
@@ -20,7 +20,7 @@ Then = Callable[[Done], None]
 class _Request:
     """Whom the answer to a job is for."""
 
-    task: Task
+    task: SearchTask
     then: Then
 
 
@@ -29,11 +29,11 @@ class DispatchLoop:
     """Sends jobs of problems to the workers, and chooses between problems that have something to measure."""
 
     resources: Resources
-    _current: Task | None = field(default=None, init=False)
+    _current: SearchTask | None = field(default=None, init=False)
 
     def submit(
         self,
-        task: Task,
+        task: SearchTask,
         then: Then,
         method: str,
         priority: tuple[float, ...],
@@ -51,7 +51,7 @@ class DispatchLoop:
             request.task.waiting -= 1
             request.then(done)
 
-    def next(self, tasks: Sequence[Task]) -> Task | None:
+    def next(self, tasks: Sequence[SearchTask]) -> SearchTask | None:
         """Take in what was built, and return the problem of which a candidate is measured now; none where nothing is
         ready.
         """

@@ -247,9 +247,9 @@ def _written_axes(output: Output) -> list[Var | None]:
     """Return the axis that each index of a shared tensor is; such a tensor is written by one dim per axis."""
     found: list[Var | None] = []
     for index in output.write:
-        atoms = [atom for atom, _ in index.terms]
-        assert len(atoms) <= 1 and index.const == 0 and all(isinstance(a, Var) for a in atoms), (
+        primaries = [primary for primary, _ in index.terms]
+        assert len(primaries) <= 1 and index.const == 0 and all(isinstance(a, Var) for a in primaries), (
             "shared tensors are written in place"
         )
-        found.append(atoms[0] if atoms and isinstance(atoms[0], Var) else None)
+        found.append(primaries[0] if primaries and isinstance(primaries[0], Var) else None)
     return found

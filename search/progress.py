@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .resources import Resources
-from .task import Task
+from .task import SearchTask
 
 #: Seconds between plain lines, and between updates of the bar.
 LINES, UPDATES = 5.0, 0.1
@@ -29,7 +29,7 @@ class Monitor:
         self._last = time.monotonic()
         self._bar: Progress | None = None
 
-    def __call__(self, resources: Resources, tasks: Sequence[Task]) -> None:
+    def __call__(self, resources: Resources, tasks: Sequence[SearchTask]) -> None:
         """Take note of how far the problems are now."""
         now = time.monotonic()
         if now - self._last < (UPDATES if self._terminal else LINES):
@@ -53,7 +53,7 @@ class Monitor:
             self._bar = None
 
 
-def share(tasks: Sequence[Task]) -> float:
+def share(tasks: Sequence[SearchTask]) -> float:
     """Return how much of the work is done: finished kernels, and the started ones by their rounds."""
     if not tasks:
         return 0.0
@@ -63,7 +63,7 @@ def share(tasks: Sequence[Task]) -> float:
     return sum(parts) / len(parts)
 
 
-def status(resources: Resources, tasks: Sequence[Task]) -> str:
+def status(resources: Resources, tasks: Sequence[SearchTask]) -> str:
     """Return one line: trials, kernels, best so far against the model's first choice, and the time left."""
     done = share(tasks)
     finished = sum(t.choice is not None for t in tasks)

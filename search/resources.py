@@ -13,7 +13,7 @@ from .bench import Bench
 from .build import CandidateBuilder
 from .database import Database
 from .settings import Statistics
-from .task import Task
+from .task import SearchTask
 
 
 class Resources:
@@ -29,7 +29,7 @@ class Resources:
         builder: Callable[[], CandidateBuilder],
         bench: Callable[[], Bench],
         budget: float | None = None,
-        monitor: Callable[[Resources, Sequence[Task]], None] = lambda resources, tasks: None,
+        monitor: Callable[[Resources, Sequence[SearchTask]], None] = lambda resources, tasks: None,
     ) -> None:
         self.database = database
         self.budget = inf if budget is None else budget
@@ -77,7 +77,7 @@ class Resources:
         self.expired = self.expired or over
         return over or self.interrupted
 
-    def report(self, tasks: Sequence[Task]) -> None:
+    def report(self, tasks: Sequence[SearchTask]) -> None:
         """Tell the monitor how far the problems are."""
         self._monitor(self, tasks)
 

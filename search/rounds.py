@@ -15,7 +15,7 @@ from .final_round import Ending, best_known
 from .resources import Resources
 from .settings import Settings, TunedChoice
 from .strategies import make_strategy
-from .task import Task
+from .task import SearchTask
 from .trials import Trials
 
 
@@ -28,7 +28,7 @@ class Rounds:
         self._trials = Trials(resources, settings)
         self._ending = Ending(self._trials)
 
-    def run(self, tasks: Sequence[Task]) -> dict[str, TunedChoice]:
+    def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
@@ -43,13 +43,13 @@ class Rounds:
             self._resources.close()
         return {t.problem.key: t.choice or best_known(t, self._settings) for t in tasks}
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: SearchTask) -> None:
         self._resources.database.register(task.problem)
         wanted = self._settings.model, self._settings.first
         self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (-2.0,), *wanted)
         self._trials.refer(task)
 
-    def _ranked(self, task: Task, done: Done) -> None:
+    def _ranked(self, task: SearchTask, done: Done) -> None:
         """Make the strategy and propose the first candidates: hints of other machines, then the model's order."""
         if not done.value:
             raise PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
@@ -63,7 +63,7 @@ class Rounds:
         known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
-    def _advance(self, task: Task) -> None:
+    def _advance(self, task: SearchTask) -> None:
         """Propose the next batch, or end the search."""
         if task.ending:
             self._ending.end(task)

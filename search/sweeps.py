@@ -16,7 +16,7 @@ from .problem import schedule_text
 from .resources import Resources
 from .sample_points import Drawn
 from .settings import Settings
-from .task import Entry, Task
+from .task import Entry, SearchTask
 from .trials import Trials
 
 #: Problems whose points are drawn and built ahead of the one that is timed.
@@ -24,7 +24,7 @@ AHEAD = 4
 
 
 @define(eq=False)
-class Sweep(Task):
+class Sweep(SearchTask):
     """No search: `count` points drawn from the space of a problem are timed, each held against the `chosen` one.
 
     `turn` is its number among the sweeps that are timed together.
@@ -88,7 +88,7 @@ class Sweeps:
             if not self._resources.complete:
                 self._resources.close()
 
-    def compare(self, task: Task, entries: Sequence[Entry]) -> None:
+    def compare(self, task: SearchTask, entries: Sequence[Entry]) -> None:
         """Time candidates that ran anew, in turns, so that a drifting clock hits each alike; the workers go on
         meanwhile.
         """

@@ -49,7 +49,7 @@ class Entry:
 
 
 @define(eq=False)
-class Task:
+class SearchTask:
     """The search for one problem.
 
     `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs

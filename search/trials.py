@@ -19,7 +19,7 @@ from .oracle import WHOLE, evaluations
 from .problem import schedule_text
 from .resources import Resources
 from .settings import Settings
-from .task import Entry, Task
+from .task import Entry, SearchTask
 
 
 class Trials:
@@ -30,14 +30,14 @@ class Trials:
         self.settings = settings
         self.loop = DispatchLoop(resources)
 
-    def refer(self, task: Task) -> None:
+    def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
         if evaluations(task.problem.form) > WHOLE:
             task.untrusted = task.unknown = True
             self.loop.submit(task, lambda done: self._known(task, done.value), "refer", (-1.5,))
             self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (-1.0,))
 
-    def propose(self, task: Task, proposals: Sequence[Scored]) -> None:
+    def propose(self, task: SearchTask, proposals: Sequence[Scored]) -> None:
         """Send proposals to the workers; those that were tried in an earlier session count at once."""
         for number, scored in enumerate(proposals):
             text = schedule_text(scored.candidate.schedule)
@@ -52,42 +52,42 @@ class Trials:
             entry.outcome = known.outcome
             entry.samples = [known.seconds] if known.seconds is not None else []
 
-    def build(self, task: Task, entry: Entry, turn: int) -> None:
+    def build(self, task: SearchTask, entry: Entry, turn: int) -> None:
         """Have a candidate built."""
         self._build(task, entry, (float(turn), -task.gain))
 
-    def step(self, tasks: Sequence[Task]) -> None:
+    def step(self, tasks: Sequence[SearchTask]) -> None:
         """Take in what was built, and check and time one candidate."""
         task = self.loop.next(tasks)
         if task is not None:
             self._measure(task, task.take())
 
-    def again(self, task: Task, entry: Entry) -> None:
+    def again(self, task: SearchTask, entry: Entry) -> None:
         """Time a candidate once more; one that fails now has lost."""
         if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
             self._settle(task, entry, verdict)
 
     # ---- building
 
-    def _known(self, task: Task, reference: object) -> None:
+    def _known(self, task: SearchTask, reference: object) -> None:
         """Tell the device what the outputs must be."""
         task.unknown = False
         if isinstance(reference, Reference):
             self.resources.bench.prepare(task.problem, reference)
 
-    def _trust(self, task: Task, schedule: Schedule | None) -> None:
+    def _trust(self, task: SearchTask, schedule: Schedule | None) -> None:
         """Have the simple kernel built, which the others are held against."""
         task.untrusted = schedule is not None
         if schedule is not None:
             scored = Scored(None, assess(task.problem.form, schedule, task.problem.target))
             self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (-1.0,))
 
-    def _build(self, task: Task, entry: Entry, priority: tuple[float, ...]) -> None:
+    def _build(self, task: SearchTask, entry: Entry, priority: tuple[float, ...]) -> None:
         self.loop.submit(
             task, lambda done: self._built(task, entry, done), "build", priority, entry.scored.candidate.schedule
         )
 
-    def _built(self, task: Task, entry: Entry, done: Done) -> None:
+    def _built(self, task: SearchTask, entry: Entry, done: Done) -> None:
         built = done.value or Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
         entry.built = built
         self.resources.statistics.compiled += 1
@@ -102,7 +102,7 @@ class Trials:
 
     # ---- checking and timing
 
-    def _measure(self, task: Task, entry: Entry) -> None:
+    def _measure(self, task: SearchTask, entry: Entry) -> None:
         """Check a candidate, and time it unless that was done in an earlier session."""
         with self.resources.statistics.phase("check"):
             verdict = self.resources.bench.check(task.problem, _code(entry))
@@ -112,7 +112,7 @@ class Trials:
             verdict = self._time(task, entry)
         self._settle(task, entry, verdict)
 
-    def _time(self, task: Task, entry: Entry) -> Verdict:
+    def _time(self, task: SearchTask, entry: Entry) -> Verdict:
         """Time a candidate: a few runs, and if it is not hopeless as many again, in turns with the best so far."""
         best = task.best
         self.resources.statistics.timed += 1
@@ -126,13 +126,13 @@ class Trials:
             self.again(task, best)
         return self._sample(task, entry)
 
-    def _sample(self, task: Task, entry: Entry) -> Verdict:
+    def _sample(self, task: SearchTask, entry: Entry) -> Verdict:
         with self.resources.statistics.phase("time"):
             timed = self.resources.bench.sample(task.problem, _code(entry), self.settings.runs)
         entry.samples += timed.samples
         return timed.verdict
 
-    def _settle(self, task: Task, entry: Entry, verdict: Verdict) -> None:
+    def _settle(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
         """Record what became of a candidate."""
         entry.outcome = verdict.outcome
         self.resources.statistics.outcomes[verdict.outcome] += 1

@@ -21,7 +21,7 @@ from .problem import Problem
 from .resources import Resources
 from .rounds import Rounds
 from .settings import Settings, Statistics, TunedChoice
-from .task import Task
+from .task import SearchTask
 
 
 @frozen
@@ -77,8 +77,8 @@ class Tuner:
             found |= Rounds(resources, settings or Settings()).run([self._task(p) for p in missing])
         return [found[p.key] for p in problems]
 
-    def _task(self, problem: Problem) -> Task:
-        return Task(problem, trials={t.schedule: t for t in self.resources.database.trials(problem)})
+    def _task(self, problem: Problem) -> SearchTask:
+        return SearchTask(problem, trials={t.schedule: t for t in self.resources.database.trials(problem)})
 
     def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = 1.0) -> list[float | None]:
         """Return about what each problem takes, from a short search; none where there was no time for it.

@@ -182,6 +182,20 @@ def test_a_package_has_at_most_35_modules(package: Path) -> None:
     )
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """Public classes have a name each. Those of the syntax tree are always written with their module."""
+    places: dict[str, set[str]] = {}
+    for module in (m for m in [*MODULES, *_benches()] if m != Path("ops/language/syntax.py")):
+        for node in parsed(module).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(str(module))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def _benches() -> list[Path]:
+    return [path.relative_to(ROOT) for path in sorted((ROOT / "bench").glob("*.py"))]
+
+
 def test_foreign_packages_stay_in_their_wrappers() -> None:
     found = {(name, str(m)) for m in MODULES for name in foreign_imports(m) if name in WRAPPERS}
     strays = [

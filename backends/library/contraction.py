@@ -249,7 +249,7 @@ def _covers(index: Index, extent: int) -> bool:
     if not is_affine(index) or index.const:
         return False
     digits: Iterator[tuple[int, int]] = iter(
-        sorted((step, atom.extent) for atom, step in index.terms if isinstance(atom, Var))
+        sorted((step, primary.extent) for primary, step in index.terms if isinstance(primary, Var))
     )
     place = 1
     for step, size in digits:
@@ -287,8 +287,8 @@ def _window(
 
 def _factor(index: Index, part: Index) -> int:
     """Return how often a part is contained in an index; 1 where the part is constant."""
-    for atom, step in part.terms:
-        return index.coefficient(atom) // step
+    for primary, step in part.terms:
+        return index.coefficient(primary) // step
     return 1
 
 

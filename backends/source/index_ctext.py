@@ -27,8 +27,8 @@ def index_text(index: Index, pointers: Mapping[str, PointerName], *, raw: bool =
     where it is compared (`raw`) it stays what it is, and equals nothing.
     """
     parts: list[str] = []
-    for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
-        text = _atom_text(atom, pointers, raw)
+    for primary, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
+        text = _atom_text(primary, pointers, raw)
         body = text if abs(factor) == 1 else f"{text} * {abs(factor)}"
         sign = "-" if factor < 0 else ("+ " if parts else "")
         parts.append(f"{sign}{' ' if sign == '-' and parts else ''}{body}")
@@ -38,24 +38,26 @@ def index_text(index: Index, pointers: Mapping[str, PointerName], *, raw: bool =
     return " ".join(parts)
 
 
-def _atom_text(atom: object, pointers: Mapping[str, PointerName], raw: bool) -> str:
-    if isinstance(atom, Var):
-        return atom.name
-    if isinstance(atom, FloorDiv):
-        quotient = f"({_unsigned(atom.num, atom.den, pointers, raw)} / {atom.den})"
-        shift = _shift(atom.num, atom.den)
+def _atom_text(primary: object, pointers: Mapping[str, PointerName], raw: bool) -> str:
+    if isinstance(primary, Var):
+        return primary.name
+    if isinstance(primary, FloorDiv):
+        quotient = f"({_unsigned(primary.num, primary.den, pointers, raw)} / {primary.den})"
+        shift = _shift(primary.num, primary.den)
         return f"({quotient} - {shift})" if shift else quotient
-    if isinstance(atom, Mod):
-        return f"({_unsigned(atom.num, atom.den, pointers, raw)} % {atom.den})"
-    if isinstance(atom, Clamp):
-        return f"cuts_clamp({index_text(atom.arg, pointers, raw=raw)}, {atom.low}, {atom.high})"
-    assert isinstance(atom, Indirect)
-    (flat,) = atom.indices
-    element = f"{pointers[atom.tensor]}[{index_text(flat, pointers)}]"
-    if not atom.wraps:
+    if isinstance(primary, Mod):
+        return f"({_unsigned(primary.num, primary.den, pointers, raw)} % {primary.den})"
+    if isinstance(primary, Clamp):
+        return f"cuts_clamp({index_text(primary.arg, pointers, raw=raw)}, {primary.low}, {primary.high})"
+    assert isinstance(primary, Indirect)
+    (flat,) = primary.indices
+    element = f"{pointers[primary.tensor]}[{index_text(flat, pointers)}]"
+    if not primary.wraps:
         return f"((int){element})"
-    suffix = index_suffix(pointers[atom.tensor].dtype)
-    return f"{'cuts_wrap' if raw else 'cuts_index'}{suffix}({element if suffix else f'(int){element}'}, {atom.extent})"
+    suffix = index_suffix(pointers[primary.tensor].dtype)
+    return (
+        f"{'cuts_wrap' if raw else 'cuts_index'}{suffix}({element if suffix else f'(int){element}'}, {primary.extent})"
+    )
 
 
 def place_text(place: Indirect, pointers: Mapping[str, PointerName]) -> str:

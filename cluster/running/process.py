@@ -23,7 +23,7 @@ from ..layer_files import paged, reserve
 from ..mover import Mover
 from ..plan_file import ClusterPlan
 from ..schedule import placement
-from ..store import Store, open_store
+from ..store import LayerStore, open_store
 from ..updates import Updates
 from ..ways import RESIDENT
 
@@ -77,7 +77,7 @@ class Process:
         self.offload = self.way.activations.endswith("offload")
         self.batches = batches or random_batches(self.model, self.way.micro, seed)
         own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else folder
-        self.store: Store = open_store(own, self.model, self.names, training=plan.training, seed=seed)
+        self.store: LayerStore = open_store(own, self.model, self.names, training=plan.training, seed=seed)
         self.engine.least(0)
         self.kernels = kernels or compile_kernels(plan, target)
         self.transfers: Transfers = open_transfers(self.device)

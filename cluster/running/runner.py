@@ -12,8 +12,8 @@ import time
 import numpy as np
 
 from ...backends import Array, Pointer
-from ..buffers import Held
-from ..schedule import Step, order
+from ..buffers import HeldBuffer
+from ..schedule import LayerPass, order
 from .process import Report
 from .traffic import Traffic
 
@@ -33,7 +33,7 @@ class Runner(Traffic):
                 move.wait()
             following = steps[position + 1] if position + 1 < len(steps) else None
             # What the next step would read back at once stays in memory.
-            self.turns = following == Step(True, step.layer, step.micro) and self.way.policy == "AR"
+            self.turns = following == LayerPass(True, step.layer, step.micro) and self.way.policy == "AR"
             coming = self._fetch(following, step, number) if following else []
             (self._backward if step.backward else self._forward)(step, number)
         for wait, held in self.sending:
@@ -41,14 +41,14 @@ class Runner(Traffic):
             held.release()
         self.sending.clear()
 
-    def _input(self, step: Step, number: int) -> Held:
+    def _input(self, step: LayerPass, number: int) -> HeldBuffer:
         """Return what a layer reads: from memory, from the batch, from storage (fetched before) or from the stage
         before it.
         """
         key = (step.layer, step.micro)
         if key in self.inputs:
             return self.inputs[key]
-        held = Held(self.acts, self.acts.take())
+        held = HeldBuffer(self.acts, self.acts.take())
         if step.layer == 0:
             x, _ = self.batches(number, self.group, step.micro)
             self.transfers.upload(held.place, np.ascontiguousarray(x, np.float32).reshape(-1).view(np.uint8))
@@ -60,13 +60,13 @@ class Runner(Traffic):
     def _stage_of(self, layer: int) -> int:
         return layer % self.way.p if self.way.policy == "PR" else layer // (self.model.layers // self.way.p)
 
-    def _forward(self, step: Step, number: int) -> None:
+    def _forward(self, step: LayerPass, number: int) -> None:
         layer, micro = step.layer, step.micro
-        x, y = self._input(step, number), Held(self.acts, self.acts.take())
+        x, y = self._input(step, number), HeldBuffer(self.acts, self.acts.take())
         places = {**self.places(layer), "x": x.place, "y": y.place}
-        inner: Held | None = None
+        inner: HeldBuffer | None = None
         if self.kernels.saved:
-            inner = Held(self.saved_slots, self.saved_slots.take())
+            inner = HeldBuffer(self.saved_slots, self.saved_slots.take())
             places |= {name: Pointer(inner.buffer, offset) for name, offset in self.saved_offsets.items()}
         self.launch(self.forward, places)
         if inner is not None and self.turns:
@@ -83,7 +83,7 @@ class Runner(Traffic):
                 held.release()  # this stage wrote it when it made it; the first layer's comes with the batch again
         self._hand_on(step, y, number)
 
-    def _hand_on(self, step: Step, y: Held, number: int) -> None:
+    def _hand_on(self, step: LayerPass, y: HeldBuffer, number: int) -> None:
         """Give a result to the next layer: on this stage, on another, or to the loss."""
         following, key = step.layer + 1, (step.layer + 1, step.micro)
         if following == self.model.layers:
@@ -95,7 +95,7 @@ class Runner(Traffic):
             if self.offload and self.way.policy == "PR":
                 self._store("inputs", key, self.inputs.pop(key), self.boundary)
 
-    def _end(self, step: Step, y: Held, number: int) -> None:
+    def _end(self, step: LayerPass, y: HeldBuffer, number: int) -> None:
         if not self.plan.training:
             host = np.empty(self.boundary // 4, np.float32)
             self.transfers.download(host.view(np.uint8), y.place)
@@ -103,7 +103,7 @@ class Runner(Traffic):
             y.release()
             return
         _, target = self.batches(number, self.group, step.micro)
-        goal, dy = Held(self.acts, self.acts.take()), Held(self.acts, self.acts.take())
+        goal, dy = HeldBuffer(self.acts, self.acts.take()), HeldBuffer(self.acts, self.acts.take())
         self.transfers.upload(goal.place, np.ascontiguousarray(target, np.float32).reshape(-1).view(np.uint8))
         loss = Pointer(self.scalars["loss"])
         self.launch(self.loss, {"y": y.place, "target": goal.place, "dy": dy.place, "loss": loss})
@@ -114,12 +114,12 @@ class Runner(Traffic):
         goal.release()
         self._keep("grads", self.grads, (step.layer, step.micro), dy, self.boundary, only_pr=True)
 
-    def _backward(self, step: Step, number: int) -> None:
+    def _backward(self, step: LayerPass, number: int) -> None:
         layer, micro = step.layer, step.micro
         key = (layer, micro)
-        x, dx = self._input(step, number), Held(self.acts, self.acts.take())
+        x, dx = self._input(step, number), HeldBuffer(self.acts, self.acts.take())
         if key not in self.grads:
-            held = Held(self.acts, self.acts.take())
+            held = HeldBuffer(self.acts, self.acts.take())
             self.engine.receive(held.place, self.boundary // 4, self._stage_of(layer + 1), backward=True)
             self.grads[key] = held
         before = self.sums.pop(layer, self.zeros) if micro else self.zeros

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends import Array, Buffer, Pointer
-from ..buffers import Held, Slots
+from ..buffers import HeldBuffer, Slots
 from ..layer_files import paged
 from ..mover import Move
-from ..schedule import Step
+from ..schedule import LayerPass
 from .process import Process
 
 
@@ -23,20 +23,20 @@ class Traffic(Process):
     def _begin(self) -> None:
         """Forget what earlier steps left in storage and on its way there."""
         self.stored: set[object] = set()
-        self.leaving: list[tuple[tuple[str, int, int], Held]] = []
+        self.leaving: list[tuple[tuple[str, int, int], HeldBuffer]] = []
         self.leaving_sums: list[tuple[tuple[str, int], Buffer]] = []
 
     def _reset(self) -> None:
         """Forget the values of the mini-batch before."""
-        self.inputs: dict[tuple[int, int], Held] = {}
-        self.grads: dict[tuple[int, int], Held] = {}
-        self.inner: dict[tuple[int, int], Held] = {}
+        self.inputs: dict[tuple[int, int], HeldBuffer] = {}
+        self.grads: dict[tuple[int, int], HeldBuffer] = {}
+        self.inner: dict[tuple[int, int], HeldBuffer] = {}
         self.sums.clear()
-        self.sending: list[tuple[Callable[[], None], Held]] = []
+        self.sending: list[tuple[Callable[[], None], HeldBuffer]] = []
         self.outputs: dict[int, Array] = {}
         self.lost = 0.0
 
-    def _fetch(self, step: Step, before: Step | None, number: int) -> list[Move]:
+    def _fetch(self, step: LayerPass, before: LayerPass | None, number: int) -> list[Move]:
         """Begin to bring what a step needs from storage; the buffers that it goes to are free while `before`
         computes.
         """
@@ -60,12 +60,12 @@ class Traffic(Process):
         return moves
 
     def _fetch_held(
-        self, name: tuple[str, int, int], into: dict[Any, Held], key: tuple[int, int], slots: Slots, nbytes: int
+        self, name: tuple[str, int, int], into: dict[Any, HeldBuffer], key: tuple[int, int], slots: Slots, nbytes: int
     ) -> list[Move]:
         if (*name, "stored") not in self.stored:
             return []  # it arrives from another stage, or is still here
         self.mover.gone(name)
-        held = Held(slots, slots.take())
+        held = HeldBuffer(slots, slots.take())
         into[key] = held
         return [
             self.mover.fetch(
@@ -105,9 +105,9 @@ class Traffic(Process):
     def _keep(
         self,
         kind: str,
-        into: dict[Any, Held],
+        into: dict[Any, HeldBuffer],
         key: tuple[int, int],
-        held: Held,
+        held: HeldBuffer,
         nbytes: int,
         *,
         only_pr: bool = False,
@@ -118,7 +118,7 @@ class Traffic(Process):
         else:
             into[key] = held
 
-    def _store(self, kind: str, key: tuple[int, int], held: Held, nbytes: int) -> None:
+    def _store(self, kind: str, key: tuple[int, int], held: HeldBuffer, nbytes: int) -> None:
         name = (kind, *key)
         self._settle()
         self.mover.store(
@@ -140,7 +140,7 @@ class Traffic(Process):
             self.mover.gone(name)
             self.sum_slots.give(buffer)
 
-    def _send(self, held: Held, stage: int, *, backward: bool) -> None:
+    def _send(self, held: HeldBuffer, stage: int, *, backward: bool) -> None:
         self.sending.append((self.engine.send(held.place, self.boundary // 4, stage, backward=backward), held))
         while len(self.sending) > self.micros:  # with PR, the other stage may take a layer's results only later
             wait, old = self.sending.pop(0)

@@ -23,7 +23,7 @@ from .contrib import way_out
 from .model import OnnxModel, initialisers, input_types, read_model
 from .order import values_read
 from .prepared import Prepared, Runner, as_array, prepare_model
-from .stages import Borders, Stage, first_result, op_name, stages_of
+from .stages import Borders, ForeignStage, first_result, op_name, stages_of
 
 #: Computes a foreign operation: arrays in operand order (None where absent) and attributes by name to an array, or one
 #: per result.
@@ -63,7 +63,7 @@ class StagedModel:
     compile_graph: Callable[[Graph], Runner]
     functions: Mapping[str, Function]
     infer: Infer | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ForeignStage, ...] = ()
     compiled: dict[PartKey, list[Prepared]] = field(factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:

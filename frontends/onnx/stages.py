@@ -18,7 +18,7 @@ from .structures import STRUCTURES
 
 
 @frozen
-class Stage:
+class ForeignStage:
     """Nodes to compile together, then foreign nodes."""
 
     part: tuple[onnx.NodeProto, ...]
@@ -46,7 +46,7 @@ class Borders:
         return self.is_chosen(node) or not (declared_name(node.op_type, self.declared) or is_known(node, opset))
 
 
-def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> tuple[Stage, ...]:
+def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> tuple[ForeignStage, ...]:
     """Number nodes by how many foreign ones lie in front of them; a node that needs none belongs to stage 0."""
     constant = set(weights)
     outputs = {value.name for value in model.graph.output}
@@ -64,7 +64,7 @@ def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> t
         parts.setdefault(stage, ([], []))[foreign].append(node)
         available.update(dict.fromkeys(node.output, stage + foreign))
     return tuple(
-        Stage((*_behind(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes))
+        ForeignStage((*_behind(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes))
         for _, (part, foreign_nodes) in sorted(parts.items() or [(0, ([], []))])
     )
 

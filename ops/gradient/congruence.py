@@ -69,10 +69,10 @@ def _solution(guard: Guard, free: Sequence[Var]) -> tuple[Var, Index, Var] | Non
     """Return the variable that a guard determines up to a multiple, its value, and the new variable in it."""
     if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
         return None
-    (atom, factor) = guard.index.terms[0]
-    if not isinstance(atom, Mod) or factor != 1:
+    (primary, factor) = guard.index.terms[0]
+    if not isinstance(primary, Mod) or factor != 1:
         return None
-    period, base = atom.den, atom.num
+    period, base = primary.den, primary.num
     for var, sign in base.terms:
         if isinstance(var, Var) and var in free and abs(sign) == 1 and var.extent > 1:
             rest = base - as_index(var) * sign

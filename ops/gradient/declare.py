@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...ir import (
-    Atom,
     Call,
     Cast,
     Clamp,
@@ -25,6 +24,7 @@ from ...ir import (
     Indirect,
     InRange,
     Mod,
+    Primary,
     Program,
     Read,
     Statement,
@@ -144,8 +144,8 @@ class _StatementWriter:
 
     def index(self, index: Index) -> str:
         parts: list[str] = []
-        for atom, factor in sorted(index.terms, key=lambda term: term[1] < 0):
-            text = self._atom(atom) if abs(factor) == 1 else f"{abs(factor)} * {self._atom(atom)}"
+        for primary, factor in sorted(index.terms, key=lambda term: term[1] < 0):
+            text = self._primary(primary) if abs(factor) == 1 else f"{abs(factor)} * {self._primary(primary)}"
             parts.append(
                 text
                 if factor > 0 and not parts
@@ -157,24 +157,24 @@ class _StatementWriter:
             parts.append(str(index.const) if not parts else f"{'+' if index.const > 0 else '-'} {abs(index.const)}")
         return " ".join(parts)
 
-    def _atom(self, atom: Atom) -> str:
-        if isinstance(atom, Var):
-            return self.vars[atom]
-        if isinstance(atom, (FloorDiv, Mod)):
-            return f"(({self.index(atom.num)}) {'//' if isinstance(atom, FloorDiv) else '%'} {atom.den})"
-        if isinstance(atom, Clamp):
-            return f"clamp({self.index(atom.arg)}, {atom.low}, {atom.high})"
-        assert isinstance(atom, Indirect)
-        return f"index({self._element(atom)}, {atom.extent})"
+    def _primary(self, primary: Primary) -> str:
+        if isinstance(primary, Var):
+            return self.vars[primary]
+        if isinstance(primary, (FloorDiv, Mod)):
+            return f"(({self.index(primary.num)}) {'//' if isinstance(primary, FloorDiv) else '%'} {primary.den})"
+        if isinstance(primary, Clamp):
+            return f"clamp({self.index(primary.arg)}, {primary.low}, {primary.high})"
+        assert isinstance(primary, Indirect)
+        return f"index({self._element(primary)}, {primary.extent})"
 
     def _element(self, read: Read | Indirect) -> str:
         return self.writer.element(read.tensor, [self._subscript(index) for index in read.indices])
 
     def _subscript(self, index: Index) -> str:
         """Return an index that stands as a subscript, where an element of an integer tensor may stand alone."""
-        (atom, factor), *rest = index.terms or ((None, 0),)
-        alone = isinstance(atom, Indirect) and factor == 1 and not rest and not index.const
-        return self._element(atom) if alone and isinstance(atom, Indirect) else self.index(index)
+        (primary, factor), *rest = index.terms or ((None, 0),)
+        alone = isinstance(primary, Indirect) and factor == 1 and not rest and not index.const
+        return self._element(primary) if alone and isinstance(primary, Indirect) else self.index(index)
 
     def _guard(self, guard: Guard) -> str:
         low, high = guard.index.bounds()

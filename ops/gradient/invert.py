@@ -22,19 +22,19 @@ from math import gcd
 from attrs import define, field, frozen
 
 from ...ir import (
-    Atom,
     Clamp,
     FloorDiv,
     Guard,
     Index,
     Indirect,
     Mod,
+    Primary,
     Var,
     as_index,
-    atom_index,
     floordiv,
     indirects,
     modulo,
+    primary_index,
     substitute,
     variables,
 )
@@ -98,7 +98,7 @@ class _Inverter:
         count = sum(v in self.unknown for v in variables(left))
         if indirects(left):
             return 3, count
-        if all(isinstance(a, Var) or not variables(atom_index(a)) & self.unknown for a, _ in left.terms):
+        if all(isinstance(a, Var) or not variables(primary_index(a)) & self.unknown for a, _ in left.terms):
             return 0, count
         return (1, count) if len(left.terms) > 1 else (2, -count)
 
@@ -114,9 +114,11 @@ class _Inverter:
         ):
             self.matches.append((left.terms[0][0], right))
             return []
-        loose = Index(0, tuple((a, f) for a, f in right.terms if variables(atom_index(a)) & self.unknown))
+        loose = Index(0, tuple((a, f) for a, f in right.terms if variables(primary_index(a)) & self.unknown))
         left, right = left - loose, right - loose
-        known = Index(left.const, tuple((a, f) for a, f in left.terms if not variables(atom_index(a)) & self.unknown))
+        known = Index(
+            left.const, tuple((a, f) for a, f in left.terms if not variables(primary_index(a)) & self.unknown)
+        )
         left, right = left - known, right - known
         if not left.terms:
             self.require(Guard(right, 0, 1))
@@ -127,31 +129,31 @@ class _Inverter:
             self._affine(dict(plain), right, equation.axis)
             return []
         if len(left.terms) == 1 and abs(wild[0][1]) == 1:
-            return self._atom(wild[0][0], right * wild[0][1], equation.axis, others)
+            return self._primary(wild[0][0], right * wild[0][1], equation.axis, others)
         digits = digits_of(left, right)
         if digits is None and len(wild) == 1 and abs(wild[0][1]) == 1:
-            return self._atom(wild[0][0], (right - Index(0, tuple(plain))) * wild[0][1], equation.axis, others)
+            return self._primary(wild[0][0], (right - Index(0, tuple(plain))) * wild[0][1], equation.axis, others)
         if digits is not None:
             parts, guards = digits
             for guard in guards:
                 self.require(guard)
-            return [_Equation(atom_index(a), value, equation.axis) for a, value in parts]
+            return [_Equation(primary_index(a), value, equation.axis) for a, value in parts]
         return self._deviation(plain, wild, left, right, equation.axis)
 
-    # ---- one atom
+    # ---- one primary
 
-    def _atom(self, atom: Atom, value: Index, axis: int, others: list[_Equation]) -> list[_Equation]:
-        assert not isinstance(atom, Var)
-        if isinstance(atom, (FloorDiv, Mod)):
-            base, digit = digit_of(atom, value)
+    def _primary(self, primary: Primary, value: Index, axis: int, others: list[_Equation]) -> list[_Equation]:
+        assert not isinstance(primary, Var)
+        if isinstance(primary, (FloorDiv, Mod)):
+            base, digit = digit_of(primary, value)
             return [_Equation(base, self._join(base, [digit, *self._siblings(base, others)]), axis)]
-        if isinstance(atom, Clamp):
-            low, last = atom.arg.bounds()
-            before = max(0, atom.low - low)
-            argument = value + self._new(1 + before + max(0, last - atom.high)) - before
-            self.require(Guard(Index(0, ((Clamp(argument, atom.low, atom.high), 1),)) - value, 0, 1))
-            return [_Equation(atom.arg, argument, axis)]
-        self.matches.append((atom, value))
+        if isinstance(primary, Clamp):
+            low, last = primary.arg.bounds()
+            before = max(0, primary.low - low)
+            argument = value + self._new(1 + before + max(0, last - primary.high)) - before
+            self.require(Guard(Index(0, ((Clamp(argument, primary.low, primary.high), 1),)) - value, 0, 1))
+            return [_Equation(primary.arg, argument, axis)]
+        self.matches.append((primary, value))
         return []
 
     def _siblings(self, base: Index, others: list[_Equation]) -> list[Digit]:
@@ -159,9 +161,9 @@ class _Inverter:
         found: list[Digit] = []
         for other in tuple(others):
             left = substitute(other.left, self.values)
-            atom = left.terms[0][0] if len(left.terms) == 1 and left.const == 0 and left.terms[0][1] == 1 else None
-            if isinstance(atom, (FloorDiv, Mod)):
-                known, digit = digit_of(atom, substitute(other.right, self.values))
+            primary = left.terms[0][0] if len(left.terms) == 1 and left.const == 0 and left.terms[0][1] == 1 else None
+            if isinstance(primary, (FloorDiv, Mod)):
+                known, digit = digit_of(primary, substitute(other.right, self.values))
                 if known == base:
                     others.remove(other)
                     found.append(digit)
@@ -184,7 +186,12 @@ class _Inverter:
         return total + (self._new(last - first + 1) + first) * position
 
     def _deviation(
-        self, plain: Sequence[tuple[Atom, int]], wild: Sequence[tuple[Atom, int]], left: Index, right: Index, axis: int
+        self,
+        plain: Sequence[tuple[Primary, int]],
+        wild: Sequence[tuple[Primary, int]],
+        left: Index,
+        right: Index,
+        axis: int,
     ) -> list[_Equation]:
         """Let what is not affine take every value of its range, and keep those where the equation holds."""
         low, high = Index(0, tuple(wild)).bounds()
@@ -196,7 +203,7 @@ class _Inverter:
 
     # ---- sums of variables
 
-    def _affine(self, terms: dict[Atom, int], right: Index, axis: int) -> None:
+    def _affine(self, terms: dict[Primary, int], right: Index, axis: int) -> None:
         """Solve a sum of unknown variables: digit by digit where that is unique, else for the longest of them."""
         found = digits_of(Index(0, tuple(sorted(terms.items(), key=lambda t: t[0].text))), right)
         if found is not None:
@@ -205,15 +212,15 @@ class _Inverter:
                 self.require(guard)
                 if not guard.always:
                     self._note_phase(guard.index, axis)
-            for atom, value in parts:
-                assert isinstance(atom, Var)
-                self.set(atom, value)
+            for primary, value in parts:
+                assert isinstance(primary, Var)
+                self.set(primary, value)
             return
         self._eliminate(
             min((v for v in terms if isinstance(v, Var)), key=lambda v: left_over(v, terms)), terms, right, axis
         )
 
-    def _eliminate(self, var: Var, terms: dict[Atom, int], right: Index, axis: int) -> None:
+    def _eliminate(self, var: Var, terms: dict[Primary, int], right: Index, axis: int) -> None:
         factor = terms[var]
         if factor < 0:
             factor, right, terms = -factor, -right, {a: -f for a, f in terms.items()}
@@ -269,9 +276,9 @@ class _Inverter:
 
     def _note_phase(self, index: Index, axis: int, period: int = 0) -> None:
         """Note that a condition depends on the residue of the element's index."""
-        for atom, _ in index.terms:
-            if isinstance(atom, Mod) and not variables(atom_index(atom)) & (self.unknown | set(self.fresh)):
-                self.phases[axis] = max(self.phases.get(axis, 1), period or atom.den)
+        for primary, _ in index.terms:
+            if isinstance(primary, Mod) and not variables(primary_index(primary)) & (self.unknown | set(self.fresh)):
+                self.phases[axis] = max(self.phases.get(axis, 1), period or primary.den)
 
     def _new(self, extent: int) -> Index:
         """Return a fresh unknown."""

@@ -11,7 +11,7 @@ from math import gcd, prod
 
 from attrs import frozen
 
-from ...ir import Atom, FloorDiv, Guard, Index, Mod, Var, as_index, floordiv, modulo
+from ...ir import FloorDiv, Guard, Index, Mod, Primary, Var, as_index, floordiv, modulo
 
 
 @frozen
@@ -28,11 +28,11 @@ class Digit:
         return modulo(quotient, self.size) if self.size else quotient
 
 
-def digit_of(atom: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
-    """Return the base that an atom is a digit of, and the digit."""
-    if isinstance(atom, FloorDiv):
-        return atom.num, Digit(atom.den, 0, value)
-    inner = atom.num
+def digit_of(primary: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
+    """Return the base that a primary is a digit of, and the digit."""
+    if isinstance(primary, FloorDiv):
+        return primary.num, Digit(primary.den, 0, value)
+    inner = primary.num
     if (
         len(inner.terms) == 1
         and inner.const == 0
@@ -40,11 +40,11 @@ def digit_of(atom: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
         and isinstance(inner.terms[0][0], FloorDiv)
     ):
         quotient = inner.terms[0][0]
-        return quotient.num, Digit(quotient.den, atom.den, value)
-    return inner, Digit(1, atom.den, value)
+        return quotient.num, Digit(quotient.den, primary.den, value)
+    return inner, Digit(1, primary.den, value)
 
 
-def left_over(var: Var, terms: Mapping[Atom, int]) -> tuple[int, int, str]:
+def left_over(var: Var, terms: Mapping[Primary, int]) -> tuple[int, int, str]:
     """Return how many values of the other variables remain where a sum is solved for one of them; then, how short it
     is.
     """
@@ -53,17 +53,17 @@ def left_over(var: Var, terms: Mapping[Atom, int]) -> tuple[int, int, str]:
     return -(-prod(v.extent for v, _ in others) // step), -var.extent, var.name
 
 
-def digits_of(left: Index, right: Index) -> tuple[list[tuple[Atom, Index]], list[Guard]] | None:
-    """Solve a mixed-radix sum, whose atoms are told from its value one by one; None for any other sum."""
+def digits_of(left: Index, right: Index) -> tuple[list[tuple[Primary, Index]], list[Guard]] | None:
+    """Solve a mixed-radix sum, whose primaries are told from its value one by one; None for any other sum."""
     rest = right - left.const
-    terms: list[tuple[Atom, int, int, bool]] = []
-    for atom, factor in left.terms:
-        low, high = atom.bounds()
+    terms: list[tuple[Primary, int, int, bool]] = []
+    for primary, factor in left.terms:
+        low, high = primary.bounds()
         if low != 0:
             return None
-        # A negative factor runs the atom backwards: f*a = f*(s-1) + |f|*(s-1-a).
+        # A negative factor runs the primary backwards: f*a = f*(s-1) + |f|*(s-1-a).
         rest = rest - (factor * high if factor < 0 else 0)
-        terms.append((atom, abs(factor), high + 1, factor < 0))
+        terms.append((primary, abs(factor), high + 1, factor < 0))
     terms.sort(key=lambda term: -term[1])
     spans = [1]
     for _, factor, size, _ in reversed(terms):
@@ -71,10 +71,10 @@ def digits_of(left: Index, right: Index) -> tuple[list[tuple[Atom, Index]], list
             return None
         spans.insert(0, spans[0] + factor * (size - 1))
     guards = [Guard(rest, 0, spans[0])]
-    parts: list[tuple[Atom, Index]] = []
-    for (atom, factor, size, backwards), span in zip(terms, spans[1:], strict=True):
+    parts: list[tuple[Primary, Index]] = []
+    for (primary, factor, size, backwards), span in zip(terms, spans[1:], strict=True):
         digit = floordiv(rest, factor)
         rest = modulo(rest, factor)
         guards.append(Guard(rest, 0, span))
-        parts.append((atom, (as_index(size - 1) - digit) if backwards else digit))
+        parts.append((primary, (as_index(size - 1) - digit) if backwards else digit))
     return parts, guards

@@ -62,9 +62,9 @@ def pieces_of(index: Index) -> tuple[Piece, ...]:
 
 def _argument(index: Index) -> Index | None:
     """Return the sum of variables inside the innermost clamp, without its constant."""
-    for atom, _ in index.terms:
-        if isinstance(atom, Clamp):
-            return _argument(atom.arg) or (_plain(atom.arg) if variables(atom.arg) else None)
+    for primary, _ in index.terms:
+        if isinstance(primary, Clamp):
+            return _argument(primary.arg) or (_plain(primary.arg) if variables(primary.arg) else None)
     return None
 
 
@@ -79,13 +79,13 @@ def _values(index: Index, argument: Index, at: npt.NDArray[np.int64]) -> npt.NDA
     if plain != argument * times:
         return None
     total = index.const + times * at
-    for atom, factor in index.terms:
-        if isinstance(atom, Var):
+    for primary, factor in index.terms:
+        if isinstance(primary, Var):
             continue
-        inner = _values(atom.arg, argument, at) if isinstance(atom, Clamp) else None
-        if inner is None or not isinstance(atom, Clamp):
+        inner = _values(primary.arg, argument, at) if isinstance(primary, Clamp) else None
+        if inner is None or not isinstance(primary, Clamp):
             return None
-        total = total + factor * np.clip(inner, atom.low, atom.high)
+        total = total + factor * np.clip(inner, primary.low, primary.high)
     return total
 
 

@@ -341,11 +341,11 @@ def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var
     lost = [v.name for v in axes if sum(v in variables(index) for index in write) != 1]
     for index in write:
         room = 1
-        for atom, factor in sorted(
+        for primary, factor in sorted(
             ((a, abs(f)) for a, f in index.terms if isinstance(a, Var)), key=lambda term: term[1]
         ):
-            lost += [atom.name] if factor < room else []
-            room += factor * (atom.extent - 1)
+            lost += [primary.name] if factor < room else []
+            room += factor * (primary.extent - 1)
         if not is_affine(index):
             raise SpecError(f"'{target.name}' is written at {index.text}, which is not affine", item.target.span)
     if lost:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Container, Iterator, Sequence
 
 from attrs import evolve
 
-from ...ir import FloorDiv, Index, Mod, Statement, Var, as_index, atoms, indices, runs, substitute, substitute_expr
+from ...ir import FloorDiv, Index, Mod, Statement, Var, as_index, indices, primaries, runs, substitute, substitute_expr
 
 
 def canonicalise(statement: Statement) -> Statement:
@@ -79,15 +79,15 @@ def unused_name(name: str, taken: Container[str]) -> str:
 def _divided_axis(statement: Statement) -> tuple[Var, int] | None:
     axes = {*statement.axes, *statement.reduce}
     for index in indices(statement.body):
-        for atom in _quotients(index):
-            terms = atom.num.terms
-            if len(terms) != 1 or terms[0][1] != 1 or atom.num.const:
+        for primary in _quotients(index):
+            terms = primary.num.terms
+            if len(terms) != 1 or terms[0][1] != 1 or primary.num.const:
                 continue
             var = terms[0][0]
-            if isinstance(var, Var) and var in axes and var.extent % atom.den == 0:
-                return var, atom.den
+            if isinstance(var, Var) and var in axes and var.extent % primary.den == 0:
+                return var, primary.den
     return None
 
 
 def _quotients(index: Index) -> Iterator[FloorDiv | Mod]:
-    return (atom for atom in atoms(index) if isinstance(atom, (FloorDiv, Mod)))
+    return (primary for primary in primaries(index) if isinstance(primary, (FloorDiv, Mod)))

@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce as fold
 
-from ...ir import COMBINERS, FUNCTIONS, Const, DType, Indirect, Read, Span, SpecError, Var, as_index, atom_index, call
+from ...ir import (
+    COMBINERS,
+    FUNCTIONS,
+    Const,
+    DType,
+    Indirect,
+    Read,
+    Span,
+    SpecError,
+    Var,
+    as_index,
+    call,
+    primary_index,
+)
 from . import syntax as s
 from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, apply_builtin, takes_elements
 from .values import Absent, TensorList, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
@@ -229,7 +242,7 @@ class ExpressionEvaluator(Workspace):
         element, extent = self.element(node.args[0]), self.size(node.args[1])
         if not isinstance(element, Read) or element.guards or not self.arithmetic.dtype(element).is_int:
             raise Trouble(f"index() needs an element of an integer tensor, found {describe(element)}")
-        return atom_index(Indirect(element.tensor, element.indices, extent))
+        return primary_index(Indirect(element.tensor, element.indices, extent))
 
     def _scalar_call(self, fn: str, args: tuple[Value, ...]) -> Value:
         if fn in _FOLDS:

@@ -24,8 +24,8 @@ from ...ir import (
     Var,
     as_float,
     as_index,
-    atom_index,
     expr_variables,
+    primary_index,
 )
 from .canonical import unused_name
 from .values import Absent, Arithmetic, TensorList, TensorRef, Trouble, Value, describe, is_expr, literal
@@ -88,7 +88,7 @@ class Workspace:
             and self.tensors[value.tensor].dtype.is_int
             and axis < len(type_.shape)
         ):
-            return atom_index(Indirect(value.tensor, value.indices, type_.shape[axis]))
+            return primary_index(Indirect(value.tensor, value.indices, type_.shape[axis]))
         message = f"a subscript is an index or an element of an integer tensor, found {describe(value)}"
         way = "to compute with an element of an integer tensor as an index, write index(element, size)"
         raise Trouble(f"{message}; {way}" if is_expr(value) else message)

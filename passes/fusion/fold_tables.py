@@ -232,16 +232,20 @@ def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
 
 def _index_periods(index: Index) -> Iterator[tuple[Var, int]]:
     """Yield the variables of an index with the number of steps after which it repeats."""
-    for atom, _ in index.terms:
-        if isinstance(atom, Mod) and len(atom.num.terms) == 1 and isinstance(inner := atom.num.terms[0][0], Var):
-            yield inner, atom.den
+    for primary, _ in index.terms:
+        if (
+            isinstance(primary, Mod)
+            and len(primary.num.terms) == 1
+            and isinstance(inner := primary.num.terms[0][0], Var)
+        ):
+            yield inner, primary.den
         elif (
-            isinstance(atom, Mod)
-            and len(atom.num.terms) == 1
+            isinstance(primary, Mod)
+            and len(primary.num.terms) == 1
             and isinstance(inner, FloorDiv)
             and len(variables(inner.num)) == 1
         ):
             (var,) = variables(inner.num)
-            yield var, inner.den * atom.den
+            yield var, inner.den * primary.den
         else:
-            yield from ((v, v.extent) for v in variables(Index(0, ((atom, 1),))))
+            yield from ((v, v.extent) for v in variables(Index(0, ((primary, 1),))))

@@ -231,8 +231,8 @@ def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:
     found: dict[Var, None] = {}
     for axis in statement.axes:
         terms = sorted(values[axis].terms, key=lambda term: -abs(term[1]))
-        for atom, _ in terms:
-            found.update(dict.fromkeys(sorted(variables(Index(0, ((atom, 1),))), key=lambda v: v.name)))
+        for primary, _ in terms:
+            found.update(dict.fromkeys(sorted(variables(Index(0, ((primary, 1),))), key=lambda v: v.name)))
     return list(found)
 
 

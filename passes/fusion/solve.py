@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
-from ...ir import Atom, FloorDiv, Guard, Index, Mod, Var, as_index, substitute, variables
+from ...ir import FloorDiv, Guard, Index, Mod, Primary, Var, as_index, substitute, variables
 from ...ops.gradient import Digit, digit_of, digits_of
 
 
@@ -67,25 +67,25 @@ def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], pre
 
 
 def _split_sum(left: Index, right: Index, state: _State) -> bool:
-    """Derive the value of each atom of a mixed-radix sum; False where the sum is not injective."""
+    """Derive the value of each primary of a mixed-radix sum; False where the sum is not injective."""
     found = digits_of(left, right)
     if found is None:
         return False
-    atoms, guards = found
+    primaries, guards = found
     state.guards.extend(guards)
-    return all(_set_atom(atom, value, state) for atom, value in atoms)
+    return all(_set_primary(primary, value, state) for primary, value in primaries)
 
 
-def _set_atom(atom: Atom, value: Index, state: _State) -> bool:
+def _set_primary(primary: Primary, value: Index, state: _State) -> bool:
     """Note the value of a variable, or of a digit of some base."""
-    if isinstance(atom, Var):
-        known = state.values.setdefault(atom, value)
+    if isinstance(primary, Var):
+        known = state.values.setdefault(primary, value)
         return known == value
-    if not isinstance(atom, (FloorDiv, Mod)):
+    if not isinstance(primary, (FloorDiv, Mod)):
         return False
-    base, digit = digit_of(atom, value)
+    base, digit = digit_of(primary, value)
     if not digit.size:  # what is left of a base has as many values as the base allows
-        digit = evolve(digit, size=atom.bounds()[1] + 1)
+        digit = evolve(digit, size=primary.bounds()[1] + 1)
     state.digits.setdefault(base, []).append(digit)
     return True
 

@@ -125,11 +125,11 @@ def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
     """
     step = 1
     values: dict[Var, IndexLike] = {}
-    for atom, factor in sorted(written.terms, key=lambda term: term[1]):
-        if not isinstance(atom, Var) or factor != step or written.const:
+    for primary, factor in sorted(written.terms, key=lambda term: term[1]):
+        if not isinstance(primary, Var) or factor != step or written.const:
             return None
-        values[atom] = coordinate // step % atom.extent
-        step *= atom.extent
+        values[primary] = coordinate // step % primary.extent
+        step *= primary.extent
     return values
 
 

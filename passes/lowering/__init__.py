@@ -2,15 +2,15 @@
 
 from .atoms import atom_faults, atom_operands, lanes_along
 from .extract import extract
-from .frames import Frame, Layout, lay_out
+from .frames import BlockLayout, Frame, lay_out
 from .lower import lower
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
     "AxisBinding",
+    "BlockLayout",
     "Frame",
-    "Layout",
     "Tile",
     "atom_faults",
     "atom_operands",

@@ -55,7 +55,7 @@ class Frame:
 
 
 @define
-class Layout:
+class BlockLayout:
     """The layout of a kernel; buffers are added while it is lowered."""
 
     group: FusedGroup
@@ -71,9 +71,9 @@ class Layout:
     tables: Tables = field(factory=Tables)
 
 
-def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> Layout:
+def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayout:
     """Lay out all segments, the last first: the box that an earlier one computes depends on its reader's tiles."""
-    layout = Layout(group, schedule, target, Var("blk", schedule.blocks), Var("tid", schedule.threads))
+    layout = BlockLayout(group, schedule, target, Var("blk", schedule.blocks), Var("tid", schedule.threads))
     starts = _grid(layout, schedule.segments[-1])
     for number in reversed(range(len(group.segments))):
         segment, chosen = group.segments[number], schedule.segments[number]
@@ -83,7 +83,7 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> Layout:
     return layout
 
 
-def _grid(layout: Layout, schedule: SegmentSchedule) -> tuple[Index, ...]:
+def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """Decode the block number into tile coordinates,
     `raster` rows of the outermost dim at a time (for locality in L2).
     """
@@ -105,7 +105,7 @@ def _grid(layout: Layout, schedule: SegmentSchedule) -> tuple[Index, ...]:
     return tuple(starts)
 
 
-def _shared_starts(layout: Layout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
+def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """Find the box of the shared tensor that a later segment reads; its base is where this segment's tiles begin."""
     (output,) = segment.outputs
     readers = [f for f in layout.frames if output.tensor in f.segment.tensors_read]
@@ -133,7 +133,7 @@ def _shared_starts(layout: Layout, segment: Segment, schedule: SegmentSchedule) 
 
 
 def _frame(
-    layout: Layout, segment: Segment, schedule: SegmentSchedule, prefix: str, starts: tuple[Index, ...]
+    layout: BlockLayout, segment: Segment, schedule: SegmentSchedule, prefix: str, starts: tuple[Index, ...]
 ) -> Frame:
     lane = Var(f"{prefix}l", schedule.lanes)
     rest = as_index(layout.thread)
@@ -170,7 +170,7 @@ def _frame(
     )
 
 
-def _warp(layout: Layout, schedule: SegmentSchedule, prefix: str) -> AtomFrame | None:
+def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str) -> AtomFrame | None:
     """Number lanes and warps where atoms multiply; the warps of the last dim are next to each other."""
     if schedule.atomic is None:
         return None
@@ -185,7 +185,7 @@ def _warp(layout: Layout, schedule: SegmentSchedule, prefix: str) -> AtomFrame |
 
 
 def _thread_coordinates(
-    layout: Layout, schedule: SegmentSchedule, prefix: str, rest: Index, warp: AtomFrame | None
+    layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Index, warp: AtomFrame | None
 ) -> list[Var]:
     """Number threads over the tile dims, the last fastest; with a warp map, a warp covers a patch of several dims, with
     atoms that of their C.

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from ...ir import (
-    Atom,
     Call,
     Cast,
     Const,
@@ -26,6 +25,7 @@ from ...ir import (
     Literal,
     Load,
     Op,
+    Primary,
     Read,
     Storage,
     Test,
@@ -34,8 +34,8 @@ from ...ir import (
     dtype_of,
     indirects,
     linearise,
-    map_atoms,
     map_guards,
+    map_primaries,
     substitute_expr,
 )
 from .staging import AxisBinding, Box
@@ -123,13 +123,13 @@ def strides_of(tensor: str, context: Context) -> tuple[int, ...]:
 
 
 def resolve(index: Index, context: Context) -> Index:
-    """Turn the coordinates of indirect reads into flat addresses, so that an `Indirect` atom has one index."""
+    """Turn the coordinates of indirect reads into flat addresses, so that an `Indirect` primary has one index."""
 
-    def flattened(atom: Atom, parts: tuple[Index, ...]) -> Index | None:
+    def flattened(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         return (
-            atom.with_parts((linearise(parts, strides_of(atom.tensor, context)),))
-            if isinstance(atom, Indirect)
+            primary.with_parts((linearise(parts, strides_of(primary.tensor, context)),))
+            if isinstance(primary, Indirect)
             else None
         )
 
-    return map_atoms(index, flattened) if indirects(index) else index
+    return map_primaries(index, flattened) if indirects(index) else index

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from attrs import define, field, frozen
 
 from ...ir import (
-    Atom,
     Barrier,
     Commit,
     Guard,
@@ -32,6 +31,7 @@ from ...ir import (
     Load,
     Loop,
     Phase,
+    Primary,
     Store,
     Var,
     Wait,
@@ -219,17 +219,17 @@ class _Walk:
     def _extent(self, index: Index) -> tuple[int, int]:
         """Return least and greatest value of an index; a table is looked up only where it is read."""
         low = high = index.const
-        for atom, factor in index.terms:
-            ends = [factor * end for end in self._range(atom)]
+        for primary, factor in index.terms:
+            ends = [factor * end for end in self._range(primary)]
             low, high = low + min(ends), high + max(ends)
         return low, high
 
-    def _range(self, atom: Atom) -> tuple[int, int]:
-        if isinstance(atom, Indirect) and atom.tensor in self.kernel.tables:
-            first, last = atom.indices[0].bounds()
-            values = self.kernel.tables[atom.tensor][max(0, first) : last + 1]
-            return (min(values), max(values)) if values else atom.bounds()
-        return atom.bounds()
+    def _range(self, primary: Primary) -> tuple[int, int]:
+        if isinstance(primary, Indirect) and primary.tensor in self.kernel.tables:
+            first, last = primary.indices[0].bounds()
+            values = self.kernel.tables[primary.tensor][max(0, first) : last + 1]
+            return (min(values), max(values)) if values else primary.bounds()
+        return primary.bounds()
 
 
 def _accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[_Access]:

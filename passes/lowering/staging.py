@@ -204,9 +204,9 @@ def _box(
         coordinates.append(var)
         uses.append(moving - low)
         whole.append((index, place))
-        atom, factor = moving.terms[0]
-        if len(moving.terms) == 1 and factor == 1 and isinstance(atom, Var):
-            solved[atom] = as_index(var)
+        primary, factor = moving.terms[0]
+        if len(moving.terms) == 1 and factor == 1 and isinstance(primary, Var):
+            solved[primary] = as_index(var)
     value = _confined(_rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes)
     if expr_variables(value) & local:
         return None

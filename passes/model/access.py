@@ -84,10 +84,10 @@ def running_axis(read: Read) -> tuple[Var | None, int]:
     digits of a number.
     """
     terms = read.indices[-1].terms if read.indices else ()
-    axes = [atom for atom, factor in terms if factor == 1]
+    axes = [primary for primary, factor in terms if factor == 1]
     if len(axes) != 1 or not isinstance(axis := axes[0], Var):
         return None, 1
-    steps = [factor for atom, factor in terms if atom != axis]
+    steps = [factor for primary, factor in terms if primary != axis]
     return (axis, gcd(*steps)) if all(abs(step) >= axis.extent for step in steps) else (None, 1)
 
 

@@ -83,23 +83,23 @@ class Cover:
 def span(index: Index, extents: Mapping[Var, Count]) -> Count:
     """Return the greatest minus the least value of an index over a cover's extents."""
     total: Count = 0
-    for atom, factor in index.terms:
-        if isinstance(atom, Var):
-            width: Count = extents.get(atom, 1) - 1
-        elif isinstance(atom, FloorDiv):
-            width = span(atom.num, extents) // atom.den
-        elif isinstance(atom, Mod):
-            width = least(span(atom.num, extents), atom.den - 1)
-        elif isinstance(atom, Clamp):
-            width = least(span(atom.arg, extents), atom.high - atom.low)
+    for primary, factor in index.terms:
+        if isinstance(primary, Var):
+            width: Count = extents.get(primary, 1) - 1
+        elif isinstance(primary, FloorDiv):
+            width = span(primary.num, extents) // primary.den
+        elif isinstance(primary, Mod):
+            width = least(span(primary.num, extents), primary.den - 1)
+        elif isinstance(primary, Clamp):
+            width = least(span(primary.arg, extents), primary.high - primary.low)
         else:
-            width = least(_combinations(atom, extents), atom.extent) - 1
+            width = least(_combinations(primary, extents), primary.extent) - 1
         total = total + abs(factor) * width
     return total
 
 
-def _combinations(atom: Indirect, extents: Mapping[Var, Count]) -> Count:
-    used = frozenset[Var]().union(*(variables(i) for i in atom.indices))
+def _combinations(primary: Indirect, extents: Mapping[Var, Count]) -> Count:
+    used = frozenset[Var]().union(*(variables(i) for i in primary.indices))
     return product(extents.get(v, 1) for v in used)
 
 

@@ -14,19 +14,19 @@ from .footprint import Cover, elements, product
 
 
 @frozen
-class Work:
+class LeastWork:
     """What one expression node costs: floating-point operations and issue slots."""
 
     flops: int
     issue: int
 
 
-def node_cost(expr: Expr) -> Work:
+def node_cost(expr: Expr) -> LeastWork:
     """Return the cost of one node, its operands apart."""
     if isinstance(expr, Call):
         function = FUNCTIONS[expr.fn]
-        return Work(function.flops, function.issue)
-    return Work(0, 0)
+        return LeastWork(function.flops, function.issue)
+    return LeastWork(0, 0)
 
 
 def nodes(expr: Expr, stop: Collection[Expr] = ()) -> Iterator[Expr]:

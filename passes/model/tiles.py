@@ -201,17 +201,17 @@ def _box(
     extents: list[Count] = []
     plain = {a for i in indices for a, _ in i.terms if isinstance(a, Var)}
     for index in indices:
-        atoms = {a: f for a, f in index.terms if isinstance(a, Var) and a in local}
+        primaries = {a: f for a, f in index.terms if isinstance(a, Var) and a in local}
         inner = [
             v for a, _ in index.terms if not isinstance(a, Var) for v in variables(Index(0, ((a, 1),))) if v in local
         ]
         mixes = np.logical_or(
-            mixes, sum((np.asarray(moving[v], dtype=np.int8) for v in {*atoms, *inner}), np.int8(0)) > 1
+            mixes, sum((np.asarray(moving[v], dtype=np.int8) for v in {*primaries, *inner}), np.int8(0)) > 1
         )
         for v in inner:
             affine = np.logical_and(affine, np.logical_not(moving[v]))
         extent: Count = 1
-        for axis, factor in atoms.items():
+        for axis, factor in primaries.items():
             size, dim = local[axis]
             if len(dim) > 1:
                 alone = axis.extent % size == 0 if axis == dim[-1] else np.bool_(False)

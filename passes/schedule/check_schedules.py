@@ -27,7 +27,7 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import Layout, Tile, atom_faults, atom_operands, lay_out
+from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, lay_out
 from ..model import Features, next_power
 from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
 
@@ -70,7 +70,7 @@ class Scheduled:
                 yield f"reduction {reduction.name}", reduction, loop, schedule
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> BlockLayout:
         """Where everything lies in a block."""
         return lay_out(self.group, self.schedule, self.target)
 

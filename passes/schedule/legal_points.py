@@ -21,7 +21,7 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, Frame, Layout, Tile, bind_dims, local_vars, stage
+from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, local_vars, stage
 from ..model import Features, Geometry, SegmentStructure, count_features
 
 
@@ -42,12 +42,12 @@ def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:
     return [s.order for part in schedule.segments for r in part.reductions for s in r.staging]
 
 
-def staged_tiles_of(layout: Layout) -> list[tuple[Tile, int]]:
+def staged_tiles_of(layout: BlockLayout) -> list[tuple[Tile, int]]:
     """Return the tile of every staged operand, and the bytes of its buffer."""
     return [found for frame in layout.frames for found in _frame_tiles(layout, frame)]
 
 
-def _frame_tiles(layout: Layout, frame: Frame) -> Iterator[tuple[Tile, int]]:
+def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]]:
     shapes = {t: kind.shape for t, kind in layout.group.tensors.items()}
     own = [r.name for r in frame.segment.reductions]
     for number, (reduction, loop) in enumerate(zip(frame.segment.reductions, frame.schedule.reductions, strict=True)):
@@ -63,7 +63,7 @@ def _frame_tiles(layout: Layout, frame: Frame) -> Iterator[tuple[Tile, int]]:
             yield tile, -(-size // 16) * 16
 
 
-def shared_bytes(layout: Layout, tiles: list[tuple[Tile, int]]) -> int:
+def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
     lanes.
     """

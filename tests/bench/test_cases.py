@@ -20,7 +20,7 @@ from cuts.bench.peers import function_of
 from cuts.bench.records import Baselines, circumstances, read_rows
 from cuts.bench.shapes import Case, memory_cases, single
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Memory, bind, fill, floor, tune
+from cuts.bench.tuned import TunedBuffers, bind, fill, floor, tune
 from cuts.ops import Registry
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
@@ -94,7 +94,7 @@ def test_cases_compiled_together_compute_what_each_is() -> None:
     cases = [*SMALL, *[c for c in OPERATIONS if c.nodes[0][0] in ("layer_norm", "batch_norm")]]
     for tuned in tune(cases, device.target, emit, None):
         memory = fill(tuned, device)
-        second = Memory(tuned, device)
+        second = TunedBuffers(tuned, device)
         second.copy(memory)
         launches: list[Launch] = bind(tuned, device, [memory, second])
         launches[1]()

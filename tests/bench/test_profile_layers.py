@@ -10,39 +10,41 @@ from pathlib import Path
 import pytest
 from cuts.bench import layer_data, layer_tasks, layer_trace, profile_layers
 from cuts.bench.layer_networks import KNOWN, UNKNOWN
-from cuts.bench.layer_tasks import SETS, TRAINED, Chunk, Task
-from cuts.bench.layer_trace import Kernel, Names, TraceError, calls_of, kernels_of, summary
+from cuts.bench.layer_tasks import SETS, TRAINED, Chunk, LayerTask
+from cuts.bench.layer_trace import KernelDigests, TracedKernel, TraceError, calls_of, kernels_of, summary
 
 torch = pytest.importorskip("torch", reason="layers are profiled through PyTorch")
-MARK = Kernel("at::cuda::(anonymous namespace)::spin_kernel(long)", us=1.0)
+MARK = TracedKernel("at::cuda::(anonymous namespace)::spin_kernel(long)", us=1.0)
 
 
 class FakeRecorder:
     """Between two markers ran one kernel, which took as many microseconds as calls came before it."""
 
     def __init__(self) -> None:
-        self.kernels: list[Kernel] = []
+        self.kernels: list[TracedKernel] = []
         self.calls = 0
 
-    def record(self, run: Callable[[], None]) -> list[Kernel]:
+    def record(self, run: Callable[[], None]) -> list[TracedKernel]:
         self.kernels.clear()
         run()
         return list(self.kernels)
 
     def mark(self) -> None:
         if self.calls % 2:
-            self.kernels.append(Kernel("gemm<128, 64>", (self.calls % 4 // 2 + 1, 2, 1), (256, 1, 1), us=self.calls))
+            self.kernels.append(
+                TracedKernel("gemm<128, 64>", (self.calls % 4 // 2 + 1, 2, 1), (256, 1, 1), us=self.calls)
+            )
         self.calls += 1
         self.kernels.append(MARK)
 
     def flush(self) -> None:
-        self.kernels.append(Kernel("fill", us=60.0))
+        self.kernels.append(TracedKernel("fill", us=60.0))
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> profile_layers.Bench:
     memory = profile_layers.Memory(torch, "cpu", 400_000, 400_000)
-    return profile_layers.Bench(torch, memory, FakeRecorder(), 2, tmp_path, Names(), float("inf"), "cpu")
+    return profile_layers.Bench(torch, memory, FakeRecorder(), 2, tmp_path, KernelDigests(), float("inf"), "cpu")
 
 
 def need_torchvision() -> None:
@@ -78,7 +80,7 @@ def test_a_trace_is_cut_at_the_markers() -> None:
     ]
     first, second = calls_of(kernels_of(events), 2)
     assert [kernel.name for kernel in first] == ["Memset (Device)", "sgemm_128x64"]
-    assert first[1] == Kernel("sgemm_128x64", (4, 2, 1), (256, 1, 1), 128, 4096)
+    assert first[1] == TracedKernel("sgemm_128x64", (4, 2, 1), (256, 1, 1), 128, 4096)
     assert first[1].us == 7.5
     assert second == ()
 
@@ -89,14 +91,14 @@ def test_a_trace_with_a_lost_marker_is_refused() -> None:
 
 
 def test_repeated_calls_are_summed_up_by_medians() -> None:
-    calls = [(Kernel("a", us=1.0 + i), Kernel("b", us=10.0)) for i in range(3)]
+    calls = [(TracedKernel("a", us=1.0 + i), TracedKernel("b", us=10.0)) for i in range(3)]
     assert summary(calls) == {"us": [12.0, 11.0, 13.0], "each": [2.0, 10.0]}
-    assert summary([*calls, (Kernel("c", us=99.0),)])["odd"] == 1
+    assert summary([*calls, (TracedKernel("c", us=99.0),)])["odd"] == 1
 
 
 def test_digests_tell_kernels_apart_and_are_written_once_a_file() -> None:
-    names = Names()
-    small, large = Kernel("a", registers=32), Kernel("a", registers=64)
+    names = KernelDigests()
+    small, large = TracedKernel("a", registers=32), TracedKernel("a", registers=64)
     assert names.launches((small, small))[0] != names.launches((large,))[0]
     assert len(names.fresh("one")) == 2
     assert names.fresh("one") == []
@@ -123,14 +125,14 @@ def test_chunks_are_the_same_every_time_and_hold_every_task_in_both_precisions()
     assert all(task.precision == chunk.precision for chunk in first for task in chunk.tasks)
 
 
-def small_tasks() -> list[Task]:
+def small_tasks() -> list[LayerTask]:
     conv = (1, 4, 9, 9, 8, 3, 3, 2, 2, 1, 1, 1, 1)
     image = (1, 8, 12, 12)
-    pools = [Task("other", op, op, (*image, 3, 2, 1)) for op in layer_tasks.POOLS]
+    pools = [LayerTask("other", op, op, (*image, 3, 2, 1)) for op in layer_tasks.POOLS]
     return [
-        Task("held", "r2", "conv2d", conv),
-        Task("other", "linear", "linear", (2, 16, 8)),
-        *(Task("other", op, op, image) for op in layer_tasks.POINTWISE),
+        LayerTask("held", "r2", "conv2d", conv),
+        LayerTask("other", "linear", "linear", (2, 16, 8)),
+        *(LayerTask("other", op, op, image) for op in layer_tasks.POINTWISE),
         *pools,
     ]
 
@@ -149,7 +151,7 @@ def test_every_operation_is_measured_cold_and_warm(bench: profile_layers.Bench) 
 
 
 def test_a_task_that_fails_is_reported_and_the_rest_measured(bench: profile_layers.Bench) -> None:
-    bad = Task("held", "r2", "conv2d", (1, 4, 9, 9, 8, 30, 30, 1, 1, 0, 0, 1, 1))
+    bad = LayerTask("held", "r2", "conv2d", (1, 4, 9, 9, 8, 30, 30, 1, 1, 0, 0, 1, 1))
     with torch.no_grad():
         rows = profile_layers.measure_chunk(bench, Chunk(0, "fp32", (bad, *small_tasks()[:1])))
     assert "failed" in rows[0]
@@ -199,7 +201,7 @@ def test_a_file_that_was_cut_short_is_read_as_far_as_it_goes(
 def test_a_profiler_that_records_something_else_is_found_at_once(bench: profile_layers.Bench) -> None:
     with torch.no_grad():
         profile_layers.probe(bench)
-        bench.recorder.mark = lambda: bench.recorder.kernels.append(Kernel("other"))
+        bench.recorder.mark = lambda: bench.recorder.kernels.append(TracedKernel("other"))
         with pytest.raises(TraceError, match=r"expected 8 markers, found 0; recorded: \[\('other', 8\)"):
             profile_layers.probe(bench)
 

@@ -10,7 +10,7 @@ from attrs import evolve
 from cuts.cluster.corrected import corrected_terms
 from cuts.cluster.describe import Machine, Transformer
 from cuts.cluster.simulate import simulate
-from cuts.cluster.stages import Stage
+from cuts.cluster.stages import PipelineStage
 from cuts.cluster.ways import Way, columns
 from cuts.ir.errors import UsageError
 from hypothesis import assume, given, settings
@@ -80,7 +80,7 @@ def test_closed_forms_move_the_bytes_of_the_schedule(case: tuple[Transformer, Ma
     model, machine, way, training = case
     found = simulate(model, machine, way, training=training)
     for stage in range(way.p):
-        expected = Stage(columns([way]), model, machine, np.array([stage]), training=training).passes()
+        expected = PipelineStage(columns([way]), model, machine, np.array([stage]), training=training).passes()
         moved = {
             "read": found.sum(stage, "read"),
             "write": found.sum(stage, "write"),

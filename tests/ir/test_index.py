@@ -105,13 +105,13 @@ def test_clamps_are_those_of_the_integers(index: Index, low: int, width: int) ->
 
 @given(indices)
 def test_every_index_is_in_canonical_form(index: Index) -> None:
-    texts = [atom.text for atom, _ in index.terms]
+    texts = [primary.text for primary, _ in index.terms]
     assert texts == sorted(set(texts))
     assert all(factor for _, factor in index.terms)
-    for atom, _ in index.terms:
-        assert not isinstance(atom, Var) or atom.extent > 1
-        assert not isinstance(atom, (FloorDiv, Mod)) or atom.den > 1
-        assert not isinstance(atom, Clamp) or atom.low < atom.high
+    for primary, _ in index.terms:
+        assert not isinstance(primary, Var) or primary.extent > 1
+        assert not isinstance(primary, (FloorDiv, Mod)) or primary.den > 1
+        assert not isinstance(primary, Clamp) or primary.low < primary.high
 
 
 @given(shapes)

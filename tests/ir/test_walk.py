@@ -11,16 +11,16 @@ from collections.abc import Iterator
 import attrs
 from cuts.ir.evaluate import evaluate
 from cuts.ir.expr import Call, Expr, Guard, IndexValue, InRange, Read
-from cuts.ir.index import Atom, Index, Indirect, Var, as_index
+from cuts.ir.index import Index, Indirect, Primary, Var, as_index
 from cuts.ir.walk import (
-    atoms,
     distinct,
     expr_indirects,
     expr_variables,
     indices,
     indirects,
-    map_atoms,
     map_indices,
+    map_primaries,
+    primaries,
     reads,
     rebuild,
     rename_expr,
@@ -67,17 +67,17 @@ def outermost(value: object) -> Iterator[Index]:
 
 @given(all_indices)
 def test_every_atom_of_an_index_is_visited(index: Index) -> None:
-    everything = set(found(index, *Atom.__args__))  # type: ignore[attr-defined]
-    assert set(atoms(index)) == everything
+    everything = set(found(index, *Primary.__args__))  # type: ignore[attr-defined]
+    assert set(primaries(index)) == everything
     assert variables(index) == {a for a in everything if isinstance(a, Var)}
     assert set(indirects(index)) == {a for a in everything if isinstance(a, Indirect)}
 
 
 @given(all_indices)
 def test_an_atom_comes_after_those_inside_it(index: Index) -> None:
-    order = list(atoms(index))
-    for position, atom in enumerate(order):
-        assert all(inner in order[:position] for part in atom.parts for inner in atoms(part))
+    order = list(primaries(index))
+    for position, primary in enumerate(order):
+        assert all(inner in order[:position] for part in primary.parts for inner in primaries(part))
 
 
 @given(exprs)
@@ -97,8 +97,8 @@ def test_every_node_and_every_tensor_is_visited(expr: Expr) -> None:
 
 @given(all_indices)
 def test_to_change_no_atom_is_the_identity(index: Index) -> None:
-    assert map_atoms(index, lambda atom, parts: None) == index
-    assert map_atoms(index, lambda atom, parts: atom.with_parts(atom.parts)) == index
+    assert map_primaries(index, lambda primary, parts: None) == index
+    assert map_primaries(index, lambda primary, parts: primary.with_parts(primary.parts)) == index
 
 
 @given(exprs)
@@ -130,7 +130,9 @@ def test_substitution_leaves_none_of_the_variables(expr: Expr, values: dict[Var,
 
 @given(plain_indices, substitutions)
 def test_substitution_by_atoms_is_substitution(index: Index, values: dict[Var, Index]) -> None:
-    replaced = map_atoms(index, lambda atom, parts: as_index(values.get(atom, atom)) if isinstance(atom, Var) else None)
+    replaced = map_primaries(
+        index, lambda primary, parts: as_index(values.get(primary, primary)) if isinstance(primary, Var) else None
+    )
     for point in assignments(index, *values.values())[:200]:
         assert evaluate(replaced, point) == evaluate(substitute(index, values), point)
 

@@ -285,9 +285,9 @@ HANGS = (
     Bug("barrier", "idle threads miss where lanes combine a row", "passes.lowering.lower:_is_resident",
         "and not frame.when",
         ""),
-    Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.lower:_looped",
-        "(_lane_reduce(state, reduction),), state.frame.unrolled",
-        "(_lane_reduce(state, reduction),), (), (), state.frame.when"),
+    Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.reductions:looped_reduction",
+        "(state.lane_reduce(reduction),), state.frame.unrolled",
+        "(state.lane_reduce(reduction),), (), (), state.frame.when"),
 )  # fmt: skip
 LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startswith("passes.")]
 

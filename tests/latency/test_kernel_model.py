@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy", reason="coefficients are found by scipy's linear programs")
 from cuts.latency.fitting import least_deviations
-from cuts.latency.kernel_model import Fit
+from cuts.latency.kernel_model import KernelFit
 from cuts.tests.latency.simulator import KERNELS, layers, profile
 
 
@@ -87,7 +87,7 @@ def test_coefficients_are_found_again(relative: bool) -> None:
     names, blocks, us = profile(each, noise=0.0)
     for name, model in KERNELS.items():
         own = names == name
-        found = Fit(waves=False, relative=relative).kernel(each[own], blocks[own], us[own])
+        found = KernelFit(waves=False, relative=relative).kernel(each[own], blocks[own], us[own])
         assert found.t_k == pytest.approx(model.t_k, rel=1e-3)
         assert found.gamma == pytest.approx(model.gamma, rel=2e-2)
         np.testing.assert_allclose(found.predict(each[own]), us[own], rtol=2e-3)
@@ -99,7 +99,7 @@ def test_outliers_do_not_move_the_coefficients() -> None:
     own = names == "sgemm_128x128"
     spoilt = us[own].copy()
     spoilt[::10] *= 5
-    found = Fit(waves=False).kernel(each[own], blocks[own], spoilt)
+    found = KernelFit(waves=False).kernel(each[own], blocks[own], spoilt)
     assert found.t_k == pytest.approx(KERNELS["sgemm_128x128"].t_k, rel=1e-3)
 
 
@@ -108,10 +108,10 @@ def test_waves_are_found_where_a_library_runs_in_waves() -> None:
     tiles = KERNELS["sgemm_64x64"].tiles
     blocks = tiles.blocks(each)
     us = np.ceil(blocks / (132 * 3)) * each.k * 0.02 + 2.0
-    found = Fit().kernel(each, blocks, us)
+    found = KernelFit().kernel(each, blocks, us)
     assert found.resident == 3
     np.testing.assert_allclose(found.predict(each), us, rtol=1e-3)
-    linear = Fit(waves=False).kernel(each, blocks, us)
+    linear = KernelFit(waves=False).kernel(each, blocks, us)
     assert np.median(np.abs(linear.predict(each) / us - 1)) > 0.02
 
 

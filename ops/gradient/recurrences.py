@@ -1,0 +1,105 @@
+"""The adjoint of a recurrence: a recurrence over its turns in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, evolve
+
+from ...ir import (
+    Index,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    substitute_expr,
+)
+from .statement_terms import StatementTerms
+from .sums import Term
+
+
+class NoReverse(Exception):
+    """A recurrence whose adjoint has no form as a recurrence."""
+
+
+@define
+class Recurrences(StatementTerms):
+    """Recurrences in reverse."""
+
+    def reverse(self, step: Var, run: Sequence[Statement], varying: set[str], parts: dict[str, list[Term]]) -> None:
+        """Emit the adjoint of a recurrence: a recurrence over the turns in reverse.
+
+        What a turn's statement reads was written by that turn or an earlier one, so that going back, the gradient of an
+        element is whole when the turn comes that wrote it.
+        """
+        read = {tensor for s in run for tensor in s.tensors_read}
+        states = [t for t in dict.fromkeys(s.target for s in reversed(run)) if t in read]
+        for tensor in dict.fromkeys(s.target for s in run):
+            if tensor not in read:
+                self.settle(tensor, parts)
+        reached = self._reached(run, states, parts)
+        names = {tensor: self.fresh(f"d_{tensor}") for tensor in states if tensor in reached}
+        first = {tensor: self._first_row(tensor, step, run) for tensor in names}
+        for tensor, name in names.items():
+            self._seed_rows(name, tensor, first[tensor], self.tensors[tensor].shape[0] - first[tensor])
+        for statement in reversed(run):
+            if statement.target in self.seeds:
+                for tensor, terms in self.pull(statement, varying).items():
+                    parts.setdefault(tensor, []).extend(terms)
+        back = Var(f".back{len(self.statements)}", step.extent)
+        for tensor, name in names.items():
+            behind = Var(f".behind{len(self.statements)}", self.tensors[name].shape[0] - step.extent)
+            self._at_rows(name, tensor, parts[tensor], behind, as_index(behind) + step.extent, first[tensor])
+        start = len(self.statements)
+        for tensor, name in names.items():
+            self._at_rows(name, tensor, parts[tensor], back, as_index(back) * -1 + (step.extent - 1), first[tensor])
+        stepped = [evolve(s, step=back if back in s.axes else None) for s in self.statements[start:]]
+        self.statements[start:] = sorted(stepped, key=lambda s: s.step is not None)
+        for tensor in (tensor for tensor in names if first[tensor]):
+            before = Var(f".before{len(self.statements)}", first[tensor])
+            self._seed_rows(name := self.fresh(f"d_{tensor}_before"), tensor, 0, first[tensor])
+            self._at_rows(name, tensor, parts[tensor], before, as_index(before), 0)
+
+    def _seed_rows(self, name: str, tensor: str, first: int, count: int) -> None:
+        """Let a new tensor hold the gradient of some rows of a tensor."""
+        rows, *rest = self.axes_of(tensor)
+        self.tensors[name] = TensorType(self.tensors[tensor].dtype, (count, *self.tensors[tensor].shape[1:]))
+        self.seeds[tensor] = (rows, *rest), Read(name, (as_index(rows) - first, *map(as_index, rest)))
+
+    def _reached(self, run: Sequence[Statement], states: Sequence[str], parts: Mapping[str, list[Term]]) -> set[str]:
+        """Return the states that a gradient reaches, from outside of the loop or through other states."""
+        found = {t for t in states if parts.get(t)} | {s.target for s in run if s.target in self.seeds}
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            found |= {t for s in run if s.target in found for t in s.tensors_read if t in states}
+        return found
+
+    def _first_row(self, tensor: str, step: Var, run: Sequence[Statement]) -> int:
+        """Return the row that the first turn writes.
+
+        Raises `NoReverse` where turns do not write a row each, one after another.
+        """
+        found = {s.write[0] - as_index(step) for s in run if s.target == tensor}
+        place = found.pop()
+        if found or not place.is_const:
+            raise NoReverse
+        return place.const
+
+    def _at_rows(self, name: str, tensor: str, terms: Sequence[Term], axis: Var, row: Index, first: int) -> None:
+        """Emit row `row` of the gradient of all rows from `first` on, for all values of the axis that it depends on.
+
+        Raises `NoReverse` where a term is not over all rows.
+        """
+        if not axis.extent:
+            return
+        all_rows, *rest = self.axes_of(tensor)
+        element = (row, *map(as_index, rest))
+        moved = []
+        for term in terms:
+            if not self.is_whole(tensor, term):
+                raise NoReverse
+            body = substitute_expr(term.body, {all_rows: row + first})
+            moved.append(Term((axis, *rest), element, body, term.free))
+        self.add_up(name, tensor, (axis, *rest), element, moved)

@@ -1,0 +1,72 @@
+"""An output's stores: with the phase that is being collected, or in a loop of their own over a long row."""
+
+from __future__ import annotations
+
+from ...ir import (
+    Guard,
+    Index,
+    Loop,
+    Output,
+    ReduceDim,
+    Store,
+    Var,
+    as_index,
+    linearise,
+    substitute,
+    substitute_guards,
+)
+from .index_values import resolve, strides_of, value_of
+from .segment_state import SegmentState, row_share
+from .staging import AxisBinding
+
+
+def emit_output(state: SegmentState, output: Output, name: str) -> None:
+    """Emit an output's store: with the phase being collected, or in a loop of its own over a long row."""
+    frame = state.frame
+    if not output.extra:
+        lane = Guard(as_index(frame.lane), 0, 1)
+        binding = state.bind((), (), ())
+        state.roots.append(_store(state, output, binding, () if lane.always else (lane,)))
+        return
+    dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
+    local = Var(f"{frame.prefix}w", dim.chunk)
+    share, unrolled = row_share(frame, local)
+    if dim.trips == 1:
+        state.roots.append(_store(state, output, state.bind((dim,), (local,), (Index(),)), ()))
+        state.row += [v for v in unrolled if v not in state.row]
+        state.shares[local] = share
+        return
+    state.flush(f"before_{name}")
+    step = Var(f"{frame.prefix}{name}it", dim.trips)
+    binding = state.bind((dim,), (local,), (as_index(step) * dim.chunk,))
+    stores = (_store(state, output, binding, ()),)
+    phase = state.phase("exit", name, stores, unrolled, state.shares | {local: share})
+    state.items.append(Loop(step, (phase,)))
+
+
+def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
+    """Elements of a row per trip of an output loop: as the reduction over the same row has it, else eight per lane at
+    most.
+    """
+    for reduction, schedule in zip(state.frame.segment.reductions, state.frame.schedule.reductions, strict=True):
+        if reduction.reduce == extra and len(schedule.dims) == 1:
+            return schedule.dims[0].chunk
+    length = 1
+    for axis in extra:
+        length *= axis.extent
+    step = state.frame.schedule.lanes * state.frame.schedule.row_vector
+    return min(8, -(-length // step)) * step
+
+
+def _store(state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...]) -> Store:
+    context = state.context(binding, {})
+    value = value_of(output.body, context)
+    dtype = state.group.tensors[output.tensor].dtype
+    if output.tensor in state.layout.boxes:
+        address = linearise([as_index(u) for u in state.frame.tiles], state.layout.pitches[output.tensor])
+        return Store("shared", state.layout.buffers[output.tensor].name, address, value, dtype, guards)
+    places = [resolve(substitute(i, binding.places), context) for i in output.write]
+    address = linearise(places, strides_of(output.tensor, context))
+    written = substitute_guards(output.guards, binding.places)
+    every = (*binding.valid.values(), *guards, *written)
+    return Store("global", output.tensor, address, value, dtype, every, output.into)

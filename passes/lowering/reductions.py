@@ -1,0 +1,147 @@
+"""Reductions: initialisation, the loop over chunks or the row that lanes hold, and what lanes combine at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...ir import (
+    COMBINERS,
+    Accumulate,
+    Expr,
+    Index,
+    Literal,
+    Op,
+    Phase,
+    Read,
+    Reduction,
+    ReductionSchedule,
+    Share,
+    SharedBuffer,
+    Target,
+    Test,
+    Value,
+    Var,
+    as_index,
+    delinearise,
+    expr_variables,
+    factors,
+    longest_vector,
+    narrow,
+)
+from .index_values import value_of
+from .multiply import multiply
+from .ring import chunk_loop, staged_tiles, tile_load
+from .segment_state import SegmentState, row_share
+from .staging import AxisBinding, Tile
+from .tabulate import tabulate
+
+
+def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
+    """Reduce a row held by the lanes in one trip; its loads are shared with other row statements of the phase."""
+    (dim,) = schedule.dims
+    local = Var(f"{state.frame.prefix}w", dim.chunk)
+    share, unrolled = row_share(state.frame, local)
+    binding = state.bind((dim,), (local,), (Index(),))
+    state.roots += [
+        state.initialise(reduction),
+        _accumulate(state, reduction, binding, (local,), {}, {}),
+        state.lane_reduce(reduction),
+    ]
+    state.row += [v for v in unrolled if v not in state.row]
+    state.shares[local] = share
+
+
+def looped_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, prefix: str) -> None:
+    """Emit initialisation, the loop over chunks and the reduction across lanes."""
+    total = 1
+    for dim in schedule.dims:
+        total *= dim.trips
+    step = Var(f"{prefix}it", total)
+    row = state.frame.schedule.lanes > 1 or state.frame.schedule.row_vector > 1
+    locals_ = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(schedule.dims))
+    shares, unrolled = dict(state.shares), list(locals_)
+    if row:
+        shares[locals_[0]], pair = row_share(state.frame, locals_[0])
+        unrolled = list(pair)
+    binding = state.bind(schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
+    tiles = staged_tiles(state, reduction, schedule, binding, prefix)
+    width = 1 if row else _reduced_vector(tiles, locals_[-1], state.target)
+    if width > 1:
+        shares[locals_[-1]], pair = _vector_share(locals_[-1], width)
+        unrolled[-1:] = pair
+    staged: dict[Expr, Value] = {
+        operand: tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
+    }
+    covered = {e: t.covered for e, (t, _) in tiles.items()}
+    if schedule.atom:
+        compute = multiply(state, reduction, schedule, binding, locals_[0], staged, covered, prefix)
+    else:
+        accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
+        compute = state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
+    state.items.append(state.phase("compute", "init", (state.initialise(reduction),), (), {}))
+    state.items.extend(chunk_loop(state, schedule, tiles, step, compute, prefix))
+    if state.frame.schedule.lanes > 1:
+        state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
+
+
+def _accumulate(
+    state: SegmentState,
+    reduction: Reduction,
+    binding: AxisBinding,
+    locals_: Sequence[Var],
+    staged: Mapping[Expr, Value],
+    covered: Mapping[Expr, frozenset[Var]],
+) -> Accumulate:
+    """Build the accumulation of one chunk; elements past a ragged end contribute the identity."""
+    dtype = state.group.tensors[reduction.name].dtype
+    flats = {f.var: f for f in binding.flats.values()}
+    value = tabulate(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
+    missing = [v for v in locals_ if v in binding.valid and not _vanishes(reduction, v, binding, covered)]
+    if missing:
+        identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
+        test = Test(tuple(binding.valid[v] for v in missing))
+        value = Op("select", (test, value, identity), value.dtype)
+    return Accumulate(
+        reduction.name, tuple(as_index(u) for u in state.frame.tiles), reduction.combine, value, tuple(locals_), dtype
+    )
+
+
+def _vanishes(reduction: Reduction, var: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
+    """Whether the body is certainly 0 for missing elements: every factor varies with `var` and reads as 0 there.
+
+    A factor that does not vary with it may be infinite, and 0 times that is no number.
+    """
+    axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
+    if reduction.combine != "sum":
+        return False
+    return all(
+        bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
+        for p in map(narrow, factors(reduction.body))
+    )
+
+
+def _reduced_vector(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> int:
+    """Return how many neighbours along a reduced variable compute may load as one vector: those that some staged tile
+    has next to each other.
+    """
+    walking = [
+        buffer.dtype
+        for tile, buffer in tiles.values()
+        if any(use == as_index(local) and pitch == 1 for use, pitch in zip(tile.uses, tile.pitch, strict=True))
+    ]
+    if not walking:
+        return 1
+    widths = {longest_vector(walking, target.vector_bytes), target.vector_bytes // 4}
+    return max((w for w in widths if local.extent % w == 0), default=1)
+
+
+def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
+    """Divide a reduced variable into vectors, each of which one load may bring."""
+    group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
+    value = as_index(group) * width + element
+    return Share(local, value, value), (group, element)
+
+
+def _chunk_starts(schedule: ReductionSchedule, step: Index) -> tuple[Index, ...]:
+    places = delinearise(step, [d.trips for d in schedule.dims])
+    return tuple(place * dim.chunk for place, dim in zip(places, schedule.dims, strict=True))

@@ -1,0 +1,118 @@
+"""What is known and collected while a segment is lowered, and what its reductions and outputs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from ...ir import (
+    Expr,
+    FusedGroup,
+    Held,
+    Index,
+    Initialise,
+    Item,
+    LaneReduce,
+    Phase,
+    ReduceDim,
+    Reduction,
+    Root,
+    Share,
+    SharedBuffer,
+    Storage,
+    Target,
+    TileDim,
+    Value,
+    Var,
+    as_index,
+    delinearise,
+)
+from .frames import BlockLayout, Frame
+from .index_values import Context
+from .staging import AxisBinding, bind_dims
+from .tabulate import Flat
+
+
+@define
+class SegmentState:
+    """The state of lowering one segment: row roots collected for the phase that shares their loads."""
+
+    layout: BlockLayout
+    frame: Frame
+    storages: Mapping[str, Storage]
+    target: Target
+    aligned: Mapping[str, int]
+    items: list[Item] = field(factory=list)
+    roots: list[Root] = field(factory=list)
+    row: list[Var] = field(factory=list)
+    shares: dict[Var, Share] = field(factory=dict)
+
+    @property
+    def group(self) -> FusedGroup:
+        return self.layout.group
+
+    def phase(
+        self, kind: str, name: str, roots: Sequence[Root], row: Sequence[Var], shares: Mapping[Var, Share]
+    ) -> Phase:
+        """Return a phase of this segment: its frame decides who takes part and what is unrolled."""
+        unrolled = tuple(v for v in row if v.extent > 1) + self.frame.unrolled
+        return Phase(
+            kind, f"{self.frame.prefix}{name}", tuple(roots), unrolled, tuple(shares.values()), self.frame.when
+        )
+
+    def flush(self, name: str) -> None:
+        """Close the phase that is being collected."""
+        if self.roots:
+            self.items.append(self.phase("exit", name, self.roots, self.row, self.shares))
+        self.roots, self.row = [], []
+        self.shares = {s.var: s for s in self.frame.shares}
+
+    def bind(self, dims: Sequence[ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]) -> AxisBinding:
+        """Bind axes to the tiles of the frame and, where reduced, to the elements of chunks that begin at `starts`."""
+        frame = self.frame
+        every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
+        places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
+        flats: dict[Var, Flat] = {}
+        for dim, local, start in zip(dims, locals_, starts, strict=True):
+            if self.layout.schedule.index == "table" and len(dim.axes) > 1:
+                length = dim.trips * dim.chunk
+                flat = Flat(Var(f"{local.name}flat", length), start + local, length)
+                flats[local] = flat
+                places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
+        return AxisBinding(places, every, (*frame.tiles, *locals_), valid, flats)
+
+    def context(self, binding: AxisBinding, staged: Mapping[Expr, Value]) -> Context:
+        """Return what indices and values of the segment are resolved in; `staged` operands are read from tiles."""
+        at = tuple(as_index(u) for u in self.frame.tiles)
+        held = {r.name: Held(r.name, at, self.group.tensors[r.name].dtype) for r in self.frame.segment.reductions}
+        names = {t: self.layout.buffers[t].name for t in self.layout.boxes}
+        return Context(
+            self.group, self.storages, binding, dict(staged), held, self.layout.boxes, self.layout.pitches, names
+        )
+
+    def initialise(self, reduction: Reduction) -> Initialise:
+        """Return the identities that a reduction's registers begin with."""
+        shape = tuple(d.thread for d in self.frame.schedule.dims)
+        return Initialise(reduction.name, shape, reduction.combine, self.group.tensors[reduction.name].dtype)
+
+    def lane_reduce(self, reduction: Reduction) -> LaneReduce:
+        """Combine a reduction across lanes, in scratch that all such reductions of the kernel share."""
+        dtype = self.group.tensors[reduction.name].dtype
+        lanes = self.frame.schedule.lanes
+        # The last lanes may be no whole row of them: the idle threads among them read each other's places all the same.
+        scratch = SharedBuffer("lanes", dtype, -(-self.layout.schedule.threads // lanes) * lanes)
+        known = self.layout.buffers.get("lanes", scratch)
+        self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
+        shape = tuple(d.thread for d in self.frame.schedule.dims)
+        return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes)
+
+
+def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
+    """Spread a row's local elements over the lanes, `row_vector` neighbours at a time."""
+    lanes, width = frame.schedule.lanes, frame.schedule.row_vector
+    if lanes == 1 and width == 1:
+        return Share(local, as_index(local), as_index(local)), (local,)
+    group, element = Var(f"{local.name}o", local.extent // (lanes * width)), Var(f"{local.name}i", width)
+    value = as_index(group) * (lanes * width) + as_index(frame.lane) * width + element
+    return Share(local, value, as_index(group) * width + element), (group, element)
