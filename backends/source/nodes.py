@@ -215,15 +215,22 @@ class NodePrinter:
         pointers, dialect = self.names.pointers, self.names.dialect
         nbytes = len(lanes) * node.dtype.size
         template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
+        # What differs between the copies of a thread is added to a pointer that they share: machines add constants.
+        apart = self._unrolled_part(start)
         text = template.format(
             bytes=nbytes,
             d=self.names.buffer(node.space, node.buffer),
             di=index_text(to, pointers),
-            s=self.names.buffer(load.space, load.buffer),
-            si=index_text(start, pointers),
+            s=f"({self.names.buffer(load.space, load.buffer)} + ({index_text(start - apart, pointers)}))",
+            si=index_text(apart, pointers),
             ok=guard_text([g for g in inner if g not in outer], pointers),
         )
         self.out.line((f"if ({guard_text(outer, pointers)}) " if outer else "") + text)
+
+    def _unrolled_part(self, index: Index) -> Index:
+        """Return the part of an index that is known for each turn of the phase's unrolled loops."""
+        terms = tuple((primary, factor) for primary, factor in index.terms if primary in self.phase.unrolled)
+        return Index(index.const, terms)
 
     def statement(self, node: DfgNode) -> None:
         """Print a node as a statement, unless the only one that uses it holds its text."""

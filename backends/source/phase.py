@@ -152,6 +152,8 @@ class PhasePrinter:
         rest = self._rest(node, opened)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
+        if isinstance(node, AtomAccumulate) and not (rest and rest[0] in self.scopes):
+            return ("products", node)  # those of other parts add to the same registers, and would wait for these
         if rest and rest[0] in self.scopes:
             only = {*rest} == {*self.printer.vector_axes(node, rest)}
             return ("vector", node) if only else ("scope", rest[0])

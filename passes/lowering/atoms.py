@@ -182,6 +182,8 @@ def atom_loop(
     )
 
 
+#: Sets of registers that the fragments of an operand alternate between, where those of the next step are loaded ahead.
+FRAGMENT_SETS = 2
 #: Registers of fragments that a warp loads together at most (`ldmatrix` brings four matrices).
 _TOGETHER = 4
 
@@ -257,4 +259,14 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) 
         found.append(f"atom {atom.name}: all threads of the block take part, in whole warps")
     if len(loop.dims) != 1 or loop.dims[0].chunk % atom.k:
         found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k}")
+    elif loop.ahead and (loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not alternates(loop)):
+        found.append(
+            f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers for each operand, "
+            f"in chunks of an even number of steps"
+        )
     return found
+
+
+def alternates(loop: ReductionSchedule) -> bool:
+    """Whether the steps of a chunk use each set of registers for fragments equally often."""
+    return loop.dims[0].chunk // MATRIX_ATOMS[loop.atom].k % FRAGMENT_SETS == 0
