@@ -222,11 +222,11 @@ def products(
     lane: Var,
 ) -> list[AtomAccumulate]:
     """Return the multiplications of one chunk in the order of the reduction's math mode, into the registers called
-    `name`.
+    `name`; operands are what such a mode makes several parts of, or its only part.
     """
     mode, atom = MATH_MODES.get(reduction.math), MATRIX_ATOMS[loop.atom]
     pairs = [operands]
-    if mode is not None:
+    if mode is not None and len(mode.parts) > 1:
         split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]
         pairs = [(split[0][i], split[1][j]) for i, j in mode.products]
     return [

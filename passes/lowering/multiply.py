@@ -41,7 +41,7 @@ class Multiplication:
     """The products of one chunk of a reduction.
 
     `depth` is the chunk's own variable of the reduced dim, `chunk` numbers the chunks, `a` and `b` are the factors over
-    the block's variables.
+    the block's variables, what registers keep of them.
     """
 
     state: SegmentState
@@ -165,6 +165,10 @@ def multiplication(
     a, b = tabulate(a, flats, state.layout.tables), tabulate(b, flats, state.layout.tables)
     held = MATRIX_ATOMS[schedule.atom].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
+    mode = MATH_MODES.get(reduction.math)
+    if mode is not None and len(mode.parts) == 1:
+        # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
+        a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
     return Multiplication(state, reduction, schedule, depth, chunk, a, b, prefix)
 
 

@@ -76,13 +76,15 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
 
 
 def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
-    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and a fragment
-    of each part of what a warp multiplies in one step.
+    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and the fragments
+    of what a warp multiplies in one step: one of each part, and those that are loaded ahead, besides the ones that parts
+    are made of.
     """
     work = atom_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
-    fragments = sum((side.atoms * side.registers * 1.0 for side in work.sides), 0.0) * work.parts
+    sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
+    fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     needed = BASE + held + fragments + 2.0 * len(tiles)
     return Registers(held, needed, needed + 0.5 * fragments)
 
