@@ -23,7 +23,7 @@ from attrs import frozen
 from cuts.backends.device import Buffer, Device, Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
-from cuts.bench.peers import load_torch, tensor_at
+from cuts.bench.peers import load_torch
 from cuts.bench.records import RESULTS, Row, circumstances, exit_code, geomean, write_rows
 from cuts.bench.shapes import Case, gemm_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
@@ -166,7 +166,10 @@ class Bench:
             if label in schedules:
                 features = features_of(group, schedules[label], self.target)
                 found = bound(features, self.target)
-                row |= {"model_us": float(rank(features, found, self.target)) * 1e6, "bound_us": float(found.time) * 1e6}
+                row |= {
+                    "model_us": float(rank(features, found, self.target)) * 1e6,
+                    "bound_us": float(found.time) * 1e6,
+                }
             rows.append(row)
         return rows
 
@@ -242,7 +245,10 @@ def _points(
         for point in PROMOTED if format_.math == "fp32x3" else WIDE:
             schedule = point.schedule(group, format_)
             if not check_schedule(group, schedule, target):
-                yield f"hand {point.warps} {point.atoms} {point.row_bytes} B x{point.stages} ahead {point.ahead}", schedule
+                yield (
+                    f"hand {point.warps} {point.atoms} {point.row_bytes} B x{point.stages} ahead {point.ahead}",
+                    schedule,
+                )
     for number, candidate in enumerate(choose(group, target, count=count)):
         yield f"model {number}: {described(candidate.schedule)}", candidate.schedule
 

@@ -169,8 +169,8 @@ class AtomAccumulate:
     Over a block, `a` and `b` are values like any other, shares say which element a lane holds of each, and `axes` are
     the variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a
     thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C.
-    `lane` numbers the threads of a warp. Where a thread's neighbours along a side are elements of several atoms, `mixed`
-    says of how many along the rows and along the columns.
+    `lane` numbers the threads of a warp. Where a thread's neighbours along a side are elements of several atoms,
+    `mixed` says of how many along the rows and along the columns.
     """
 
     name: str

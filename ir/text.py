@@ -95,7 +95,8 @@ FORMS: dict[type, Form] = {
     ),
     TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
     ReductionSchedule: Form(
-        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}", ("*dims", "*staging")
+        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}",
+        ("*dims", "*staging"),
     ),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
     Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}"),

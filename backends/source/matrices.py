@@ -36,7 +36,12 @@ def matrix_load(node: Pack | Load, axes: Sequence[Var], lane: Var) -> MatrixLoad
     matrices.
     """
     load = node.arg if isinstance(node, Pack) else node
-    if not isinstance(load, Load) or load.space != "shared" or load.guards or prod(v.extent for v in axes) not in (1, 2, 4):
+    if (
+        not isinstance(load, Load)
+        or load.space != "shared"
+        or load.guards
+        or prod(v.extent for v in axes) not in (1, 2, 4)
+    ):
         return None
     element = node.axis if isinstance(node, Pack) else Var("whole", 1)
     if element.extent * load.dtype.size != ROW_BYTES // WORDS:
@@ -45,7 +50,11 @@ def matrix_load(node: Pack | Load, axes: Sequence[Var], lane: Var) -> MatrixLoad
     spread = substitute(load.address, {lane: as_index(row) * WORDS + place})
     inside = as_index(lane) % ROWS
     first: dict[Var, IndexLike] = dict(
-        zip(axes, delinearise(as_index(lane) // ROWS % prod(v.extent for v in axes), [v.extent for v in axes]), strict=True)
+        zip(
+            axes,
+            delinearise(as_index(lane) // ROWS % prod(v.extent for v in axes), [v.extent for v in axes]),
+            strict=True,
+        )
     )
     if spread - substitute(spread, {place: 0, element: 0}) == as_index(place) * element.extent + element:
         first |= {lane: inside * WORDS, element: 0}

@@ -36,6 +36,7 @@ from .segment_state import SegmentState
 from .staging import AxisBinding
 from .tabulate import tabulate
 
+
 @frozen
 class Multiplication:
     """The products of one chunk of a reduction.
@@ -109,9 +110,7 @@ class Multiplication:
     def _loop(self, number: int | None) -> AtomLoop:
         frame = self.state.frame
         assert frame.warp is not None, "atoms need warps"
-        return atom_loop(
-            self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number
-        )
+        return atom_loop(self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number)
 
     def _products(self, a: Value, b: Value, loop: AtomLoop) -> list[AtomAccumulate]:
         return products(self.reduction, self.schedule, self.added_to, self.at, (a, b), self.depth, loop, self._lane)

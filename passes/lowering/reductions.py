@@ -80,9 +80,7 @@ def looped_reduction(state: SegmentState, reduction: Reduction, schedule: Reduct
         state.items.extend(step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole()))
     else:
         accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
-        state.items.extend(
-            chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares))
-        )
+        state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)))
     if state.frame.schedule.lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 

@@ -1,5 +1,5 @@
-"""Fragments in shared memory, for all points of a structure at once: how tiles are padded for them, and what their loads
-take.
+"""Fragments in shared memory, for all points of a structure at once: what their loads take, and fetches of their
+tiles.
 
 A warp loads fragments by matrices, eight rows of 16 bytes each, where rows lie along the depth, or where halves lie
 along the rows or columns and are turned on the way; else lane by lane, four lanes along the depth and eight along the
@@ -49,9 +49,7 @@ def fragment_loads(
     ways = _ways(np.where(words, 1, depth * size * fragment.packed // WORD), -(-side * size // WORD), target)
     cycles = np.where(size == WORD, fragment.size, loads) * ways
     together = along | turned
-    return FragmentLoads(
-        np.where(together, fragment.registers / MATRICES, loads), np.where(together, matrices, cycles)
-    )
+    return FragmentLoads(np.where(together, fragment.registers / MATRICES, loads), np.where(together, matrices, cycles))
 
 
 def _ways(depth: Count, side: Count, target: Target) -> Count:

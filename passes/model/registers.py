@@ -76,9 +76,9 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
 
 
 def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
-    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and the fragments
-    of what a warp multiplies in one step: one of each part, and those that are loaded ahead, besides the ones that parts
-    are made of.
+    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and the
+    fragments of what a warp multiplies in one step: one of each part, and those that are loaded ahead, besides the ones
+    that several parts are made of.
     """
     work = atom_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)

@@ -87,8 +87,8 @@ def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
 
 
 def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Count:
-    """Return the padding of an operand's rows: what the schedule says, and where atoms multiply numbers of `size` bytes,
-    the least that keeps rows aligned and fragments free of conflicts (see `fragment_loads`).
+    """Return the padding of an operand's rows: what the schedule says, and where atoms multiply numbers of `size`
+    bytes, the least that keeps rows aligned and fragments free of conflicts (see `fragment_loads`).
     """
     structure = geometry.structure
     if not structure.atom:
