@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .compile import CompiledPlan, build, build_staged, load
+    from .compile import CompiledPlan, build, build_staged, load, torch_op
     from .frontends import graph_from_json, load_graph, save_graph
     from .ir import CutsError, Graph, Node
     from .ops import Registry
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "__version__", "build",
     "build_staged", "grad",
-    "graph_from_json", "load", "load_graph", "save_graph", "with_loss",
+    "graph_from_json", "load", "load_graph", "save_graph", "torch_op", "with_loss",
 ]  # fmt: skip
 
 #: Package -> the public names it is home to.
 _HOMES = {
-    ".compile": ("CompiledPlan", "build", "build_staged", "load"),
+    ".compile": ("CompiledPlan", "build", "build_staged", "load", "torch_op"),
     ".frontends": ("graph_from_json", "load_graph", "save_graph"),
     ".ir": ("CutsError", "Graph", "Node"),
     ".ops": ("Registry",),

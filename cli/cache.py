@@ -7,10 +7,12 @@ from argparse import ArgumentParser, Namespace
 from datetime import UTC, datetime
 from typing import Any
 
+from attrs import asdict
+
 from ..backends import cache_info, clear_cache
 from ..compile import clear_plans, plans_info
 from ..ir import UsageError
-from ..search import database_path, open_database, remove_database
+from ..search import database_path, export_results, import_results, open_database, remove_database
 from . import console
 from .options import add_json
 
@@ -18,23 +20,32 @@ from .options import add_json
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what `cuts cache` takes."""
     parser.add_argument(
-        "action", choices=("info", "clear", "explain"), help="show or empty the cache, or say what a key stands for"
+        "action",
+        choices=("info", "clear", "explain", "export", "import"),
+        help="show or empty the cache, say what a key stands for, or write the best results of searches to a file "
+        "and add those of one",
     )
     parser.add_argument(
-        "key", metavar="KEY", nargs="?", help="key of a kernel or a trial in the tuning database, or how it begins"
+        "what",
+        metavar="KEY|FILE",
+        nargs="?",
+        help="explain: key of a kernel or a trial in the tuning database, or how it begins; export, import: a file "
+        "(.json, or .json.gz)",
     )
     add_json(parser)
 
 
 def command(arguments: Namespace) -> int:
-    """Show or empty the cache, or say what a key of the tuning database stands for.
+    """Show or empty the cache, say what a key of the tuning database stands for, or exchange results with a file.
 
-    Raises `UsageError` where a key is given to an action that takes none.
+    Raises `UsageError` where a key or a file is given to an action that takes none, or misses.
     """
     if arguments.action == "explain":
         return _explain(arguments)
-    if arguments.key:
-        raise UsageError(f"'cuts cache {arguments.action}' takes no key, found '{arguments.key}'")
+    if arguments.action in ("export", "import"):
+        return _exchange(arguments)
+    if arguments.what:
+        raise UsageError(f"'cuts cache {arguments.action}' takes no key, found '{arguments.what}'")
     if arguments.action == "info":
         values: dict[str, object] = cache_info() | {"plans": plans_info(), "tuning": _tuning()}
     else:
@@ -58,12 +69,31 @@ def _tuning() -> dict[str, object]:
         database.close()
 
 
+def _exchange(arguments: Namespace) -> int:
+    """Write the best results to a file, or add those of one."""
+    if not arguments.what:
+        raise UsageError(f"'cuts cache {arguments.action}' needs a file", hint="as in results.json.gz")
+    database = open_database(console.note)
+    try:
+        if arguments.action == "export":
+            values = {"exported": export_results(database, arguments.what)}
+        else:
+            values = asdict(import_results(database, arguments.what))
+    finally:
+        database.close()
+    if arguments.json:
+        console.print_json(values)
+    else:
+        print("\n".join(f"{key}: {value}" for key, value in values.items()))
+    return 0
+
+
 def _explain(arguments: Namespace) -> int:
     """Show every problem and trial whose key begins as the one given: what was hashed, and what came of it."""
-    key = (arguments.key or "").lower()
+    key = (arguments.what or "").lower()
     if not key or any(c not in "0123456789abcdef" for c in key):
         raise UsageError(
-            f"expected a key, found '{arguments.key or ''}'",
+            f"expected a key, found '{arguments.what or ''}'",
             hint="keys are hexadecimal, as 'cuts explain PLAN' shows them; a prefix will do",
         )
     database = open_database(console.note)

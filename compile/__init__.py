@@ -6,6 +6,7 @@ from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan
 from .plan_cache import clear_plans, plans_info
 from .staged import Compile, StagedPlan, staged_plan
+from .torch_operator import torch_op
 
 __all__ = [
     "Compile",
@@ -24,4 +25,5 @@ __all__ = [
     "load_spec",
     "plans_info",
     "staged_plan",
+    "torch_op",
 ]

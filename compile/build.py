@@ -10,7 +10,7 @@ from ..backends import find_target
 from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError
 from ..runtime import is_staged, load_plan
 from .driver import build_graph
-from .loading import ModelLike, Shapes, load_model, load_spec
+from .loading import ModelLike, Shapes, load_model, load_spec, with_torch_operators
 from .plan import CompiledPlan
 from .staged import StagedPlan, open_staged, staged_plan
 
@@ -58,7 +58,7 @@ def build(
         raise UsageError("'options' has a mode, a precision, a budget and a debug of its own", hint="give it, or them")
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
-    vocabulary = load_spec(spec)
+    vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
     graph = load_model(model, vocabulary, shapes, examples)
     chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)

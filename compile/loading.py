@@ -92,6 +92,18 @@ def spec_of_texts(texts: Mapping[str, str]) -> Spec:
     )
 
 
+def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
+    """Return the vocabulary with the declarations that became operators of PyTorch, which a module may call."""
+    if not isinstance(model, (TorchModule, ExportedProgram)):
+        return spec
+    from ..frontends.torch import OPERATORS
+
+    texts = dict(spec.texts)
+    for name, operator in OPERATORS.items():
+        texts |= {} if name in spec.registry else operator.texts
+    return spec if texts == spec.texts else spec_of_texts(texts)
+
+
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
     """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), an exported
     program of PyTorch, a module with example inputs `args`, or the path of a file.

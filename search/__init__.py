@@ -1,6 +1,7 @@
 """Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""
 
 from .database import database_path, open_database, remove_database
+from .exchange import export_results, import_results
 from .problem import machine_of
 from .selector import MeasuredSelector
 from .session import tuning_session
@@ -12,6 +13,8 @@ __all__ = [
     "MeasuredSelector",
     "Settings",
     "database_path",
+    "export_results",
+    "import_results",
     "machine_of",
     "open_database",
     "remove_database",

@@ -79,6 +79,17 @@ class Winner:
     proven: float = 0.0
 
 
+@frozen
+class Result:
+    """The best that is known of a problem, whose search is `finished` or not, in a form that any database takes."""
+
+    key: str
+    description: str
+    label: str
+    finished: bool
+    winner: Winner
+
+
 #: What the columns of a winner and of a trial hold.
 _NUMBER, _PERHAPS = (int, float), (int, float, type(None))
 _WINNER_KINDS = (str, _NUMBER, _NUMBER, str, _NUMBER, _NUMBER, _NUMBER)
@@ -166,10 +177,10 @@ class Database:
             )
 
     def evict(self, problem: Problem) -> None:
-        """Forget all results of a problem: one of them did not hold."""
+        """Forget all results of a problem: one of them did not hold. Its winner stays as a hint."""
         with self._errors() as db:
             db.execute("delete from trials where problem = ?", (problem.key,))
-            db.execute("update problems set done = 0, best = null where key = ?", (problem.key,))
+            db.execute("update problems set done = 0 where key = ?", (problem.key,))
 
     # ---- trials
 
@@ -201,13 +212,62 @@ class Database:
             db.executemany("insert or replace into trials values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def hints(self, problem: Problem, most: int = 4) -> list[str]:
-        """Return the best schedules that other machines found for the same work."""
+        """Return the best schedules that other machines, or other versions, found for the same work."""
         with self._errors() as db:
             rows = db.execute(
-                "select best from problems where work = ? and key <> ? and best is not null order by at desc limit ?",
+                "select best from problems where work = ? and (key <> ? or done = 0) and best is not null "
+                "order by at desc limit ?",
                 (problem.work, problem.key, most),
             ).fetchall()
         return list(dict.fromkeys(row[0] for row in rows if isinstance(row[0], str)))
+
+    # ---- results that travel
+
+    def results(self) -> tuple[Result, ...]:
+        """Return the best result of every problem that has one, by key."""
+        chosen = "p.key, p.description, p.label, p.done"
+        with self._errors() as db:
+            rows = db.execute(
+                f"select {chosen}, best, seconds, spread, source, trials, points, proven from problems p "
+                "where done = 1 and best is not null union all "
+                f"select {chosen}, t.schedule, min(t.seconds), t.spread, t.source, 1, 0.0, 0.0 from problems p "
+                "join trials t on t.problem = p.key where p.done = 0 and t.outcome = 'ok' group by p.key order by 1"
+            ).fetchall()
+        return tuple(
+            Result(key, description, label, bool(done), Winner(*best))
+            for key, description, label, done, *best in rows
+            if _fits(best, _WINNER_KINDS)
+        )
+
+    def adopt(self, result: Result, work: str) -> bool:
+        """Take a result from elsewhere, of the work that its description states; say whether it is news.
+
+        A finished search is kept as it is, and so is a faster time of an unfinished one.
+        """
+        found = result.winner
+        with self._errors() as db:
+            known = db.execute("select done from problems where key = ?", (result.key,)).fetchone()
+            best = db.execute(
+                "select min(seconds) from trials where problem = ? and outcome = 'ok'", (result.key,)
+            ).fetchone()[0]
+            if (known and known[0]) or (not result.finished and best is not None and best <= found.seconds):
+                return False
+            now = time.time()
+            db.execute(
+                "insert or ignore into problems (key, description, work, label, at) values (?, ?, ?, ?, ?)",
+                (result.key, result.description, work, result.label, now),
+            )
+            db.execute(
+                "update problems set done = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, "
+                "proven = ?, at = ? where key = ?",
+                (int(result.finished), *astuple(found), now, result.key),
+            )
+            trial = (result.key, found.schedule, trial_key(result.key, found.schedule), "ok", found.seconds)
+            db.execute(
+                "insert or replace into trials values (?, ?, ?, ?, ?, ?, 0, ?, '', 0.0, 0.0, ?)",
+                (*trial, found.spread, found.source, now),
+            )
+        return True
 
     # ---- modelled costs, which are slow to compute again
 

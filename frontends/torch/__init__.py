@@ -3,8 +3,9 @@
 Programs are decomposed to PyTorch's core operations. What each of them means is in `operators`.
 """
 
+from .captured import Captured
 from .dynamo import dynamo_backend
-from .load import Captured
 from .read import read_torch
+from .registered import OPERATORS, define_operator
 
-__all__ = ["Captured", "dynamo_backend", "read_torch"]
+__all__ = ["OPERATORS", "Captured", "define_operator", "dynamo_backend", "read_torch"]

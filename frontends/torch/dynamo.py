@@ -8,11 +8,10 @@ graph that we cannot read runs in PyTorch, with a warning.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch._C import DispatchKey
 from torch._dynamo.backends.common import aot_autograd
@@ -20,11 +19,9 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...ir import CutsError, DType, dtype_of_numpy
-from .load import Captured, graph_of_nodes, training_decompositions
-
-#: Compiles a graph for the device that tensors live on ("cpu" or "cuda") into a function of arrays by name.
-CompileGraph = Callable[[Captured, str], Callable[[Mapping[str, Any]], Mapping[str, Any]]]
+from ...ir import CutsError
+from .load import graph_of_nodes, training_decompositions
+from .tensors import CompileGraph, function_of_tensors
 
 
 class UncompiledWarning(UserWarning):
@@ -107,38 +104,5 @@ def _by_shape(compile_static: Callable[[Sequence[Any]], Callable[..., Any]]) -> 
 
 
 def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> Callable[..., list[Any]]:
-    captured = graph_of_nodes(part.graph)
     device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), torch.device("cpu"))
-    run = compile_graph(captured, device.type)
-
-    def call(*arguments: Any) -> list[Any]:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # we launch on a stream of our own
-        seeds = (
-            torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)
-        )  # PyTorch's generator, so that its seed counts
-        arrays = {
-            name: _array(value) for name, value in zip(captured.inputs, arguments, strict=True) if name is not None
-        }
-        arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
-        found = run(arrays)
-        tensors = {name: _tensor(found[name], device) for name in captured.graph.outputs}
-        return [tensors[name] if isinstance(name, str) else name for name in captured.results]
-
-    return call
-
-
-def _tensor(value: Any, device: torch.device) -> Any:
-    """Return a result as a tensor; what lies in a plan's memory on a GPU is copied, as the next run writes over it."""
-    if dtype_of_numpy(value.dtype) is DType.BF16:  # known to PyTorch by other names than to NumPy: it goes as bits
-        tensor = torch.as_tensor(value.view(np.int16), device=device).view(torch.bfloat16)
-    else:
-        tensor = torch.as_tensor(value, device=device)
-    return tensor.clone() if device.type == "cuda" else tensor
-
-
-def _array(value: Any) -> Any:
-    """Return a tensor as an array of its device, without a copy where it is contiguous."""
-    tensor = value.detach().contiguous()
-    tensor = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
-    return tensor if tensor.is_cuda else tensor.numpy()
+    return function_of_tensors(graph_of_nodes(part.graph), device, compile_graph)

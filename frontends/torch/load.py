@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
 from torch._decomp import get_decompositions
 
 from ...ir import Graph, GraphError, Infer, quote, verify_graph
-from ...ops import Registry
-from ...ops.language import Instances, default_inference
+from ...ops.language import default_inference
+from .captured import Captured, captured_graph
 from .operators import Chosen, Complex
 from .reader import Reader, read_graph
 from .walk import define, results, walk
@@ -71,23 +70,6 @@ def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
     return reader.output(value, name)
 
 
-@frozen
-class Captured:
-    """A captured graph: ours, what is behind each of its results (a name, or the number or None that it is), and the
-    derived gradients that it uses.
-
-    `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
-    `seeds`: random numbers, new ones for each run.
-    """
-
-    graph: Graph
-    inputs: tuple[str | None, ...]
-    results: tuple[str | int | float | None, ...]
-    seeds: tuple[str, ...]
-    registry: Registry
-    texts: Mapping[str, str]
-
-
 def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
     """Return a captured graph of core operations, every placeholder an input;
     backward operations become derived gradients.
@@ -100,17 +82,7 @@ def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
         elif node.users or "val" in node.meta:
             reader.define_input(node)
     walk(graph, reader)
-    names = [_result(reader, node) for node in results(graph)]
-    outputs = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
-    whole = read_graph(reader, "torch", (*(n.name for n in places if n.name in reader.types), *reader.seeds), outputs)
-    read = {value for node in whole.nodes for value in node.operands}
-    given = tuple(node.name if node.name in read else None for node in places)
-    seeds = tuple(name for name in reader.seeds if name in read)
-    inputs = (*(name for name in given if name is not None), *seeds)
-    types = {name: type_ for name, type_ in whole.types.items() if name in inputs or name not in whole.inputs}
-    registry = reader.gradients.registry
-    found = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
-    return Captured(found, given, tuple(names), seeds, registry, reader.gradients.texts)
+    return captured_graph(reader, "torch", [n.name for n in places], [_result(reader, n) for n in results(graph)])
 
 
 def _result(reader: Reader, node: object) -> str | int | float | None:

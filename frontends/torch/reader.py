@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NoReturn, TypeAlias
 
@@ -103,7 +103,7 @@ class Reader:
 
     def seed(self) -> Value:
         """Return a new input that whoever runs the graph fills with a random number."""
-        name = self._fresh("seed")
+        name = self.fresh("seed")
         self.types[name] = TensorType(DType.U32, ())
         self.seeds.append(name)
         return Value(name)
@@ -143,14 +143,14 @@ class Reader:
                 data = data.astype(dtype.numpy)  # a number beyond the range of integers wraps, as in PyTorch
         found = dtype_of_numpy(data.dtype)
         assert found is not None, data.dtype
-        name = self._fresh(hint or f"{self.origin}.const")
+        name = self.fresh(hint or f"{self.origin}.const")
         self.constants[name], self.types[name] = data, TensorType(found, data.shape)
         return Value(name)
 
     def emit(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Attribute | None) -> Any:
         """Add an operation; return its result, or all where there are several."""
         given: dict[str, Attribute] = {k: v for k, v in attributes.items() if v is not None}
-        name = self._fresh(f"{self.origin}.{op}")
+        name = self.fresh(f"{self.origin}.{op}")
         names = tuple(Value(name if outputs == 1 else f"{name}.{n}") for n in range(outputs))
         node = Node(name, op, tuple(inputs), names, given, self.origin)
         types = self.infer(node, [None if v is None else self.types[v] for v in inputs])
@@ -171,24 +171,31 @@ class Reader:
         results = dict(zip(node.outputs, instance.outputs, strict=False))
         names |= {formal: value for value, formal in results.items()}
         names[f"d{results[y]}"] = dy
-        made: dict[str, Value] = {}  # apart from the operands, one of which may be called as the gradient of another is
-        for step in self.gradients.steps(instance, [formals[v] for v in wrt], [results[y]]):
-            inputs = tuple(None if v is None else made.get(v) or names[v] for v in step.inputs)
-            outputs = tuple(Value(self._fresh(f"{self.origin}.{name}")) for name in step.outputs)
-            self._add(
-                Node(self._fresh(f"{self.origin}.{step.op}"), step.op, inputs, outputs, step.attributes, self.origin)
-            )
-            made |= dict(zip(step.outputs, outputs, strict=True))
-        missing = [v for v in wrt if f"d{formals[v]}" not in made]
-        zeros = {
-            v: self.constant(np.broadcast_to(np.zeros((), self.types[v].dtype.numpy), self.shape(v))) for v in missing
-        }
-        return [zeros[v] if v in zeros else made[f"d{formals[v]}"] for v in wrt]
+        made = self.add_steps(self.gradients.steps(instance, [formals[v] for v in wrt], [results[y]]), names)
+        return [made.get(f"d{formals[v]}") or self.zeros_like(v) for v in wrt]
 
-    def _add(self, node: Node) -> None:
+    def add_steps(self, steps: Iterable[Node], names: Mapping[str, str]) -> dict[str, Value]:
+        """Add steps over formal names, of which `names` says what they stand for; return what they make, by formal
+        name.
+        """
+        made: dict[str, Value] = {}  # apart from the operands, one of which may be called as the gradient of another is
+        for step in steps:
+            inputs = tuple(None if v is None else made.get(v) or names[v] for v in step.inputs)
+            outputs = tuple(Value(self.fresh(f"{self.origin}.{name}")) for name in step.outputs)
+            name = self.fresh(f"{self.origin}.{step.op}")
+            self.add(Node(name, step.op, inputs, outputs, step.attributes, self.origin))
+            made |= dict(zip(step.outputs, outputs, strict=True))
+        return made
+
+    def add(self, node: Node) -> None:
+        """Add an operation of the vocabulary that gradients have extended."""
         instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
         self.types.update(zip(node.outputs, instance.output_types, strict=True))
         self.nodes.append(node)
+
+    def zeros_like(self, value: str) -> Value:
+        """Return zeros of a value's type."""
+        return self.constant(np.broadcast_to(np.zeros((), self.types[value].dtype.numpy), self.shape(value)))
 
     def operand(self, value: Any, dtype: DType) -> Value:
         """Return a tensor or a number as a value of an element type."""
@@ -228,7 +235,8 @@ class Reader:
             value = self.emit("identity", value)
         return value
 
-    def _fresh(self, hint: str) -> str:
+    def fresh(self, hint: str) -> str:
+        """Return a name that nothing has yet."""
         name = fresh_name(self.taken, hint)
         self.taken.add(name)
         return name

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...ir import CutsError, GraphError, quote, raise_all
+from . import registered
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 from .reader import Reader, Value, array_of
 
@@ -75,7 +76,7 @@ def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsup
     if complex_pairs.any_complex([*arguments, *keywords.values()]) or keywords.get("dtype") in complex_pairs.COMPLEX:
         convert = complex_pairs.conversion(name, OF_COMPLEX, TABLE)
     else:
-        convert = TABLE.get(name) or TABLE.get(name.rpartition(".")[0])
+        convert = TABLE.get(name) or TABLE.get(name.rpartition(".")[0]) or registered.conversion(name)
         if (
             convert is not None
             and masks.any_chosen([*arguments, *keywords.values()])

@@ -19,9 +19,9 @@ from .declare import declare
 class Gradients:
     """Derives gradients and collects the declarations that they need: `registry` has them, `texts` prints them."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, texts: Mapping[str, str] | None = None) -> None:
         self.registry = registry
-        self.texts: dict[str, str] = {}
+        self.texts: dict[str, str] = dict(texts or {})
         self._instances: dict[object, Instance] = {}
 
     def instance(self, node: Node, operands: Sequence[TensorType | None], constants: Mapping[int, Array]) -> Instance:
@@ -33,6 +33,13 @@ class Gradients:
                 return made
             self._instances[key] = made
         return self._instances[key]
+
+    def declare(self, texts: Mapping[str, str]) -> None:
+        """Add declarations, by the name of their source; those of a name that is known already are left out."""
+        new = {name: text for name, text in texts.items() if name not in self.texts}
+        if new:
+            self.registry = self.registry.extend(*(Source(name, text) for name, text in new.items()))
+            self.texts |= new
 
     def steps(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
         """Return the nodes that compute operands' gradients from those of some results; an operand that has none is

@@ -42,9 +42,9 @@ class FakeRecorder:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> profile_layers.Bench:
-    memory = profile_layers.Memory(torch, "cpu", 400_000, 400_000)
-    return profile_layers.Bench(torch, memory, FakeRecorder(), 2, tmp_path, KernelDigests(), float("inf"), "cpu")
+def bench(tmp_path: Path) -> profile_layers.LayerBench:
+    memory = profile_layers.RandomPool(torch, "cpu", 400_000, 400_000)
+    return profile_layers.LayerBench(torch, memory, FakeRecorder(), 2, tmp_path, KernelDigests(), float("inf"), "cpu")
 
 
 def need_torchvision() -> None:
@@ -137,7 +137,7 @@ def small_tasks() -> list[LayerTask]:
     ]
 
 
-def test_every_operation_is_measured_cold_and_warm(bench: profile_layers.Bench) -> None:
+def test_every_operation_is_measured_cold_and_warm(bench: profile_layers.LayerBench) -> None:
     tasks = small_tasks()
     with torch.no_grad():
         assert profile_layers.measure_layers(bench, [Chunk(0, "fp32", tuple(tasks))], "layers.jsonl") == 0
@@ -150,7 +150,7 @@ def test_every_operation_is_measured_cold_and_warm(bench: profile_layers.Bench) 
     assert rows[-1]["tasks"] == len(tasks)
 
 
-def test_a_task_that_fails_is_reported_and_the_rest_measured(bench: profile_layers.Bench) -> None:
+def test_a_task_that_fails_is_reported_and_the_rest_measured(bench: profile_layers.LayerBench) -> None:
     bad = LayerTask("held", "r2", "conv2d", (1, 4, 9, 9, 8, 30, 30, 1, 1, 0, 0, 1, 1))
     with torch.no_grad():
         rows = profile_layers.measure_chunk(bench, Chunk(0, "fp32", (bad, *small_tasks()[:1])))
@@ -158,14 +158,14 @@ def test_a_task_that_fails_is_reported_and_the_rest_measured(bench: profile_laye
     assert "cold" in rows[1]
 
 
-def test_chunks_end_with_the_time(bench: profile_layers.Bench) -> None:
+def test_chunks_end_with_the_time(bench: profile_layers.LayerBench) -> None:
     bench.ends = 0.0
     assert profile_layers.measure_layers(bench, [Chunk(0, "fp32", ()), Chunk(1, "fp32", ())], "layers.jsonl") == 2
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "resnet18"])
 def test_networks_are_measured_layer_by_layer(
-    bench: profile_layers.Bench, monkeypatch: pytest.MonkeyPatch, name: str
+    bench: profile_layers.LayerBench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     need_torchvision()
     monkeypatch.setattr(profile_layers, "graph_seconds", lambda *_: [1.0])
@@ -198,7 +198,7 @@ def test_a_file_that_was_cut_short_is_read_as_far_as_it_goes(
     assert not list(layer_trace.kernels_of([]))
 
 
-def test_a_profiler_that_records_something_else_is_found_at_once(bench: profile_layers.Bench) -> None:
+def test_a_profiler_that_records_something_else_is_found_at_once(bench: profile_layers.LayerBench) -> None:
     with torch.no_grad():
         profile_layers.probe(bench)
         bench.recorder.mark = lambda: bench.recorder.kernels.append(TracedKernel("other"))
@@ -206,7 +206,7 @@ def test_a_profiler_that_records_something_else_is_found_at_once(bench: profile_
             profile_layers.probe(bench)
 
 
-def test_records_become_rows_with_runs_of_one_kernel_taken_together(bench: profile_layers.Bench) -> None:
+def test_records_become_rows_with_runs_of_one_kernel_taken_together(bench: profile_layers.LayerBench) -> None:
     with torch.no_grad():
         profile_layers.measure_layers(bench, [Chunk(0, "fp32", tuple(small_tasks()[:2]))], "layers.jsonl")
     records = list(profile_layers.finished(bench.folder / "layers.jsonl"))

@@ -1,0 +1,73 @@
+"""`cuts.torch_op`: a declaration as an operator of PyTorch.
+
+This is how Woodpecker-DL binds custom operators to third-party engines (section 2.5), for the engine that people use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..backends import find_target
+from ..ir import BackendError, CompileOptions, PrecisionName, UsageError, quote
+from .driver import build_graph
+from .loading import Spec, load_spec
+from .plan import CompiledPlan
+
+if TYPE_CHECKING:
+    from ..frontends.torch import Captured
+
+
+def torch_op(
+    spec: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    name: str = "",
+    *,
+    precision: PrecisionName = "fp32",
+    tune: bool = False,
+    budget: float | None = None,
+) -> Any:
+    """Register the operation `name` of `.cuts` files (one that they declare, or any built-in one) as
+    `torch.ops.cuts.<name>`, and return that.
+
+    It takes tensors in the order of the declaration and attributes by name, on the CPU (through OpenCL) and on a GPU;
+    it has a shape function, so that `torch.compile` and `torch.export` trace it, and the derived gradient. Kernels are
+    made for each combination of shapes, element types and attributes when it first occurs. With `tune` they are timed,
+    for at most `budget` seconds each time. `name` may be left out where the files declare one operation.
+
+    Raises `UsageError` where there is no such operation, or an operator of that name was made of another declaration;
+    `BackendError` where PyTorch is missing.
+    """
+    try:
+        from ..frontends.torch import define_operator
+    except ImportError as error:
+        raise BackendError(
+            f"an operator of PyTorch needs PyTorch: {error}", hint="pip install 'cuts[torch]'"
+        ) from error
+    vocabulary = load_spec([spec] if isinstance(spec, (str, os.PathLike)) else spec)
+    decl = vocabulary.registry[name or _only(vocabulary)]
+    options = CompileOptions(precision=precision, budget=budget)
+
+    def compile_graph(captured: Captured, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        plan = _plan(captured, device, options, tune)
+        return lambda arrays: plan.run(arrays, on_device=device == "cuda")
+
+    return define_operator(decl, vocabulary.registry, vocabulary.texts, compile_graph)
+
+
+def _only(vocabulary: Spec) -> str:
+    own = sorted(vocabulary.own)
+    if len(own) != 1:
+        known = ", ".join(map(quote, own)) or "none"
+        raise UsageError(f"which operation? the files declare {known}", hint="give its name: torch_op(files, 'name')")
+    return own[0]
+
+
+def _plan(captured: Captured, device: str, options: CompileOptions, tune: bool) -> CompiledPlan:
+    target, spec = find_target("cuda" if device == "cuda" else "opencl"), Spec(captured.registry, captured.texts)
+    if not tune:
+        return build_graph(captured.graph, spec, target, options)
+    from ..search import tuning_session
+
+    with tuning_session(target, budget=options.budget) as selector:
+        return build_graph(captured.graph, spec, target, options, selector)

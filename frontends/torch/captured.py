@@ -1,0 +1,45 @@
+"""What was read of a graph that PyTorch captured: a graph of ours, and what goes in and comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve, frozen
+
+from ...ir import Graph, verify_graph
+from ...ops import Registry
+from ...ops.language import Instances
+from .reader import Reader, read_graph
+
+
+@frozen
+class Captured:
+    """A captured graph: ours, what is behind each of its results (a name, or the number or None that it is), and the
+    derived gradients that it uses.
+
+    `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
+    `seeds`: random numbers, new ones for each run.
+    """
+
+    graph: Graph
+    inputs: tuple[str | None, ...]
+    results: tuple[str | int | float | None, ...]
+    seeds: tuple[str, ...]
+    registry: Registry
+    texts: Mapping[str, str]
+
+
+def captured_graph(
+    reader: Reader, name: str, places: Sequence[str], found: Sequence[str | int | float | None]
+) -> Captured:
+    """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph."""
+    outputs = tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
+    whole = read_graph(reader, name, (*(p for p in places if p in reader.types), *reader.seeds), outputs)
+    read = {value for node in whole.nodes for value in node.operands}
+    given = tuple(place if place in read else None for place in places)
+    seeds = tuple(value for value in reader.seeds if value in read)
+    inputs = (*(place for place in given if place is not None), *seeds)
+    types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
+    registry = reader.gradients.registry
+    graph = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
+    return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts)

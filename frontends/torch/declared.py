@@ -1,0 +1,229 @@
+"""Declarations as operators of PyTorch, with a shape function, kernels and the derived gradient.
+
+A declaration `my_op` becomes `torch.ops.cuts.my_op`, and its gradient `torch.ops.cuts.my_op_backward`. Both are opaque
+to PyTorch and known to this frontend: in a model that is compiled by `cuts` they are operations like any other, and
+fuse with what is around them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+
+from ...ir import Attribute, DType, Graph, Node, TensorType, verify_graph
+from ...ops import Registry
+from ...ops.gradient import Gradients
+from ...ops.language import Instance, Instances, OpDecl, syntax
+from .captured import Captured, captured_graph
+from .reader import DTYPES, Reader, Value, dtype_of
+from .tensors import CompileGraph, function_of_tensors
+
+NAMESPACE = "cuts"
+#: How the kinds of attributes are written in a schema.
+_KINDS = {
+    "int": "int", "axis": "int", "float": "float", "bool": "bool", "string": "str", "choice": "str",
+    "dtype": "ScalarType", "ints": "int[]", "axes": "int[]", "floats": "float[]", "strings": "str[]",
+}  # fmt: skip
+_TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+Types = Sequence[TensorType | None]
+
+
+@frozen
+class BackwardCall:
+    """What a backward operator computes: the gradients of the operands `wanted`, given those of the results `given`."""
+
+    operands: tuple[TensorType | None, ...]
+    attributes: Mapping[str, Attribute]
+    wanted: tuple[str, ...]
+    given: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return it as the string that the operator takes."""
+        operands = [None if t is None else [t.dtype.value, list(t.shape)] for t in self.operands]
+        return json.dumps([operands, dict(self.attributes), self.wanted, self.given])
+
+    @staticmethod
+    def parse(text: str) -> BackwardCall:
+        """Return what `text` wrote."""
+        operands, attributes, wanted, given = json.loads(text)
+        types = tuple(None if t is None else TensorType(DType(t[0]), tuple(t[1])) for t in operands)
+        return BackwardCall(types, attributes, tuple(wanted), tuple(given))
+
+
+@define(eq=False)
+class DeclaredOperator:
+    """An operator and what it is made of: the declaration, the texts that it needs, and how graphs are compiled."""
+
+    decl: OpDecl
+    registry: Registry
+    texts: Mapping[str, str]
+    compile_graph: CompileGraph
+    compiled: dict[object, Callable[..., list[Any]]] = field(factory=dict)
+    lock: Any = field(factory=Lock)
+
+    # ---- what PyTorch is told
+
+    @property
+    def schema(self) -> str:
+        """Operands by position, attributes by name; an attribute that has a default may be left out."""
+        operands = [_parameter(self.decl.operands[n:]) for n in range(len(self.decl.operands))]
+        named = []
+        for name, item in self.decl.attributes.items():
+            kind = _KINDS[item.type.kind]
+            named.append(f"{kind} {name}" if item.default is None else f"{kind}? {name}=None")
+        star = ["*"] if named else []
+        return f"({', '.join([*operands, *star, *named])}) -> {self._returned}"
+
+    @property
+    def _returned(self) -> str:
+        if any(result.binder for result in self.decl.results):
+            return "Tensor[]"
+        return "Tensor" if len(self.decl.results) == 1 else f"({', '.join('Tensor' for _ in self.decl.results)})"
+
+    def packed(self, results: Sequence[Any]) -> Any:
+        """Return results as the schema has them."""
+        return list(results) if self._returned == "Tensor[]" else results[0] if len(results) == 1 else tuple(results)
+
+    # ---- forward
+
+    def forward(self, *operands: Any, **attributes: Any) -> Any:
+        """Run the operation's kernels."""
+        tensors = self.flat(operands)
+        given = plain(attributes)
+        types = tuple(map(_type, tensors))
+        return self.packed(self._run(("forward", types, _key(given)), tensors, lambda: self._forward(types, given)))
+
+    def fake(self, *operands: Any, **attributes: Any) -> Any:
+        """Return results that have types and no elements."""
+        tensors = self.flat(operands)
+        device = next((t.device for t in tensors if t is not None), torch.device("cpu"))
+        instance = self.instance(tuple(map(_type, tensors)), plain(attributes))
+        return self.packed([_empty(type_, device) for type_ in instance.output_types])
+
+    def instance(self, types: Types, attributes: Mapping[str, Attribute]) -> Instance:
+        """Return what the operation means for operands of these types."""
+        return self.decl.instantiate(types, attributes)
+
+    def _forward(self, types: Types, attributes: Mapping[str, Attribute]) -> Captured:
+        instance = self.instance(types, attributes)
+        node = Node(self.decl.name, self.decl.name, instance.inputs, instance.outputs, attributes)
+        known = {name: type_ for name, type_ in zip(instance.inputs, types, strict=True) if name and type_}
+        known |= zip(instance.outputs, instance.output_types, strict=True)
+        inputs = tuple(name for name in instance.inputs if name is not None)
+        graph = Graph(self.decl.name, inputs, instance.outputs, known, (node,), {})
+        checked = verify_graph(graph, Instances(self.registry).infer)
+        return Captured(checked, instance.inputs, instance.outputs, (), self.registry, self.texts)
+
+    # ---- backward
+
+    def remember(self, context: Any, inputs: Sequence[Any], output: Any, keyword_only_inputs: Any = None) -> None:
+        """Keep for the backward pass what the derived gradient reads, and nothing else."""
+        tensors, results = self.flat(inputs), list(output) if isinstance(output, (list, tuple)) else [output]
+        types, attributes = tuple(map(_type, tensors)), plain(keyword_only_inputs or {})
+        instance = self.instance(types, attributes)
+        formals = dict(zip(instance.inputs, tensors, strict=True))
+        wanted = tuple(name for name, t in formals.items() if name and t is not None and t.requires_grad)
+        given = tuple(n for n, t in zip(instance.outputs, instance.output_types, strict=True) if t.dtype.is_float)
+        context.problem = BackwardCall(types, attributes, wanted, given)
+        context.read = self.backward_graph(context.problem).graph.inputs if wanted and given else ()
+        values: dict[str | None, Any] = {**formals, **dict(zip(instance.outputs, results, strict=True))}
+        context.save_for_backward(*(values[name] for name in context.read if name in values))
+        context.results = instance.outputs
+        context.lists = [isinstance(value, (list, tuple)) for value in inputs]
+        context.counts = [len(value) if isinstance(value, (list, tuple)) else 1 for value in inputs]
+        context.formals = instance.inputs
+
+    def backward(self, context: Any, *gradients: Any) -> Any:
+        """Return the gradients of the operands, as autograd asks for them."""
+        flat = list(gradients[0]) if self._returned == "Tensor[]" else list(gradients)
+        found: dict[str, Any] = {}
+        if context.read:
+            seeds = {f"d{name}": g for name, g in zip(context.results, flat, strict=True)}
+            saved = iter(context.saved_tensors)
+            values = [seeds[name] if name in seeds else next(saved) for name in context.read]
+            operator = getattr(getattr(torch.ops, NAMESPACE), f"{self.decl.name}_backward")
+            found = dict(zip(context.problem.wanted, operator(values, context.problem.text()), strict=True))
+        formals = iter(context.formals)
+        each = [[found.get(next(formals)) for _ in range(count)] for count in context.counts]
+        found_by_argument = tuple(g if many else g[0] for g, many in zip(each, context.lists, strict=True))
+        return found_by_argument if len(found_by_argument) > 1 else found_by_argument[0]
+
+    def run_backward(self, saved: Sequence[Any], problem: str) -> list[Any]:
+        """Run the gradient's kernels."""
+        return self._run(("backward", problem), saved, lambda: self.backward_graph(BackwardCall.parse(problem)))
+
+    def fake_backward(self, saved: Sequence[Any], problem: str) -> list[Any]:
+        """Return gradients that have types and no elements."""
+        parsed = BackwardCall.parse(problem)
+        types = dict(zip(self.instance(parsed.operands, parsed.attributes).inputs, parsed.operands, strict=True))
+        return [_empty(type_, saved[0].device) for name in parsed.wanted if (type_ := types[name]) is not None]
+
+    def backward_graph(self, problem: BackwardCall) -> Captured:
+        """Return the graph of a gradient: its inputs are what it reads of operands, results, and gradients `dy`."""
+        reader = Reader(Instances(self.registry).infer, gradients=Gradients(self.registry, dict(self.texts)))
+        instance = self.instance(problem.operands, problem.attributes)
+        values = dict(zip(instance.inputs, problem.operands, strict=True))
+        values |= zip(instance.outputs, instance.output_types, strict=True)
+        values |= {f"d{name}": values[name] for name in problem.given}
+        reader.types.update((name, type_) for name, type_ in values.items() if name is not None and type_ is not None)
+        reader.taken.update(reader.types)
+        names = {name: Value(name) for name in reader.types}
+        found = gradients_of(reader, instance, names, problem)
+        outputs = tuple(reader.output(value, f"d{name}") for name, value in zip(problem.wanted, found, strict=True))
+        whole = captured_graph(reader, self.decl.name, tuple(names), outputs)
+        return evolve(whole, inputs=whole.graph.inputs)
+
+    # ---- both
+
+    def flat(self, operands: Sequence[Any]) -> list[Any]:
+        """Return operands one by one; behind a list of any length each has its place, absent or not."""
+        found = [t for o in operands for t in (o if isinstance(o, (list, tuple)) else [o])]
+        several = any(o.variadic for o in self.decl.operands)
+        return [*found, *(None for _ in self.decl.operands[len(operands) :])] if several else found
+
+    def _run(self, key: object, tensors: Sequence[Any], captured: Callable[[], Captured]) -> list[Any]:
+        device = next((t.device for t in tensors if t is not None), torch.device("cpu"))
+        with self.lock:
+            if (key, device) not in self.compiled:
+                self.compiled[key, device] = function_of_tensors(captured(), device, self.compile_graph)
+        return self.compiled[key, device](*tensors)
+
+
+def gradients_of(reader: Reader, instance: Instance, names: Mapping[str, Value], problem: BackwardCall) -> list[Value]:
+    """Add what computes the gradients of a problem to a graph; zeros where an operand has none."""
+    made = reader.add_steps(reader.gradients.steps(instance, problem.wanted, problem.given), names)
+    return [made.get(f"d{name}") or reader.zeros_like(names[name]) for name in problem.wanted]
+
+
+def _parameter(operands: Sequence[syntax.Operand]) -> str:
+    """Return the first of some operands as a schema has it; what is optional to the end may be left out."""
+    first, *_ = operands
+    kind = "Tensor[]" if first.variadic else "Tensor?" if first.optional else "Tensor"
+    return f"{kind} {first.name}{'=None' if all(o.optional for o in operands) else ''}"
+
+
+def _type(tensor: Any) -> TensorType | None:
+    return None if tensor is None else TensorType(dtype_of(tensor.dtype), tuple(int(n) for n in tensor.shape))
+
+
+def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
+    return torch.empty(type_.shape, dtype=_TORCH_TYPES[type_.dtype], device=device)
+
+
+def plain(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
+    """Return the attributes that are given, element types by our names."""
+    return {
+        name: dtype_of(value).value if isinstance(value, torch.dtype) else value
+        for name, value in attributes.items()
+        if value is not None
+    }
+
+
+def _key(attributes: Mapping[str, Attribute]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, repr(value)) for name, value in attributes.items()))

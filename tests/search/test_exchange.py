@@ -1,0 +1,101 @@
+"""Results of searches in files: what travels, what stays, and what a damaged or hostile file does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from cuts.ir.errors import UsageError
+from cuts.search.database import Database, Trial, Winner
+from cuts.search.exchange import Imported, export_results, import_results
+
+from .fakes import problem_of
+
+PROBLEM, OTHER = problem_of(), problem_of(48)
+WINNER = Winner("s", 1e-3, 0.01, "digest", 7, 100.0, 0.5)
+
+
+def filled() -> Database:
+    database = Database(None)
+    database.finish(PROBLEM, WINNER)
+    database.register(OTHER)
+    database.record(OTHER, [Trial("a", "ok", 3e-3, source="x"), Trial("b", "ok", 2e-3), Trial("c", "wrong")])
+    return database
+
+
+@pytest.mark.parametrize("name", ["results.json", "results.json.gz"])
+def test_the_best_of_every_problem_travels(tmp_path: Path, name: str) -> None:
+    assert export_results(filled(), tmp_path / name) == 2
+    there = Database(None)
+    assert import_results(there, tmp_path / name) == Imported(2, 0, 0)
+    assert there.winner(PROBLEM) == WINNER
+    assert there.winner(OTHER) is None
+    assert [(t.schedule, t.seconds) for t in there.trials(OTHER)] == [("b", 2e-3)]
+    assert there.results() == filled().results()
+    assert import_results(there, tmp_path / name) == Imported(0, 2, 0)
+
+
+def test_what_is_there_stays_unless_it_is_slower(tmp_path: Path) -> None:
+    export_results(filled(), tmp_path / "r.json")
+    there = Database(None)
+    own = Winner("own", 5e-3, 0.0, "y", 1, 1.0, 0.0)
+    there.finish(PROBLEM, own)
+    there.register(OTHER)
+    there.record(OTHER, [Trial("mine", "ok", 1e-3)])
+    assert import_results(there, tmp_path / "r.json") == Imported(0, 2, 0)
+    assert there.winner(PROBLEM) == own
+    assert [t.schedule for t in there.trials(OTHER)] == ["mine"]
+
+
+def test_results_of_another_machine_are_hints(tmp_path: Path) -> None:
+    database, elsewhere = Database(None), problem_of(machine={"device": "another"})
+    database.finish(elsewhere, WINNER)
+    export_results(database, tmp_path / "r.json")
+    there = Database(None)
+    import_results(there, tmp_path / "r.json")
+    assert there.winner(PROBLEM) is None
+    assert there.hints(PROBLEM) == ["s"]
+
+
+def test_what_another_version_found_is_a_hint() -> None:
+    database = Database(None)
+    database.finish(PROBLEM, WINNER)
+    database.evict(PROBLEM)
+    assert database.winner(PROBLEM) is None
+    assert database.hints(PROBLEM) == ["s"]
+
+
+def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
+    export_results(filled(), tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text())
+    document["results"][0]["description"] += " "
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    assert import_results(Database(None), tmp_path / "r.json") == Imported(1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "found something else"),
+        (b"[1, 2]", "found:"),
+        (b'{"format": 2, "results": []}', "expected format 1, found '2'"),
+        (b'{"format": 1, "results": [{"key": 3}]}', "found:"),
+        (b'{"format": 1, "results": [], "more": 1}', "found:"),
+        (gzip.compress(b'{"format": 1, "results": []}')[:-9], "cut short"),
+        (b"[" * 100_000, "found something else"),
+        (b"\xff\xfe\x00", "found something else"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_error(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(UsageError, match=reason):
+        import_results(Database(None), tmp_path / "r.json")
+
+
+def test_places_that_are_not_there_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        import_results(Database(None), tmp_path / "none.json")
+    with pytest.raises(UsageError, match="cannot write"):
+        export_results(filled(), tmp_path / "no" / "r.json")
