@@ -134,7 +134,8 @@ class NodePrinter:
 
     def vector(self, node: DfgNode, rest: Sequence[Var]) -> None:
         """Print a load or a store of neighbours along a variable: at once, or as many at once as one access moves."""
-        if found := self._matrix(node, rest):
+        found = self._matrix(node, rest)
+        if found is not None and isinstance(node, (Pack, Load)):
             self._matrix_load(node, found)
             return
         assert isinstance(node, (Load, Store))

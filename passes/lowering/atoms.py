@@ -272,8 +272,8 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) 
         found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k}")
     elif loop.ahead and (loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not alternates(loop)):
         found.append(
-            f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each operand, "
-            "where a chunk has an even number of steps"
+            f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each "
+            "operand, where a chunk has an even number of steps"
         )
     return found
 

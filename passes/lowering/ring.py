@@ -132,8 +132,8 @@ def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     if not ring.tiles:
         return ring.loop([compute])
     if ring.schedule.stages == 1:
-        body = [*ring.fetch(at), Barrier(), compute]
-        return ring.loop([*body, Barrier()] if ring.step.extent > 1 else body)
+        behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
+        return ring.loop([*ring.fetch(at), Barrier(), compute, *behind])
     following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in ring.fetch(at + ring.ahead)]
     return [*ring.first(), Loop(ring.step, (*ring.arrived, *following, *ring.commit, compute))]
 
@@ -171,10 +171,11 @@ def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
 def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
     """Return the fetch of a chunk that brings zeros where there is no such chunk, if a copy can, else is left out."""
     guard = Guard(at, 0, chunks)
+    if guard.always or not phase.asynchronous:
+        return _left_out(phase, at, chunks)
     roots: list[Root] = []
     for root in phase.roots:
-        copy = root.value if isinstance(root, Store) else None
-        if guard.always or not phase.asynchronous or not isinstance(copy, Load) or copy.fill != 0:
+        if not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
             return _left_out(phase, at, chunks)
-        roots.append(evolve(root, value=evolve(copy, guards=(*copy.guards, guard))))
+        roots.append(evolve(root, value=evolve(root.value, guards=(*root.value.guards, guard))))
     return evolve(phase, roots=tuple(roots))

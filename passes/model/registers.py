@@ -8,11 +8,14 @@ and what a compiler is *expected* to use where it may choose: it then loads the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 import numpy as np
 from attrs import frozen
 
-from ...ir import MATH_MODES, Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from ...ir import MATH_MODES, WIDEST_BYTES, Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from ..lowering import main_read
+from .access import running_axis
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -28,6 +31,8 @@ PASSING = 8.0
 #: ptxas used 40 to 167 registers for filters of 3x3 to 7x7 taps and 4 to 32 outputs a thread, up to 255 with mirrored
 #: borders.
 NEIGHBOUR, CLAMPED = 0.2, 0.3
+#: Of each copy of a tile of which no two are a constant apart: 24 copies of 4 bytes took more than 90 registers.
+PLACE = 4.0
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -85,8 +90,25 @@ def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Staged
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
     sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
-    needed = BASE + held + fragments + 2.0 * len(tiles)
+    # Copies are issued between products, or else while no fragments are held.
+    places = sum((_places(tile, geometry) for tile in tiles), 0.0)
+    beside = np.where(geometry.ahead, places, np.maximum(0.0, places - fragments))
+    needed = BASE + held + fragments + 2.0 * len(tiles) + beside
     return Registers(held, needed, needed + 0.5 * fragments)
+
+
+def _places(tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the registers for where a thread's copies of a tile come from and go to: none where they are a constant
+    apart, because its threads take whole rows, or parts of one, at a time.
+    """
+    axis, _ = running_axis(main_read(tile.expr, expr_variables(tile.expr)))
+    width = gcd(WIDEST_BYTES // tile.size, axis.extent if axis is not None else 1)
+    structure, used = geometry.structure, expr_variables(tile.expr)
+    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
+    row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    trip = geometry.threads * width
+    even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0))
+    return np.where(even, 0.0, PLACE * tile.count / trip)
 
 
 def _shared(segment: Segment) -> int:

@@ -17,7 +17,8 @@ from .geometry import Geometry
 class StagedTile:
     """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included.
 
-    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first.
+    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first, `size`
+    how many bytes an element has.
     """
 
     reduction: int
@@ -27,6 +28,7 @@ class StagedTile:
     bytes: Count
     halo: Count
     turned: Count = 0
+    size: int = 4
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
@@ -40,11 +42,8 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
             size = dtype_of(expr, group.tensors).size
             count, padded, halo = tile_size(expr, segment, reduction, geometry, position, size)
             turned = own_order(expr, reduction, geometry)
-            found.append(
-                StagedTile(
-                    position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16, halo, turned
-                )
-            )
+            nbytes = ceil_div(padded * geometry.stages * size, 16) * 16
+            found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size))
     return found
 
 
