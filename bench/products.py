@@ -143,8 +143,7 @@ class Bench:
     def row(self, name: str, format_name: str, shape: tuple[int, int, int, int], hand: bool, count: int) -> list[Row]:
         """Return the rows of one product: the library's first, then a row per point."""
         format_ = FORMATS[format_name]
-        half = format_.stored.size == 2
-        group = product_group(format_, shape, format_.stored if half and not hand else DType.F32)
+        group = product_group(format_, shape, format_.stored)
         schedules = dict(_points(group, format_, self.target, hand, count))
         functions = {label: emit(extract(lower(group, s, {}, self.target)), "cuda") for label, s in schedules.items()}
         sets = sets_for(sum(group.tensors[t].nbytes for t in "acy"), self.target.l2_bytes)

@@ -146,7 +146,9 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     multiply the last step of this one, so that products hide the barrier, too. For two steps a chunk:
 
         wait; barrier; fetch c + 2; multiply c
-            ->  keep step 1 of c; fetch c + 2; multiply step 0; wait; barrier; keep step 0 of c + 1; multiply step 1
+            ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
+
+    Fetches stand behind the first products, so that what their addresses take does not delay the first loads.
 
     A slot is filled again behind the barrier that comes after all loads from it. Behind the last chunk there is none to
     load from, so its own first step is loaded once more, and copies of chunks that are not there bring zeros: the loop
@@ -154,11 +156,13 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
-    following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in ring.fetch(at + ring.ahead)]
-    body: list[Item] = [products.keep(1, at), *following, *ring.commit, products.step(0)]
+    later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
+    following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
+    body: list[Item] = [products.keep(1, at), products.step(0)]
     for number in range(1, steps - 1):
-        body += [products.keep(number + 1, at), products.step(number)]
-    body += [*ring.arrived, products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
+        body += [products.keep(number + 1, at), *(following if number == 1 else ()), products.step(number)]
+    body += [*(following if steps == 2 else ()), *ring.commit, *ring.arrived]
+    body += [products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
     return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
 
 
