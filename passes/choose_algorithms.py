@@ -13,7 +13,7 @@ from math import inf
 
 from attrs import evolve, field, frozen
 
-from ..ir import MATH_MODES, Graph, Mode, Node, Target, TensorType, epsilon
+from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, epsilon
 from ..ops import amplification
 from ..ops.language import Instances
 from .fragments import Planner, Priced, cut_fragments, fragment_of
@@ -69,6 +69,7 @@ class ChooseAlgorithms:
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
+    keys: dict[str, Hashable] = field(factory=dict)
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
@@ -76,7 +77,8 @@ class ChooseAlgorithms:
         self.used.clear()
         nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
-        keys = {name: _key(part, graph) for name, part in parts.items()}
+        keys = self.keys
+        keys.update({name: _key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
         self._plan({keys[name]: self._alternatives(part, graph, precise[name]) for name, part in parts.items()})
         result = graph
@@ -92,6 +94,13 @@ class ChooseAlgorithms:
                 result = replace_node(result, node, choice.best, self.instances)
                 self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
         return result
+
+    @property
+    def deciding(self) -> list[FusedGroup]:
+        """The kernels of the declarations and of the algorithms that are to take their places."""
+        best = {choice.node: choice.best for choice in self.choices}
+        plans = [(self.plans[self.keys[node]], name) for node, name in best.items()]
+        return [form for found, name in plans for each in {"", name} for form, _ in found[each] or ()]
 
     def _precise(self, part: Graph, names: Collection[str]) -> Collection[str]:
         """Return the algorithms of the first node of a part that keep enough digits of its types and its products."""

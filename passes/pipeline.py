@@ -26,6 +26,7 @@ from ..ops.language import Instances
 from .assemble import assemble
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_partition, show_programs, show_views
+from .second_thoughts import reconsider
 from .stages import (
     Compilation,
     Emit,
@@ -77,9 +78,11 @@ STAGES: tuple[Stage[Any], ...] = (
           "group -> the best point of its space, with its bound",
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
            "schedule/choose.py")),
+    Stage("reconsider", reconsider, show_each(show_candidate), verify_schedules,
+          "groups with their times -> groups taken apart that take longer than what they were made of; only where "
+          "times are measured", ("second_thoughts.py",)),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
-          ("lowering/lower.py", "lowering/frames.py", "lowering/staging.py", "lowering/fetch.py",
-           "lowering/tabulate.py", "lowering/index_values.py")),
+          ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
           "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
           "aligned neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py")),

@@ -18,6 +18,7 @@ from ..ir import (
     PRECISIONS,
     CompileOptions,
     CutsError,
+    FusedGroup,
     Graph,
     Kernel,
     KernelFunction,
@@ -49,6 +50,7 @@ from .fusion import (
     pack_constants,
     partition,
     split_groups,
+    with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
 from .lowering import extract, lower
@@ -61,13 +63,18 @@ Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 S = TypeVar("S")
 
+#: The share of the budget after which algorithms are no longer measured.
+ALGORITHMS_SHARE = 0.3
+
 
 @define
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
-    `unique` has the first group of each distinct kernel; `chosen`, `blocks`, `threads` and `functions` have its
-    schedule, its block-level kernel, its thread-level kernel and its source, each by the key of the kernel.
+    `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
+    the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
+    `blocks`, `threads` and `functions` have its schedule, its block-level kernel, its thread-level kernel and its
+    source, each by the key of the kernel.
     """
 
     registry: Registry
@@ -83,6 +90,9 @@ class Compilation:
     algorithms: Mapping[str, str] = field(factory=dict)
     programs: Programs = field(init=False)
     views: Views = field(init=False)
+    placed: tuple[Graph, Views] | None = None
+    workshop: Workshop | None = None
+    formed: Sequence[Group] = ()
     groups: Sequence[Group] = ()
     unique: Mapping[Hashable, Group] = field(factory=dict)
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
@@ -189,7 +199,7 @@ def choose_algorithms(work: Compilation) -> Graph:
         return graph
     step = ChooseAlgorithms(work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math)
     chosen = step.run(graph)
-    while step.choices and selector.learn():
+    while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
         chosen = step.run(graph)
     work.algorithms = step.used
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
@@ -206,19 +216,27 @@ def write_programs(work: Compilation) -> Programs:
 def place_tensors(work: Compilation) -> Views:
     """Leave where tensors live."""
     work.views = find_views(work.programs)
+    work.placed = (work.graph, work.views)
     return work.views
 
 
 def form_groups(work: Compilation) -> Sequence[Group]:
     """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
-    workshop, mode = (
-        Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math)),
-        work.options.mode,
-    )
+    if work.workshop is None:
+        work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
+    workshop, mode = work.workshop, work.options.mode
     work.groups = partition(Partitioner(workshop, work.evaluator), mode)
-    while work.selector is not None and mode == "mixed" and work.selector.learn():
+    while work.selector is not None and mode == "mixed" and work.selector.learn(_deciding(work, workshop)):
         work.groups = partition(Partitioner(workshop, work.evaluator), mode)
+    work.formed = work.groups
     return work.groups
+
+
+def _deciding(work: Compilation, workshop: Workshop) -> list[FusedGroup]:
+    """Return what the groups so far rest on: themselves, what they were made of, and what they may be split into."""
+    forms = with_parts(work.groups, workshop)
+    halves = work.evaluator.halves if isinstance(work.evaluator, Splitting) else lambda form: ()
+    return [each for form in forms for each in (form, *halves(form))]
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:

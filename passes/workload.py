@@ -43,10 +43,19 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
-    def learn(self) -> bool:
-        """Measure groups that the evaluator was asked for; true if costs changed, so that the partition must be found
-        again.
+    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+        """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
+        true if costs changed, so that the partition must be found again. The `wanted` ones are what the decision so far
+        rests on: they go first.
         """
+        ...
+
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Take in what a group was measured to take as it was chosen."""
+        ...
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether a group was measured."""
         ...
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:

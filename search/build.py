@@ -130,11 +130,14 @@ class Job:
 
 @frozen
 class Done:
-    """The answer to a job, or the error that took its place."""
+    """The answer to a job, or the error that took its place; `lost` says that the worker crashed or exceeded the job's
+    limit (`hung`), so that there was no answer.
+    """
 
     job: Job
     value: Any = None
     error: str = ""
+    lost: bool = False
     hung: bool = False
 
 
@@ -220,7 +223,7 @@ class Workers:
                 try:
                     slot.child.send(job.method, *job.arguments)
                 except Lost as lost:
-                    self._done.append(Done(job, error=str(lost)))
+                    self._done.append(Done(job, error=str(lost), lost=True))
                     continue
                 slot.job, slot.begun, slot.deadline = job, time.monotonic(), inf
 
@@ -244,6 +247,7 @@ class Workers:
         try:
             self._done.append(Done(job, slot.child.receive(0.0)))
         except Lost as lost:
-            self._done.append(Done(job, error=str(lost), hung=lost.hung))
+            reason = f"no answer in {job.limit:g} seconds" if lost.hung else str(lost)
+            self._done.append(Done(job, error=reason, lost=True, hung=lost.hung))
         except CutsError as error:
             self._done.append(Done(job, error=error.message))

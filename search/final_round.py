@@ -11,6 +11,7 @@ from ..passes.schedule import assess, choose
 from .build import Done, Scored
 from .database import Winner
 from .earlier_results import unfinished
+from .proof import simple_schedule
 from .settings import Settings, TunedChoice
 from .task import Entry, SearchTask
 from .trials import Trials, trial_of
@@ -84,8 +85,10 @@ def best_known(task: SearchTask, settings: Settings) -> TunedChoice:
         return known
     if task.first:
         return TunedChoice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
-    (candidate,) = choose(task.problem.form, task.problem.target)
-    return TunedChoice(candidate, None, origin="model")
+    problem = task.problem
+    simple = simple_schedule(problem.form, problem.target) if task.lost else None
+    candidate = assess(problem.form, simple, problem.target) if simple else choose(problem.form, problem.target)[0]
+    return TunedChoice(candidate, None, origin="model", reason=task.lost)
 
 
 def _prove(task: SearchTask, done: Done) -> None:

@@ -50,7 +50,15 @@ class Rounds:
         self._trials.refer(task)
 
     def _ranked(self, task: SearchTask, done: Done) -> None:
-        """Make the strategy and propose the first candidates: hints of other machines, then the model's order."""
+        """Make the strategy and propose the first candidates: hints of other machines, then the model's order. Where
+        the worker was lost over the space, there is only the simple kernel.
+
+        Raises `PassError` where no schedule fits.
+        """
+        if done.lost:
+            task.lost = done.error
+            self._ending.begin(task)
+            return
         if not done.value:
             raise PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
         space = make_space(task.problem.form, task.problem.target)

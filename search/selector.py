@@ -25,7 +25,9 @@ from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
 from .tuner import Tuner
 
-#: The share of the budget after which the partition is final.
+#: Most groups that are measured at once under a budget, besides those that the decision so far rests on.
+CHUNK = 256
+#: The share of the budget after which costs of the model are not worth keeping.
 PARTITION_SHARE = 0.5
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
@@ -69,11 +71,10 @@ class MeasuredSelector:
         """Whether neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
 
-    @property
-    def _undecided(self) -> bool:
-        """Whether there is time left to change the partition."""
+    def _before(self, share: float) -> bool:
+        """Whether less than a share of the budget is used up."""
         resources = self.tuner.resources
-        return resources.elapsed < PARTITION_SHARE * resources.budget
+        return resources.elapsed < share * resources.budget
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return an evaluator that answers with measured times where they are known."""
@@ -98,22 +99,48 @@ class MeasuredSelector:
             self._costs.setdefault(form_key(form), seconds)
         return found
 
-    def learn(self) -> bool:
-        """Measure what was asked for since the last call, as long as there is time for it."""
-        fresh = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
-        if not fresh or not self.evaluate or not self.tuner.complete or not self._undecided:
+    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+        """Measure what was asked for since the last call, as long as there is time for it.
+
+        Under a budget that is what the decision rests on so far (`wanted`), before anything else: a short budget then
+        ships no group that was never timed beside its parts. Without one all are measured at once.
+        """
+        asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
+        if not asked or not self.evaluate or not self.tuner.complete or not self._before(share):
             return False
+        fresh = self._next(asked, wanted)
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
-        for key, group, choice in zip(
-            fresh, fresh.values(), self.tuner.estimate(problems, QUICK, PARTITION_SHARE), strict=True
-        ):
+        for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, share), strict=True):
             if choice is not None:
                 seconds = min(choice, fastest_library(group, self.libraries).seconds)
-                # Several kernels in a row do not pay for being timed one by one.
-                self._measured[key] = max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
+                self._measured[key] = self._alone(seconds)
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self._scale = median(ratios) if ratios else 1.0
         return any(k in self._measured for k in fresh)
+
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Take in what a group was measured to take as it was chosen."""
+        self._measured[form_key(group)] = self._alone(seconds)
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether a group was measured."""
+        return form_key(group) in self._measured
+
+    def _alone(self, seconds: float) -> float:
+        """Return what a kernel takes among others: several in a row do not pay for being timed one by one."""
+        return max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
+
+    def _next(
+        self, asked: Mapping[Hashable, FusedGroup], wanted: Sequence[FusedGroup]
+    ) -> Mapping[Hashable, FusedGroup]:
+        """Return the groups to measure now: of those that were asked for the wanted ones, else what takes longest by
+        the model; all where time is no object.
+        """
+        if self.tuner.resources.budget == inf:
+            return asked
+        first = {key: asked[key] for key in map(form_key, wanted) if key in asked}
+        longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))[:CHUNK]
+        return first or {key: asked[key] for key in longest}
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         """Tune every kernel and return its schedule, with what reports say of the measurement."""
@@ -137,7 +164,7 @@ class MeasuredSelector:
             kept = self.tuner.resources.database.cost(name)
             self._costs[key] = self._modelled.cost(group) if kept is None else kept
             # Behind its share of the budget the model answers with less than its best, which is not worth keeping.
-            if kept is None and self._costs[key] < inf and self._undecided:
+            if kept is None and self._costs[key] < inf and self._before(PARTITION_SHARE):
                 self.tuner.resources.database.keep_cost(name, self._costs[key])
         return self._costs[key]
 

@@ -54,7 +54,8 @@ class SearchTask:
 
     `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs
     must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `reached`
-    is the best time when the last batch was proposed, `stale` how many batches in a row did not better it.
+    is the best time when the last batch was proposed, `stale` how many batches in a row did not better it. `lost` says
+    why its space could not be ranked.
     """
 
     problem: Problem
@@ -70,6 +71,7 @@ class SearchTask:
     stale: int = 0
     points: int = 0
     ending: bool = False
+    lost: str = ""
     proof: Proof | None = None
     choice: TunedChoice | None = None
     reached: float = inf
@@ -105,7 +107,8 @@ class SearchTask:
     @property
     def idle(self) -> bool:
         """Whether nothing of it is under way, so that something new must be proposed or the search ended."""
-        return self.choice is None and self.strategy is not None and not self.waiting and not self.ready
+        begun = self.strategy is not None or bool(self.lost)
+        return self.choice is None and begun and not self.waiting and not self.ready
 
     @property
     def alternates(self) -> bool:

@@ -137,19 +137,22 @@ def own_imports(module: Path) -> Iterator[Path]:
                     yield (inner if (ROOT / inner / "__init__.py").is_file() else base) / "__init__.py"
 
 
-IMPORTS = {module: set(own_imports(module)) - {module} for module in MODULES}
+@cache
+def imports() -> dict[Path, set[Path]]:
+    """Return the files of ours that each module imports."""
+    return {module: set(own_imports(module)) - {module} for module in MODULES}
 
 
 def test_imports_run_one_way() -> None:
     for module in (m for m in MODULES if m.parts[0] in LAYERS and m not in ENTRIES):
         room = module.parts[0]
-        assert {target.parts[0] for target in IMPORTS[module]} - {room} <= LAYERS[room], module
+        assert {target.parts[0] for target in imports()[module]} - {room} <= LAYERS[room], module
 
 
 def test_sister_packages_import_one_way() -> None:
     for module in (m for m in MODULES if "/".join(m.parts[:2]) in SISTERS):
         allowed = SISTERS["/".join(module.parts[:2])] | {module.parts[1]}
-        targets = [t for t in IMPORTS[module] if t.parts[0] == module.parts[0] and len(t.parts) > 2]
+        targets = [t for t in imports()[module] if t.parts[0] == module.parts[0] and len(t.parts) > 2]
         assert {t.parts[1] for t in targets} <= allowed, module
 
 
@@ -158,7 +161,7 @@ def test_every_room_is_in_the_table() -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    left = {module: set(targets) for module, targets in IMPORTS.items()}
+    left = {module: set(targets) for module, targets in imports().items()}
     while free := [module for module, targets in left.items() if not targets & left.keys()]:
         for module in free:
             del left[module]
@@ -171,7 +174,9 @@ def test_outsiders_import_from_the_face_of_a_package() -> None:
     """
     for module in (m for m in MODULES if m.name != "__init__.py"):
         own = module.parent.parts
-        inner = [t for t in IMPORTS[module] if t.name != "__init__.py" and own[: len(t.parent.parts)] != t.parent.parts]
+        inner = [
+            t for t in imports()[module] if t.name != "__init__.py" and own[: len(t.parent.parts)] != t.parent.parts
+        ]
         assert not inner, module
 
 

@@ -113,6 +113,14 @@ def choose_device() -> DeviceChoice:
     return DeviceChoice(order[0], device)
 
 
+@cache
+def _context(device: Any) -> Any:
+    """Return the one context of a device: PoCL reads its library of functions anew for each, which takes longer than a
+    kernel.
+    """
+    return _import().Context([device])
+
+
 @frozen(eq=False)
 class _BoundKernel:
     """A launch with its arguments; it keeps the memory alive that a kernel object only points to."""
@@ -148,7 +156,7 @@ class OpenCLDevice(Device):
         self.choice = choice or choose_device()
         self.target = target
         self.name = self.choice.text
-        self._context = self._cl.Context([self.choice.device])
+        self._context = _context(self.choice.device)
         self._queue = self._cl.CommandQueue(self._context)
 
     def allocate(self, nbytes: int) -> Buffer:

@@ -6,7 +6,7 @@ from .groups import Group, Workshop, form_key
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .pack import pack_constants
-from .partition import GroupEvaluator, Partitioner, Remembered, partition
+from .partition import GroupEvaluator, Partitioner, Remembered, partition, with_parts
 from .programs import Programs, Unit, build_programs
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
@@ -35,4 +35,5 @@ __all__ = [
     "pack_constants",
     "partition",
     "split_groups",
+    "with_parts",
 ]

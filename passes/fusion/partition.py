@@ -162,6 +162,13 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     return [g for vertex in partitioner.schedule(groups) for g in _in_place(partitioner, vertex, mode)]
 
 
+def with_parts(groups: Sequence[Group], workshop: Workshop) -> list[FusedGroup]:
+    """Return what the choice of groups rests on: each of them, and of those that were merged what they were made of."""
+    merged = [g for g in groups if len(g.units) > 1 and g.repeat is None]
+    parts = [workshop.single(u) for g in merged for u in g.units if not workshop.units[u].free]
+    return [group.form for group in (*groups, *parts)]
+
+
 def _in_place(partitioner: Partitioner, vertex: Group | str, mode: Mode) -> list[Group]:
     """Return a group, or those of one turn of a loop."""
     if isinstance(vertex, Group):

@@ -163,6 +163,12 @@ class Splitting:
         parts = self._parts(group)
         return min((whole, 1), (_seconds(group, parts, self.evaluator), parts)) if parts > 1 else (whole, 1)
 
+    def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return the two groups that would take a group's place, none where it is not worth splitting."""
+        parts = self._parts(group)
+        found = split_reduction(group, parts) if parts > 1 else None
+        return () if found is None else found[:2]
+
     def _parts(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; more parts are tried as long as they help."""
         key = form_key(group)

@@ -1,4 +1,7 @@
-"""Plans on several processes, joined by Gloo on the CPU: stages and groups compute what one process computes."""
+"""Plans on several processes, joined by Gloo on the CPU: stages and groups compute what one process computes.
+
+Two processes run all plans, one after another: starting them takes longer than a run.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ import socket
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 from cuts.cluster.describe import Machine, Transformer
+from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way
+from cuts.runtime.plan import Plan
+from cuts.runtime.plan_file import save_plan
 from cuts.tests.needs import opencl_reason
 
 pytestmark = [pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here")]
@@ -26,55 +34,110 @@ MODEL = Transformer("tiny", layers=4, hidden=64, heads=4, sequence=16, batch=8, 
 HERE = Machine("here", 1, 2, 1e10, 1.0, 1e9, 1e9, 1e9, 1e9, 1e9)
 ALONE = Way(1, 1, 1, "AR", 1, "nothing", "recompute+offload")
 
-#: A process: it runs a plan and prints what it found. Data is of the whole mini-batch's place, so that groups share it
+TRAINING = [
+    Way(1, 1, 2, "AR", 1, "nothing", "recompute+offload"),
+    Way(1, 1, 2, "PR", 1, "nothing", "recompute+offload"),
+    Way(2, 1, 1, "PR", 1, "nothing", "recompute"),
+    Way(1, 1, 2, "AR", 1, "gradients", "keep"),
+]
+INFERENCE = [Way(1, 1, 2, policy, 1, "nothing", "keep") for policy in ("AR", "PR")]
+PLANS = [(way, True) for way in TRAINING] + [(way, False) for way in INFERENCE]
+
+#: A process: it runs plans and prints what it found. Data is of the whole mini-batch's place, so that groups share it
 #: out.
 PROGRAM = """
     import json, sys
-    import numpy as np
+    from pathlib import Path
+    import torch.distributed
+    from cuts.cluster.kernels import Kernels
     from cuts.cluster.plan_file import load_cluster_plan
     from cuts.cluster.running import Runner
-    path, folder = sys.argv[1:3]
-    plan = load_cluster_plan(path)
-    share = plan.model.batch // plan.way.dp // plan.way.micro
+    from cuts.cluster.torch_engine import TorchEngine
+    from cuts.runtime.plan_file import load_plan
+    from cuts.tests.cluster.test_processes import batches_of, outcome
 
-    def batches(step, group, micro):
-        generator = np.random.default_rng([step, group * share + micro])
-        shape = (plan.way.micro, plan.model.sequence, plan.model.hidden)
-        return generator.standard_normal(shape, np.float32), generator.standard_normal(shape, np.float32)
-
-    engine = None
-    if plan.way.gpus > 1:
-        from cuts.cluster.torch_engine import TorchEngine
-        engine = lambda device: TorchEngine(device, plan.way.p)
-    runner = Runner(plan, folder, engine=engine, seed=3, batches=batches)
-    if plan.training:
-        found = {"losses": runner.train(2).losses}
-    else:
-        found = {"outputs": {k: float(np.float64(v).sum()) for k, v in runner.infer(0).items()}}
-    runner.close()
-    if runner.engine.size > 1:
-        runner.engine.close()
-    print(json.dumps(found | {"rank": runner.engine.rank}))
+    for place, compiled in json.load(open(sys.argv[1])):
+        plan, folder = load_cluster_plan(place), Path(compiled)
+        kernels = json.loads((folder / "kernels.json").read_text())
+        kernels |= {name: load_plan(folder / name) for name, value in kernels.items() if value is True}
+        runner = Runner(plan, Path(place).with_suffix(""), engine=lambda device: TorchEngine(device, plan.way.p),
+                        kernels=Kernels(**kernels), seed=3, batches=batches_of(plan))
+        print(json.dumps(outcome(runner)))
+    runner.engine.close()
 """
 
 
-def run(way: Way, training: bool, folder: Path) -> list[dict[str, Any]]:
-    """Run a plan in its processes; return what each printed."""
-    save_cluster_plan(ClusterPlan(MODEL, HERE, way, training), folder.with_suffix(".json"))
+def batches_of(plan: ClusterPlan) -> Any:
+    """Return the data of a plan: a micro-batch's numbers follow from its place in the mini-batch."""
+    share = plan.model.batch // plan.way.dp // plan.way.micro
+    shape = (plan.way.micro, plan.model.sequence, plan.model.hidden)
+
+    def batches(step: int, group: int, micro: int) -> Any:
+        generator = np.random.default_rng([step, group * share + micro])
+        return generator.standard_normal(shape, np.float32), generator.standard_normal(shape, np.float32)
+
+    return batches
+
+
+def outcome(runner: Runner) -> dict[str, Any]:
+    """Run a plan, and return what came out."""
+    if runner.plan.training:
+        found: dict[str, Any] = {"losses": runner.train(2).losses}
+    else:
+        found = {"outputs": {str(k): float(np.float64(v).sum()) for k, v in runner.infer(0).items()}}
+    runner.close()
+    return found
+
+
+@cache
+def kernels(training: bool, recompute: bool) -> Kernels:
+    """Compile once for all plans."""
+    way = evolve(ALONE, activations="recompute" if recompute else "keep")
+    return compile_kernels(ClusterPlan(MODEL, HERE, way, training), "opencl")
+
+
+def compiled_for(way: Way, training: bool) -> Kernels:
+    return kernels(training, training and way.activations.startswith("recompute"))
+
+
+def saved(made: Kernels, folder: Path) -> Path:
+    """Write kernels into a folder, each plan by the name of its field."""
+    parts = asdict(made, recurse=False)
+    for name, value in parts.items():
+        if isinstance(value, Plan) and not (folder / name).exists():
+            folder.mkdir(exist_ok=True)
+            save_plan(value, folder / name)
+    (folder / "kernels.json").write_text(
+        json.dumps({name: isinstance(value, Plan) or value for name, value in parts.items()})
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, list[dict[str, Any]]]]:
+    """Run all plans on two processes; return the folder of each, and what its processes found."""
+    root, work = tmp_path_factory.mktemp("two"), []
+    for number, (way, training) in enumerate(PLANS):
+        save_cluster_plan(ClusterPlan(MODEL, HERE, way, training), root / f"{number}.json")
+        made = compiled_for(way, training)
+        work.append((str(root / f"{number}.json"), str(saved(made, root / f"kernels-{id(made)}"))))
+    (root / "work.json").write_text(json.dumps(work))
+    found = zip(*on_processes(root / "work.json"), strict=True)
+    return {
+        way: (root / str(number), list(each)) for number, ((way, _), each) in enumerate(zip(PLANS, found, strict=True))
+    }
+
+
+def on_processes(work: Path) -> list[list[dict[str, Any]]]:
+    """Start two processes, and return what each printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     started = []
-    for rank in range(way.gpus):
-        names = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": way.gpus,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
+    for rank in range(2):
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = os.environ | {name: str(value) for name, value in names.items()} | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(folder.with_suffix(".json")), str(folder)]
+        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(work)]
         started.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
@@ -82,41 +145,44 @@ def run(way: Way, training: bool, folder: Path) -> list[dict[str, Any]]:
     for process in started:
         out, error = process.communicate(timeout=400)
         assert process.returncode == 0, error
-        found.append(json.loads(out.splitlines()[-1]))
-    return sorted(found, key=lambda each: each["rank"])
+        found.append([json.loads(line) for line in out.splitlines() if line.startswith("{")])
+    return found
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        Way(1, 1, 2, "AR", 1, "nothing", "recompute+offload"),
-        Way(1, 1, 2, "PR", 1, "nothing", "recompute+offload"),
-        Way(2, 1, 1, "PR", 1, "nothing", "recompute"),
-        Way(1, 1, 2, "AR", 1, "gradients", "keep"),
-    ],
-    ids=lambda w: w.text,
-)
-def test_training_on_two_processes_is_training_on_one(way: Way, tmp_path: Path) -> None:
-    (alone,) = run(
-        evolve(ALONE, activations=way.activations if way.dp == 1 else "recompute+offload"), True, tmp_path / "alone"
-    )
-    both = run(way, True, tmp_path / "both")
-    assert both[0]["losses"] == both[1]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
-    folders = [tmp_path / "both" / f"group-{g}" for g in range(way.dp)] if way.dp > 1 else [tmp_path / "both"]
+@cache
+def alone(activations: str, training: bool, folder: Path) -> dict[str, Any]:
+    """Return what one process finds, which is this one."""
+    way = evolve(ALONE, activations=activations)
+    plan = ClusterPlan(MODEL, HERE, way, training)
+    return outcome(Runner(plan, folder, kernels=compiled_for(way, training), seed=3, batches=batches_of(plan)))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what runs on one process."""
+    return tmp_path_factory.mktemp("one")
+
+
+@pytest.mark.parametrize("way", TRAINING, ids=lambda w: w.text)
+def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one: Path) -> None:
+    activations = way.activations if way.dp == 1 else "recompute+offload"
+    expected = alone(activations, True, one / activations)
+    folder, both = on_two[way]
+    assert both[0]["losses"] == both[1]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    folders = [folder / f"group-{g}" for g in range(way.dp)] if way.dp > 1 else [folder]
     for layer in range(MODEL.layers):
         name = f"weights-0/layer-{layer:03}.safetensors"
-        one = np.frombuffer((tmp_path / "alone" / name).read_bytes()[-4 * MODEL.block_parameters :], np.float32)
-        for folder in folders:
-            other = np.frombuffer((folder / name).read_bytes()[-4 * MODEL.block_parameters :], np.float32)
+        mine = np.frombuffer((one / activations / name).read_bytes()[-4 * MODEL.block_parameters :], np.float32)
+        for each in folders:
+            other = np.frombuffer((each / name).read_bytes()[-4 * MODEL.block_parameters :], np.float32)
             if way.dp == 1:
-                assert (one == other).all()
+                assert (mine == other).all()
             else:  # gradients are summed in another order, and Adam divides by what may be rounding alone
-                assert np.abs(one - other).mean() < 1e-5
+                assert np.abs(mine - other).mean() < 1e-5
 
 
-@pytest.mark.parametrize("policy", ["AR", "PR"])
-def test_inference_on_two_stages_is_inference_on_one(policy: str, tmp_path: Path) -> None:
-    (alone,) = run(evolve(ALONE, activations="keep"), False, tmp_path / "alone")
-    both = run(Way(1, 1, 2, policy, 1, "nothing", "keep"), False, tmp_path / "both")
-    assert both[1]["outputs"] == alone["outputs"]
+@pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.policy)
+def test_inference_on_two_stages_is_inference_on_one(way: Way, on_two: Any, one: Path) -> None:
+    _, both = on_two[way]
+    assert both[1]["outputs"] == alone("keep", False, one / "inference")["outputs"]
     assert not both[0]["outputs"]

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 import onnx
-from cuts.compile.onnx_backend import CutsBackend
-from cuts.frontends.onnx.prepared import ReferenceBackend, out_of_scope
-from cuts.ir import DType
+from cuts.compile.build import build
+from cuts.compile.onnx_backend import CutsBackend, target_name
+from cuts.frontends.onnx.prepared import CompiledModel, ReferenceBackend, Runner, as_array, out_of_scope
+from cuts.ir import DType, Graph
+from cuts.runtime.plan import Plan
+from cuts.tests.together import built_together
 from onnx import numpy_helper
 
 BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}
@@ -75,12 +78,21 @@ def cases() -> tuple[Any, ...]:
         return tuple(case for case in node_cases.collect_testcases(None) if not case.name.endswith("_expanded"))
 
 
+def inputs_of(case: Any) -> dict[str, Any]:
+    """Return the inputs of a case by name."""
+    return dict(zip((value.name for value in case.model.graph.input), case.data_sets[0][0], strict=False))
+
+
+def arrays_of(case: Any) -> dict[str, Any]:
+    """Return the inputs of a case as arrays."""
+    return {name: as_array(name, value) for name, value in inputs_of(case).items()}
+
+
 def reason(case: Any) -> str:
     """Return why a case is out of scope, in words; an empty text where it is in scope."""
     if case.name in DISPUTED:
         return DISPUTED[case.name]
-    inputs = dict(zip((value.name for value in case.model.graph.input), case.data_sets[0][0], strict=False))
-    message = out_of_scope(case.model, inputs)
+    message = out_of_scope(case.model, inputs_of(case))
     if "not supported: " in message:
         name = message.split("not supported: ")[1].split(" ")[0]
         return f"{name}: {REASONS.get(name, 'not listed')}"
@@ -100,13 +112,12 @@ def in_scope() -> Iterator[Any]:
     return (case for case in cases() if not scope()[case.name])
 
 
-def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
+def complaint(case: Any, model: CompiledModel) -> str:
     """Return what is wrong with the outputs of a case: the standard's tolerance,
     and a few roundings of the largest element.
     """
     inputs, outputs = case.data_sets[0]
-    found = backend.run_model(case.model, inputs)
-    for result, value in zip(found, outputs, strict=True):
+    for result, value in zip(model.run(inputs), outputs, strict=True):
         expected = np.asarray(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value)
         if result.shape != expected.shape or result.dtype != expected.dtype:
             wanted, got = (f"{array.dtype}{list(array.shape)}" for array in (expected, result))
@@ -121,6 +132,36 @@ def complaint(case: Any, backend: type[ReferenceBackend]) -> str:
         ):
             return f"{case.name}: off by {np.nanmax(np.abs(result.astype(float) - expected.astype(float)))}"
     return ""
+
+
+class Collecting(CutsBackend):
+    """The backend on kernels, which remembers what it compiled."""
+
+    plans: ClassVar[list[Plan]] = []
+
+    @classmethod
+    def compile_graph(cls, graph: Graph) -> Runner:
+        plan = build(graph, target=target_name())
+        cls.plans += [part.plan for part in plan.parts]
+        return plan.run
+
+
+def run_together(names: Sequence[str]) -> list[str]:
+    """Return what is wrong with each case on OpenCL, whose kernels are built at once."""
+    Collecting.plans.clear()
+    models = {name: Collecting.prepare(case_of(name).model) for name in names}
+    for name, model in models.items():
+        attempt(name, partial(model.prepare, arrays_of(case_of(name))))  # running says what is wrong
+    with built_together(Collecting.plans):
+        return [attempt(name, partial(complaint, case_of(name), model)) for name, model in models.items()]
+
+
+def attempt(name: str, work: Callable[[], Any]) -> str:
+    """Return what some work returns, or the error that ended it, as a text."""
+    try:
+        return str(work())
+    except Exception as error:
+        return f"{name}: {type(error).__name__}: {error}"
 
 
 def by_turns(names: list[str]) -> list[str]:
@@ -144,7 +185,4 @@ def run_case(name: str, backend: str, deadline: float) -> str | None:
     """Return what is wrong with a case on a backend; None where the time is up. Runs in processes of their own."""
     if time.time() > deadline:
         return None
-    try:
-        return complaint(case_of(name), BACKENDS[backend])
-    except Exception as error:
-        return f"{name}: {type(error).__name__}: {error}"
+    return attempt(name, lambda: complaint(case_of(name), BACKENDS[backend].prepare(case_of(name).model)))

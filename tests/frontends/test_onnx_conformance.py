@@ -1,8 +1,9 @@
 """ONNX's own node tests: every one in scope computes what it expects, on the reference and on generated kernels.
 
 What is out of scope is listed with its reasons in `golden/test_what_is_out_of_scope.txt`. Kernels run a case of every
-operation, then more by turns until `CUTS_CONFORMANCE_SECONDS` are over; `CUTS_HYPOTHESIS_PROFILE=nightly` runs all of
-them and, with `--update-golden`, records the outcome, which other runs report beside their own.
+operation, built together; then, where `CUTS_CONFORMANCE_SECONDS` are given, more by turns until they are over.
+`CUTS_HYPOTHESIS_PROFILE=nightly` runs all of them and, with `--update-golden`, records the outcome, which other runs
+report beside their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -18,19 +20,19 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from cuts.tests.frontends.conformance import (  # onnx is optional
-    BACKENDS,
+from cuts.frontends.onnx.prepared import ReferenceBackend  # onnx is optional
+from cuts.tests.frontends.conformance import (
     by_turns,
     cases,
     complaint,
     in_scope,
     run_case,
+    run_together,
     scope,
 )
 from cuts.tests.needs import needs_opencl
 
 LEAST_IN_SCOPE = 1200
-SECONDS = 300
 WHOLE_SWEEP = Path(__file__).with_name("golden") / "whole_conformance_sweep.txt"
 
 
@@ -41,7 +43,7 @@ def test_what_is_out_of_scope(golden: Callable[[str], None]) -> None:
 
 def test_the_reference_computes_what_every_case_in_scope_expects(announce: Callable[[str], None]) -> None:
     chosen = list(in_scope())
-    wrong = [text for text in (complaint(case, BACKENDS["reference"]) for case in chosen) if text]
+    wrong = [text for text in (complaint(case, ReferenceBackend.prepare(case.model)) for case in chosen) if text]
     announce(
         f"ONNX conformance, reference: {len(chosen) - len(wrong)} passed of {len(chosen)} in scope "
         f"({len(cases())} node tests)"
@@ -52,16 +54,14 @@ def test_the_reference_computes_what_every_case_in_scope_expects(announce: Calla
 @needs_opencl
 def test_kernels_compute_what_the_cases_expect(announce: Callable[[str], None], pytestconfig: pytest.Config) -> None:
     nightly = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
-    seconds = float("inf") if nightly else float(os.environ.get("CUTS_CONFORMANCE_SECONDS", SECONDS))
+    seconds = float("inf") if nightly else float(os.environ.get("CUTS_CONFORMANCE_SECONDS", 0))
     names = by_turns([case.name for case in in_scope()])
     operations = len({case.model.graph.node[0].op_type for case in in_scope()})
-    deadline = time.time() + seconds
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), get_context("spawn")) as pool:
-        first = [pool.submit(run_case, name, "opencl", float("inf")) for name in names[:operations]]
-        found = [
-            future.result()
-            for future in (*first, *(pool.submit(run_case, name, "opencl", deadline) for name in names[operations:]))
-        ]
+    found: list[str | None] = [*run_together(names[:operations])]
+    if seconds:
+        deadline = time.time() + seconds
+        with ProcessPoolExecutor(min(2, os.cpu_count() or 1), get_context("spawn")) as pool:
+            found += pool.map(run_case, names[operations:], repeat("opencl"), repeat(deadline))
     ran = [text for text in found if text is not None]
     wrong = [text for text in ran if text]
     passed = (
@@ -71,7 +71,7 @@ def test_kernels_compute_what_the_cases_expect(announce: Callable[[str], None], 
         WHOLE_SWEEP.write_text(f"{passed}\n", encoding="utf-8")
     if len(ran) < len(names):
         whole = WHOLE_SWEEP.read_text(encoding="utf-8").strip()
-        ran_here = f"{len(ran)} that ran in {seconds:g} s ({operations} operations)"
+        ran_here = f"{len(ran)} that ran, of {operations} operations"
         passed = f"{len(ran) - len(wrong)} passed of {ran_here}; all of them gave {whole}"
     announce(f"ONNX conformance, opencl: {passed}")
     assert wrong == []

@@ -127,9 +127,16 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
-    def learn(self) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
         self.rounds += 1
         return self.rounds == 1
+
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Forget it."""
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Know nothing."""
+        return False
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())

@@ -271,8 +271,15 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def learn(self) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
         """Measure nothing."""
+        return False
+
+    def tell(self, group: FusedGroup, seconds: float) -> None:
+        """Forget it."""
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Know nothing."""
         return False
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:

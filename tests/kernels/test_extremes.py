@@ -99,23 +99,28 @@ def row_values(combine: str, dtype: DType) -> Array:
     return np.array([0.0, 1.0, -1.0, 1.0, 2.0, -2.0, 0.5, np.nan, np.inf] + [1.0] * 8, dtype.numpy)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("combine", ROWS)
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-def test_every_combiner_reduces_rows_of_every_type(dtype: DType, combine: str, target: str) -> None:
+def rows_of(combine: str, dtype: DType) -> dict[str, Array]:
+    """Return matrices for a combiner to reduce the rows of, by name."""
     rng = np.random.default_rng(1)
     values = row_values(combine, dtype)
-    shapes = ((7, 5), (2, 257))
-    matrices = [rng.choice(values, shape) for shape in shapes]
     uniform = [np.full((2, 33), v, dtype.numpy) for v in values]  # where an identity that is not the type's would win
-    arrays = {f"x{n}": a for n, a in enumerate((*matrices, np.concatenate(uniform)))}
-    attributes: dict[str, Any] = {"axis": 1} if COMBINERS[combine].position else {"axes": (1,)}
-    nodes = [Node(f"n{x}", ROWS[combine], (x,), (f"y{x}",), {**attributes, "keepdims": False}) for x in arrays]
-    found = compiled(nodes, {x: TensorType(dtype, a.shape) for x, a in arrays.items()}, target).run(arrays)
-    for name, array in arrays.items():
-        expected = reduced(combine, array)
-        bad = wrong(dtype, found[f"y{name}"], expected)
-        assert not bad.any(), f"{name} {array.shape}: {found[f'y{name}'][bad][:3]}, not {expected[bad][:3]}"
+    matrices = (*(rng.choice(values, shape) for shape in ((7, 5), (2, 257))), np.concatenate(uniform))
+    return {f"{combine} {array.shape}": array for array in matrices}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_every_combiner_reduces_rows_of_every_type(dtype: DType, target: str) -> None:
+    arrays, expected, nodes = {}, {}, []
+    for combine, op in ROWS.items():
+        attributes: dict[str, Any] = {"axis": 1} if COMBINERS[combine].position else {"axes": (1,)}
+        for name, array in rows_of(combine, dtype).items():
+            arrays[name], expected[name] = array, reduced(combine, array)
+            nodes.append(Node(f"n {name}", op, (name,), (f"y {name}",), {**attributes, "keepdims": False}))
+    found = compiled(nodes, {name: TensorType(dtype, a.shape) for name, a in arrays.items()}, target).run(arrays)
+    for name, right in expected.items():
+        bad = wrong(dtype, found[f"y {name}"], right)
+        assert not bad.any(), f"{name}: {found[f'y {name}'][bad][:3]}, not {right[bad][:3]}"
 
 
 @pytest.mark.parametrize("dtype", DType, ids=str)

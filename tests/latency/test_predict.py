@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,8 +17,26 @@ from cuts.ir import UsageError
 pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
 from cuts import latency
 from cuts.latency.dataset import load_profile, trained_on
+from cuts.latency.layer_model import Options
 from cuts.latency.metrics import score
 from cuts.latency.own_kernels import read_own, unseen_own
+from cuts.latency.predictor import Predictor, predictor
+
+#: Trees of the selection: a fit takes seconds of each ten, and these find what the shipped number does.
+TREES = 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_trees() -> Iterator[None]:
+    """Fit smaller forests, except at night."""
+    if os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly":
+        yield
+        return
+    predictor.cache_clear()
+    with patch("cuts.latency.predictor.Options", lambda: Options(trees=TREES)):
+        yield
+    predictor.cache_clear()
+
 
 LAYER = {"N": 16, "C": 72, "H": 56, "K": 128, "R": 3}
 
@@ -184,9 +205,20 @@ def write_model(path: Path) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def test_a_model_is_predicted_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_predicted_layer_by_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_model(tmp_path / "small.onnx")
+    states = []
+
+    def find(target: str, precision: str, state: str) -> Predictor:
+        """Note the state, and take the models of an empty cache, which other tests have fitted."""
+        states.append(state)
+        return predictor(target, precision, "cold")
+
+    monkeypatch.setattr("cuts.cli.predict.find_predictor", find)
     assert main(["predict", str(tmp_path / "small.onnx"), "--json"]) == 0
+    assert states == ["warm"]
     values = json.loads(capsys.readouterr().out)
     times = {layer["name"]: layer["us"] for layer in values["layers"]}
     assert list(times) == ["conv", "relu", "sin", "pool", "flatten", "dense"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cuts.ops import Registry
 from cuts.ops.language.builtins import BUILTINS
 from cuts.ops.language.parser import parse
 from cuts.ops.language.printer import print_file
-from cuts.ops.language.syntax import Repetition
+from cuts.ops.language.syntax import Declaration, Repetition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -276,17 +277,26 @@ def test_the_manual_names_every_function_and_its_example_holds() -> None:
 
 
 TOKEN = re.compile(r'"[^"\n]*"|\.\.\.|\w+|\+\+|\*\*|//|[<>=!]=|[^\s\w]')
-DECLARATIONS = [d for name in FILES for d in parse(Source(name, SPEC.joinpath(name).read_text())) if d.kind == "op"]
-TOKENS = sorted({token for d in DECLARATIONS for token in TOKEN.findall(print_file([d]))})
+
+
+@cache
+def declarations() -> list[Declaration]:
+    every = (parse(Source(name, SPEC.joinpath(name).read_text())) for name in FILES)
+    return [declaration for each in every for declaration in each if declaration.kind == "op"]
+
+
+@cache
+def tokens() -> list[str]:
+    return sorted({token for d in declarations() for token in TOKEN.findall(print_file([d]))})
 
 
 @settings(deadline=None, max_examples=200)
-@given(declaration=st.sampled_from(DECLARATIONS), random=st.randoms(use_true_random=False))
+@given(declaration=st.deferred(lambda: st.sampled_from(declarations())), random=st.randoms(use_true_random=False))
 def test_mutated_declarations_fail_in_words_only(declaration: Any, random: Any) -> None:
     text = print_file([declaration])
     for _ in range(random.choice((0, 1, 2))):
         match = random.choice(list(TOKEN.finditer(text))[4:])
-        text = text[: match.start()] + random.choice(("", *TOKENS)) + text[match.end() :]
+        text = text[: match.start()] + random.choice(("", *tokens())) + text[match.end() :]
     text = text.replace(f"op {declaration.name}", "op mutant", 1)
     shapes = [tuple(random.choice((1, 2, 3, 4, 6)) for _ in range(random.choice((0, 1, 2, 3, 4)))) for _ in range(9)]
     with suppress(CutsError):

@@ -9,15 +9,16 @@ import pytest
 from attrs import evolve
 from cuts.ir.errors import UsageError
 from cuts.ir.launch import KernelFunction
-from cuts.search.build import Built
+from cuts.search.build import Built, Done
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
+from cuts.search.proof import simple_schedule
 from cuts.search.replay import ReplayBench
 from cuts.search.settings import Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 
-from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
+from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of, tuner_of
 
 SHORT = Settings(first=8, most=24, prove=False)
 
@@ -317,3 +318,37 @@ def test_the_rest_of_the_space_is_proven_slower_where_the_bound_says_so() -> Non
     assert choice.proof is not None
     assert choice.proof.share == 1.0
     assert choice.trials <= SHORT.first
+
+
+class Losing(Inline):
+    """A builder whose workers are lost over some methods."""
+
+    def __init__(self, *methods: str) -> None:
+        super().__init__()
+        self.methods = methods
+
+    def collect(self, timeout: float) -> list[Done]:
+        lost = [job for job in self.queue if job.method in self.methods]
+        if not lost:
+            return super().collect(timeout)
+        self.queue.remove(lost[0])
+        return [Done(lost[0], error="no answer in 30 seconds", lost=True, hung=True)]
+
+
+def test_a_space_that_no_worker_ranks_in_time_has_its_simple_kernel() -> None:
+    (choice,) = tuner_of(FakeBench(by_threads), Losing("rank")).run([problem_of()])
+    assert choice.origin == "measured"
+    assert choice.candidate.schedule == simple_schedule(problem_of().form, OPENCL)
+
+
+@pytest.mark.parametrize("methods", [("rank", "simple"), ("rank", "build"), ("rank", "simple", "refer", "prove")])
+def test_losing_workers_costs_no_model_its_answer(methods: tuple[str, ...]) -> None:
+    (choice,) = tuner_of(FakeBench(by_threads), Losing(*methods)).run([problem_of()])
+    assert choice.candidate.schedule == simple_schedule(problem_of().form, OPENCL)
+    assert choice.reason == "no answer in 30 seconds"
+
+
+@pytest.mark.parametrize("methods", [("simple",), ("refer",), ("prove",), ("build",)])
+def test_losing_a_worker_costs_its_job_only(methods: tuple[str, ...]) -> None:
+    (choice,) = tuner_of(FakeBench(by_threads), Losing(*methods)).run([problem_of()])
+    assert choice.candidate.schedule

@@ -1,0 +1,108 @@
+"""Second thoughts: the partition is decided again with the times of the kernels that were chosen.
+
+The partition rests on what groups were measured to take, or, where time was short, on what the model says. Once each
+kernel has been tuned its time is known. A group that takes longer than the groups it was made of is then taken apart;
+what ships is the partition whose measured times add up to least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from math import inf
+
+from attrs import field, frozen
+
+from ..ir import FusedGroup, Graph
+from .assemble import kernel_key, turns
+from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition
+from .schedule import Candidate
+from .stages import Compilation, choose_schedules, pack, split_long_reductions
+from .workload import Selector
+
+
+@frozen
+class _Decision:
+    """A partition with its schedules, as a compilation holds it."""
+
+    graph: Graph
+    views: Views
+    formed: Sequence[Group]
+    groups: Sequence[Group]
+    unique: Mapping[Hashable, Group]
+    chosen: Mapping[Hashable, Candidate]
+
+    @staticmethod
+    def of(work: Compilation) -> _Decision:
+        """Return what a compilation has decided."""
+        return _Decision(work.graph, work.views, work.formed, work.groups, work.unique, work.chosen)
+
+    def back(self, work: Compilation) -> None:
+        """Let a compilation have decided this."""
+        work.graph, work.views, work.formed = self.graph, self.views, self.formed
+        work.groups, work.unique = self.groups, self.unique
+        choose_schedules(work)  # known by now, so nothing is searched; reports are of this partition again
+
+    @property
+    def seconds(self) -> float:
+        """The sum of measured times, infinity where one is missing."""
+        count = turns(self.views)
+        return sum(_seconds(self.chosen[kernel_key(g, self.views)]) * count[g.repeat] for g in self.groups)
+
+
+def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
+    """Leave the partition, and the schedules, whose measured times add up to least."""
+    selector, placed, workshop = work.selector, work.placed, work.workshop
+    if selector is None or placed is None or workshop is None or work.options.mode != "mixed":
+        return work.chosen
+    best = _Decision.of(work)
+    for form, seconds in _measured(best):
+        selector.tell(form, seconds)
+    work.graph, work.views = placed
+    work.formed = work.groups = partition(Partitioner(workshop, _Timed(work.evaluator, selector, workshop)), "mixed")
+    if not _same(work.formed, best.formed):
+        for stage in (split_long_reductions, pack, choose_schedules):
+            stage(work)
+        if _Decision.of(work).seconds < best.seconds:
+            return work.chosen
+    best.back(work)
+    return work.chosen
+
+
+@frozen
+class _Timed:
+    """An evaluator that merges only groups that were measured; what the model says of others was heard before."""
+
+    evaluator: GroupEvaluator
+    selector: Selector
+    workshop: Workshop
+    single: frozenset[Hashable] = field(init=False)
+
+    @single.default
+    def _singles(self) -> frozenset[Hashable]:
+        units = (u for u, unit in self.workshop.units.items() if not unit.free and unit.repeat is None)
+        return frozenset(form_key(self.workshop.single(u).form) for u in units if self.workshop.used(u))
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group, infinity for one of several units that was never measured."""
+        known = self.selector.knows(group) or form_key(group) in self.single
+        return self.evaluator.cost(group) if known else inf
+
+
+def _measured(decision: _Decision) -> Iterator[tuple[FusedGroup, float]]:
+    """Yield each group of a partition with what it was measured to take, with all that it was split into."""
+    taken: dict[tuple[str, ...], float] = {}
+    for group in decision.groups:
+        seconds = _seconds(decision.chosen[kernel_key(group, decision.views)])
+        taken[group.units] = taken.get(group.units, 0.0) + seconds
+    for group in decision.formed:
+        if taken.get(group.units, inf) < inf:
+            yield group.form, taken[group.units]
+
+
+def _seconds(candidate: Candidate) -> float:
+    found = candidate.measured.get("measured", inf)
+    return float(found) if isinstance(found, (int, float)) else inf
+
+
+def _same(first: Sequence[Group], second: Sequence[Group]) -> bool:
+    return [(g.units, form_key(g.form)) for g in first] == [(g.units, form_key(g.form)) for g in second]

@@ -1,0 +1,89 @@
+"""What measured times decide about the partition, and what is measured first where time is short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cuts.backends.source.emit import emit
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.graph import verify_graph
+from cuts.ops import Registry
+from cuts.ops.language.inference import default_inference
+from cuts.passes.fusion.groups import form_key
+from cuts.passes.pipeline import compile_graph
+from cuts.search.database import Database
+from cuts.search.resources import Resources
+from cuts.search.selector import CHUNK, MeasuredSelector
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+
+from .fakes import OPENCL, FakeBench, Inline
+
+SHORT = Settings(first=2, batch=0, most=2, prove=False)
+
+
+def chain(length: int) -> Graph:
+    """Return a graph of products of matrices, each with a function of its elements behind it."""
+    kind = TensorType(DType.F32, (24, 24))
+    nodes, value = [], "x"
+    types = {"x": kind, **{f"w{n}": kind for n in range(length)}}
+    for n in range(length):
+        nodes += [Node(f"m{n}", "matmul", (value, f"w{n}"), (f"p{n}",)), Node(f"f{n}", "tanh", (f"p{n}",), (f"y{n}",))]
+        types |= {f"p{n}": kind, f"y{n}": kind}
+        value = f"y{n}"
+    graph = Graph("chain", ("x", *(f"w{n}" for n in range(length))), (value,), types, tuple(nodes))
+    return verify_graph(graph, default_inference())
+
+
+class Clock(Resources):
+    """Resources whose time goes on with every kernel that is timed."""
+
+    bench_of: FakeBench
+
+    @property
+    def elapsed(self) -> float:
+        return float(self.bench_of.samples)
+
+
+def compiled(cost: Callable[[KernelFunction], float], budget: float | None) -> tuple[CompiledGraph, Any, FakeBench]:
+    """Compile under a budget of kernels that are timed."""
+    bench = FakeBench(cost)
+    resources = Clock(Database(None), Inline, lambda: bench, budget)
+    resources.bench_of = bench
+    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
+    options = CompileOptions(mode="mixed")
+    return compile_graph(chain(4), Registry.builtin(), OPENCL, options, emit, selector), selector, bench
+
+
+def slow_when_fused(kernel: KernelFunction) -> float:
+    """Say that a product with a function behind it takes longer than both, which no model thinks."""
+    return 1.0 if "tanh(" in kernel.source and " p2" in kernel.source else 1e-3
+
+
+@pytest.mark.parametrize("budget", [None, 400.0, 60.0])
+def test_a_group_that_takes_longer_than_its_parts_is_taken_apart(budget: float | None) -> None:
+    found, _, _ = compiled(slow_when_fused, budget)
+    assert [len(group["nodes"]) for group in found.groups] == [1] * 8
+
+
+@pytest.mark.parametrize("budget", [400.0, 60.0])
+def test_under_a_budget_no_group_ships_that_was_not_timed_beside_its_parts(budget: float) -> None:
+    found, selector, _ = compiled(lambda kernel: 1e-3, budget)
+    assert any(len(group["nodes"]) > 1 for group in found.groups)
+    forms = {form_key(p.form) for p in selector.problems}
+    assert forms <= set(selector._measured)
+
+
+def test_what_decides_is_measured_first_and_then_what_takes_longest() -> None:
+    _, selector, _ = compiled(lambda kernel: 1e-3, 1e9)
+    asked = dict(selector._forms)
+    (first, *_) = asked.values()
+    assert list(selector._next(asked, [first])) == [form_key(first)]
+    many = dict.fromkeys(range(2 * CHUNK), first)
+    selector._costs.update({n: float(n) for n in many})
+    assert list(selector._next(many, [])) == list(reversed(range(CHUNK, 2 * CHUNK)))
