@@ -33,6 +33,8 @@ PASSING = 8.0
 NEIGHBOUR, CLAMPED = 0.2, 0.3
 #: Of each copy of a tile of which no two are a constant apart: 24 copies of 4 bytes took more than 90 registers.
 PLACE = 4.0
+#: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
+MOST_PLACES, APART = 128.0, 0.6
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -90,24 +92,26 @@ def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Staged
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
     sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
-    # Copies are issued between products, or else while no fragments are held.
-    places = sum((_places(tile, geometry) for tile in tiles), 0.0)
-    beside = np.where(geometry.ahead, places, np.maximum(0.0, places - fragments))
+    # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
+    places = least(sum((_places(tile, geometry) for tile in tiles), 0.0), MOST_PLACES)
+    beside = np.where(geometry.ahead, 1.0, APART) * places
     needed = BASE + held + fragments + 2.0 * len(tiles) + beside
     return Registers(held, needed, needed + 0.5 * fragments)
 
 
 def _places(tile: StagedTile, geometry: Geometry) -> Count:
     """Return the registers for where a thread's copies of a tile come from and go to: none where they are a constant
-    apart, because its threads take whole rows, or parts of one, at a time.
+    apart, because threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
     """
-    axis, _ = running_axis(main_read(tile.expr, expr_variables(tile.expr)))
-    width = gcd(WIDEST_BYTES // tile.size, axis.extent if axis is not None else 1)
     structure, used = geometry.structure, expr_variables(tile.expr)
+    main = main_read(tile.expr, used)
+    axis, _ = running_axis(main)
+    decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
+    width = 1 if decoded or axis is None else gcd(WIDEST_BYTES // tile.size, axis.extent)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
     row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
     trip = geometry.threads * width
-    even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0))
+    even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
     return np.where(even, 0.0, PLACE * tile.count / trip)
 
 
