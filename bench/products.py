@@ -133,7 +133,7 @@ def _shape_of(case: Case) -> tuple[int, int, int, int]:
 
 
 @frozen
-class Bench:
+class ProductBench:
     """Where products are timed."""
 
     device: Device
@@ -306,7 +306,7 @@ def main() -> None:
     options, started = arguments(), time.monotonic()
     target = find_target(options.target)
     device = open_device(target)
-    bench = Bench(device, target, load_torch())
+    bench = ProductBench(device, target, load_torch())
     facts = circumstances(device.name, options.commit)
     square = (f"square {options.size}", (1, options.size, options.size, options.size))
     shapes = [s for s in listed_shapes() if options.only in s[0]] if options.list else [square]
