@@ -112,6 +112,21 @@ class FakeBench:
         pass
 
 
+class Clock(Resources):
+    """Resources whose time goes on by a second with every kernel that is timed, and with nothing else."""
+
+    def __init__(
+        self, database: Database, builder: Callable[[], Inline], bench: FakeBench, budget: float | None
+    ) -> None:
+        super().__init__(database, builder, lambda: bench, budget)
+        self._timed = bench
+
+    @property
+    def elapsed(self) -> float:
+        """How many kernels were timed."""
+        return float(self._timed.samples)
+
+
 def by_threads(kernel: KernelFunction) -> float:
     """A cost with one optimum: 16 threads a block, and a grid that is not small."""
     return 1e-3 * (1 + abs(kernel.block[0] - 16) + 4.0 / kernel.grid[0])

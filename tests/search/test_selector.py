@@ -17,12 +17,11 @@ from cuts.ops.language.inference import default_inference
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
-from cuts.search.resources import Resources
 from cuts.search.selector import CHUNK, MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
-from .fakes import OPENCL, FakeBench, Inline
+from .fakes import OPENCL, Clock, FakeBench, Inline
 
 SHORT = Settings(first=2, batch=0, most=2, prove=False)
 
@@ -40,21 +39,10 @@ def chain(length: int) -> Graph:
     return verify_graph(graph, default_inference())
 
 
-class Clock(Resources):
-    """Resources whose time goes on with every kernel that is timed."""
-
-    bench_of: FakeBench
-
-    @property
-    def elapsed(self) -> float:
-        return float(self.bench_of.samples)
-
-
 def compiled(cost: Callable[[KernelFunction], float], budget: float | None) -> tuple[CompiledGraph, Any, FakeBench]:
     """Compile under a budget of kernels that are timed."""
     bench = FakeBench(cost)
-    resources = Clock(Database(None), Inline, lambda: bench, budget)
-    resources.bench_of = bench
+    resources = Clock(Database(None), Inline, bench, budget)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
     options = CompileOptions(mode="mixed")
     return compile_graph(chain(4), Registry.builtin(), OPENCL, options, emit, selector), selector, bench
