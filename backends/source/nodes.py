@@ -216,14 +216,16 @@ class NodePrinter:
         pointers, dialect = self.names.pointers, self.names.dialect
         nbytes = len(lanes) * node.dtype.size
         template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
-        # What differs between the copies of a thread is added to a pointer that they share: machines add constants.
-        apart = self._unrolled_part(start)
+        source = self.names.buffer(load.space, load.buffer)
+        if self.names.keeps and not (apart := self._unrolled_part(start)).is_const:
+            # Between products, copies add what tells them apart to a pointer that they share.
+            source, start = f"({source} + ({index_text(start - apart, pointers)}))", apart
         text = template.format(
             bytes=nbytes,
             d=self.names.buffer(node.space, node.buffer),
             di=index_text(to, pointers),
-            s=f"({self.names.buffer(load.space, load.buffer)} + ({index_text(start - apart, pointers)}))",
-            si=index_text(apart, pointers),
+            s=source,
+            si=index_text(start, pointers),
             ok=guard_text([g for g in inner if g not in outer], pointers),
         )
         self.out.line((f"if ({guard_text(outer, pointers)}) " if outer else "") + text)
