@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir import BackendError, Target
 from .device import Device
-from .targets import described_target
+from .targets import DEFAULT_CUDA, described_target
 from .transfers import Transfers
 
 
@@ -28,7 +28,7 @@ def _cuda_device(required: bool) -> Target:
     except BackendError:
         if required:
             raise
-        return described_target("cuda:h200")
+        return described_target(DEFAULT_CUDA)
 
 
 def open_device(target: Target) -> Device:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 
 import cattrs
 from attrs import evolve, frozen
@@ -14,12 +16,23 @@ from ..ir import Target, UsageError, quote
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
+#: What "cuda" is on a machine without a GPU.
+DEFAULT_CUDA = "cuda:sm_90"
+
+
 @frozen
 class Description:
-    """A described machine and the short names it answers to besides its architecture."""
+    """A described machine and the short names it answers to, its architecture's among them where it stands for all
+    machines of that architecture that have no description.
+    """
 
     target: Target
     aliases: tuple[str, ...]
+
+    @property
+    def represents(self) -> bool:
+        """Whether the name of its architecture means this machine."""
+        return not self.target.arch or self.target.arch in self.aliases
 
 
 @cache
@@ -37,15 +50,21 @@ def descriptions() -> tuple[Description, ...]:
 
 
 def known_targets() -> tuple[str, ...]:
-    """List the names of the described machines, one each; the one that is the default comes first."""
-    return tuple(sorted(map(_name, descriptions()), key=lambda name: name != "opencl"))
+    """List the names of the described dialects and architectures, one each; the one that is the default comes first."""
+    names = {_name(item) for item in descriptions()}
+    return tuple(sorted(names, key=lambda name: (name != "opencl", name)))
 
 
 def target_aliases() -> dict[str, str]:
-    """Return what other names `find_target` accepts, and the target that each stands for."""
-    first = next(_name(item) for item in descriptions() if item.target.dialect == "cuda")
-    aliases = {"cuda": f"the GPU of this machine, {first} without one", "cuda:device": "the GPU of this machine"}
-    return aliases | {f"{i.target.dialect}:{alias}": _name(i) for i in descriptions() for alias in i.aliases}
+    """Return what other names `find_target` accepts, and what each stands for: one of the known targets, or a machine
+    with numbers of its own.
+    """
+    aliases = {"cuda": f"the GPU of this machine, {DEFAULT_CUDA} without one", "cuda:device": "the GPU of this machine"}
+    for item in descriptions():
+        meaning = _name(item) if item.represents else f"{item.target.name} ({item.target.arch})"
+        short = (alias for alias in item.aliases if alias != item.target.arch)
+        aliases |= {f"{item.target.dialect}:{alias}": meaning for alias in short}
+    return aliases
 
 
 def _name(item: Description) -> str:
@@ -55,13 +74,12 @@ def _name(item: Description) -> str:
 def described_target(name: str) -> Target:
     """Return the described target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
 
-    An `sm_NN` without a description takes the numbers of its major architecture's. Raises `UsageError` for any other
-    unknown name.
+    An `sm_NN` without a description takes the numbers of the nearest of its major architecture. Raises `UsageError` for
+    any other unknown name.
     """
-    dialect, _, key = name.strip().lower().partition(":")
-    matching = [item for item in descriptions() if item.target.dialect == dialect]
-    for item in matching:
-        if key in ("", item.target.arch, *item.aliases):
+    dialect, _, key = (DEFAULT_CUDA if name.strip().lower() == "cuda" else name.strip().lower()).partition(":")
+    for item in descriptions():
+        if item.target.dialect == dialect and (key in item.aliases or key == item.target.arch == ""):
             return item.target
     if dialect == "cuda" and (relative := _same_generation(key)) is not None:
         return relative
@@ -70,16 +88,34 @@ def described_target(name: str) -> Target:
     )
 
 
+def described_device(device: str, arch: str) -> Target:
+    """Return the description of a GPU by the name that its driver gives it, else that of its architecture.
+
+    An alias counts where it is a word of the name, or two in a row ("RTX 4090"). Raises `UsageError` where neither the
+    machine nor a relative is described.
+    """
+    words = re.findall(r"[a-z0-9]+", device.lower())
+    known = {*words, *map("".join, pairwise(words))}
+    for item in descriptions():
+        if item.target.dialect == "cuda" and item.target.arch == arch and known & set(item.aliases):
+            return item.target
+    return described_target(f"cuda:{arch}")
+
+
 def _same_generation(key: str) -> Target | None:
     """Return the description for another `sm_NN` of a described major architecture, under the name asked for.
 
     The numbers of a relative steer the choice of parameters; limits of one major architecture differ too little to make
-    code illegal beyond what compilation reports.
+    code illegal beyond what compilation reports. Of several relatives it is the nearest older one, whose instructions a
+    newer one has too.
     """
     digits = key.removeprefix("sm_").rstrip("af")
     if not key.startswith("sm_") or not digits.isdigit() or len(digits) < 2:
         return None
-    for item in descriptions():
-        if item.target.dialect == "cuda" and item.target.arch.removeprefix("sm_")[:-1] == digits[:-1]:
-            return evolve(item.target, name=f"{key} (numbers of {item.target.name})", arch=key)
-    return None
+    others = [i.target for i in descriptions() if i.target.dialect == "cuda" and i.represents]
+    minors = {int(t.arch[-1]): t for t in others if t.arch.removeprefix("sm_")[:-1] == digits[:-1]}
+    if not minors:
+        return None
+    minor = int(digits[-1])
+    nearest = minors[min(minors, key=lambda other: (other > minor, abs(other - minor)))]
+    return evolve(nearest, name=f"{key} (numbers of {nearest.name})", arch=key)

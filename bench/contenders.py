@@ -1,22 +1,27 @@
-"""What a row compares: `cuts`' own kernels, PyTorch, the fastest plan of cuDNN, torch.compile, and a copy on the
-device.
+"""What a row compares, all in the same precision: `cuts`' own kernels, PyTorch, the fastest plan of cuBLASLt or of
+cuDNN in the better of its layouts, torch.compile, and a copy on the device.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define
+from attrs import define, evolve
 from cuts.backends.device import Device, Pointer
-from cuts.backends.library.contraction import find_convolution
+from cuts.backends.library.contraction import Block, Convolution, find_convolution
+from cuts.backends.library.cudnn import Numerics
 from cuts.backends.library.routine import require_library
+from cuts.bench.cublaslt import best_product, is_product
 from cuts.bench.peers import function_of, tensor_at
+from cuts.bench.shapes import Case
 from cuts.bench.timing import Contender, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, group_of, together
+from cuts.ir.atoms import MATH_MODES
 from cuts.ir.errors import BackendError
+from cuts.ir.precision import PRECISIONS
 
 #: Error relative to the root mean square of a result at which a row counts as wrong.
 WRONG = 1e-3
@@ -32,19 +37,28 @@ class Peers:
     sets: Sequence[TunedBuffers]
 
     def contenders(self, compiled: bool) -> Iterator[Contender]:
-        """Yield PyTorch, cuDNN where the case is a convolution, and torch.compile where asked for."""
-        call = function_of(self.tuned.case, self.torch)
+        """Yield PyTorch, cuBLASLt or cuDNN where the case is theirs, and torch.compile where asked for."""
+        case = self.tuned.case
+        call = function_of(case, self.torch)
         yield self._recorded("torch", call)
-        group = group_of(self.tuned.case) if len(self.tuned.case.nodes) == 1 else None
-        convolution = find_convolution(group) if group else None
+        if is_product(case):
+            yield from self._unless_missing(
+                lambda: self._recorded("cublaslt", best_product(case, self._views(self.sets[0])))
+            )
+        convolution = convolution_of(case)
         if convolution is not None:
-            try:
-                yield self._cudnn(convolution)
-            except BackendError as error:
-                print(f"{self.tuned.case.key}: {error.message}", file=sys.stderr)
+            yield from self._unless_missing(lambda: self._cudnn(convolution))
         if compiled:
             self.torch._dynamo.reset()
             yield self._recorded("compile", self.torch.compile(call, mode="max-autotune-no-cudagraphs"))
+
+    def _unless_missing(self, make: Callable[[], Contender]) -> Iterator[Contender]:
+        """Yield a contender, or say why there is none: a library that is not installed, or refuses."""
+        try:
+            yield make()
+        except (BackendError, RuntimeError) as error:
+            message = error.message if isinstance(error, BackendError) else str(error).partition("\n")[0]
+            print(f"{self.tuned.case.key}: {message}", file=sys.stderr)
 
     def difference(self) -> str:
         """Return how the result on the first set differs from PyTorch's, nothing where it does not."""
@@ -60,7 +74,9 @@ class Peers:
         scale = float(wanted.square().mean().sqrt()) or 1.0
         worst = float(error.abs().max()) / scale
         # PyTorch rounds a half type behind every operation of a case, at most four; the largest value has most to lose.
-        allowed = max(WRONG, 4 * type_.dtype.element.epsilon * max(1.0, float(wanted.abs().max()) / scale))
+        math = PRECISIONS[self.tuned.case.precision].math
+        rounding = max(type_.dtype.element.epsilon, MATH_MODES[math].epsilon if math else 0.0)
+        allowed = max(WRONG, 4 * rounding * max(1.0, float(wanted.abs().max()) / scale))
         return "" if worst <= allowed else f"differs from PyTorch by {worst:.2g} of the root mean square"
 
     def _views(self, memory: TunedBuffers) -> list[Any]:
@@ -93,19 +109,55 @@ class Peers:
 
         return Contender(name, replay, len(self.sets))
 
-    def _cudnn(self, convolution: Any) -> Contender:
+    def _cudnn(self, convolution: Convolution) -> Contender:
         library: Any = require_library("cudnn")
-        tensors = (*self.tuned.case.inputs, "y")
+        policy = PRECISIONS[self.tuned.case.precision]
+        numerics = Numerics(policy.stored, tensor_cores=policy.math == "tf32")
+        found = []
+        for there, places in ((convolution, self._places), (channels_last(convolution), self._copies)):
+            sets = [places(memory) for memory in self.sets]
+            plans = library.plans(self.device, there, sets[0], numerics)
+            found += [(plan.seconds, plan.launch, sets) for plan in plans]
+        if not found:
+            raise BackendError(f"cuDNN has no plan in {policy.name}")
+        _, best, sets = min(found, key=lambda each: each[0])
+        return Contender("cudnn", self.device.capture(together([best.on(each) for each in sets])), len(sets))
 
-        def places(memory: TunedBuffers) -> dict[str, Pointer]:
-            return {tensor: memory.place(self.tuned.name(tensor)) for tensor in tensors}
+    def _places(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
+        """Return where the tensors of the case lie."""
+        return {tensor: memory.place(self.tuned.name(tensor)) for tensor in (*self.tuned.case.inputs, "y")}
 
-        plans = library.plans(self.device, convolution, places(self.sets[0]))
-        if not plans:
-            raise BackendError("cuDNN has no strict fp32 plan")
-        best = min(plans, key=lambda plan: plan.seconds)
-        launches = [best.launch.on(places(memory)) for memory in self.sets]
-        return Contender("cudnn", self.device.capture(together(launches)), len(self.sets))
+    def _copies(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
+        """Return copies of the tensors, to be read in another order: their numbers are random either way."""
+        copies = {}
+        for tensor, place in self._places(memory).items():
+            nbytes = self.tuned.type_of(self.tuned.name(tensor)).nbytes
+            copies[tensor] = Pointer(self.device.allocate(nbytes))
+            self.device.copy(copies[tensor], place, nbytes)
+        return copies
+
+
+def convolution_of(case: Case) -> Convolution | None:
+    """Return the convolution that a case is, in whatever type; None where it is none."""
+    group = group_of(evolve(case, precision="fp32")) if len(case.nodes) == 1 else None
+    return find_convolution(group) if group else None
+
+
+def channels_last(convolution: Convolution) -> Convolution:
+    """Return a convolution on dense tensors whose channels are the innermost dim."""
+
+    def turned(block: Block) -> Block:
+        steps, size = [0] * len(block.sizes), 1
+        for dim in (1, *reversed(range(2, len(block.sizes))), 0):
+            steps[dim], size = size, size * block.sizes[dim]
+        return Block(block.tensor, block.sizes, tuple(steps))
+
+    return evolve(
+        convolution,
+        image=turned(convolution.image),
+        filter=turned(convolution.filter),
+        result=turned(convolution.result),
+    )
 
 
 def copying(device: Device, nbytes: int, cache: int) -> Contender:

@@ -1,9 +1,9 @@
 """Whole networks of PyTorch on a GPU by precision policy: tuned for a budget, beside PyTorch in the same precision.
 
 Run it with `python bench/networks.py --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60] [--compile]`. A case is a
-network, a batch and a policy. PyTorch runs as a captured graph, channels first and last, with `--compile` compiled too;
-the better one counts. Inputs are random, weights are those of an untrained network. Rows go to
-`FOLDER/networks.json`; the table comes last.
+network, a batch and a policy; one without a policy is run in each of `--precision`. PyTorch runs as a captured graph,
+channels first and last, with `--compile` compiled too; the better one counts. Inputs are random, weights are those of
+an untrained network. Rows go to `FOLDER/networks.json`; the table comes last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -130,12 +130,16 @@ def measure(case: tuple[str, int, PrecisionName], budget: float, compiled: bool,
     )
 
 
-def parse_case(text: str) -> tuple[str, int, PrecisionName]:
-    """Read `network:batch:policy`."""
-    name, batch, policy = text.split(":")
-    if name not in NETWORKS or policy not in PRECISIONS:
-        raise SystemExit(f"{text}: networks are {', '.join(NETWORKS)}, policies {', '.join(PRECISIONS)}")
-    return name, int(batch), PRECISIONS[policy].name
+def parse_cases(text: str, precisions: Sequence[str]) -> Iterator[tuple[str, int, PrecisionName]]:
+    """Read `network:batch:policy`, or `network:batch`, which is a case for each of the precisions."""
+    name, _, rest = text.partition(":")
+    batch, _, policy = rest.partition(":")
+    policies = (policy,) if policy else tuple(precisions)
+    if name not in NETWORKS or not batch.isdigit() or not set(policies) <= set(PRECISIONS):
+        known = f"networks are {', '.join(NETWORKS)}, policies {', '.join(PRECISIONS)}"
+        raise SystemExit(f"{text}: expected network:batch:policy; {known}")
+    for each in policies:
+        yield name, int(batch), PRECISIONS[each].name
 
 
 def table(rows: list[Outcome]) -> str:
@@ -155,23 +159,27 @@ def main() -> int:
     """Measure the cases asked for."""
     parser = argparse.ArgumentParser(description="whole networks by precision policy, beside PyTorch")
     parser.add_argument("--only", nargs="+", default=["resnet50:64:tf32", "resnet50:64:fp16", "resnet50:1:fp16"])
+    parser.add_argument(
+        "--precision", nargs="+", choices=tuple(PRECISIONS), default=["fp32"], help="of cases that name none"
+    )
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tuning, for each case")
     parser.add_argument("--compile", action="store_true", help="let PyTorch compile, too")
     parser.add_argument("--out", type=Path, default=Path("."), metavar="FOLDER")
     arguments = parser.parse_args()
     torch = import_module("torch")
     rows: list[Outcome] = []
-    for text in arguments.only:
+    cases = [case for text in arguments.only for case in parse_cases(text, arguments.precision)]
+    for case in cases:
         try:
-            rows.append(measure(parse_case(text), arguments.budget, arguments.compile, torch))
+            rows.append(measure(case, arguments.budget, arguments.compile, torch))
         except (RuntimeError, cuts.ir.CutsError) as error:
-            print(f"{text}: {str(error)[:300]}", file=sys.stderr)
+            print(f"{':'.join(map(str, case))}: {str(error)[:300]}", file=sys.stderr)
             continue
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "networks.json").write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
         print(table(rows[-1:]).splitlines()[-1], flush=True)
     print(table(rows))
-    return 0 if len(rows) == len(arguments.only) else 1
+    return 0 if len(rows) == len(cases) else 1
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ operations.
 Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/results/ops.json`. Rows that the file has
 are skipped: a long suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is
 measured in one go: `cuts`, tuned with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of
-all cuDNN plans, and with `--compile` torch.compile. Caches are cold, numbers random, times medians over rounds in which
-the contenders alternate. All compute in strict fp32, and store what they compute in the type of `--precision`. A table
-of what memory limits, as shares of a copy on the device, comes last.
+the plans that cuBLASLt proposes or of all cuDNN plans in either layout, and with `--compile` torch.compile. Caches are
+cold, numbers random, times medians over rounds in which the contenders alternate. All follow `--precision`: half types
+are what tensors are stored in, `tf32` and `fp32x3` how those of f32 are multiplied (peers of `fp32x3` are strict). A
+table of what memory limits, as shares of a copy on the device, comes last.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
     chosen = []
     for case in (evolve(c, precision=options.precision) for c in all_cases()):
-        kinds = options.kind or (CLASSES if options.precision == "fp32" else ("memory",))
+        kinds = options.kind or (("conv", "gemm") if PRECISIONS[options.precision].math else CLASSES)
         right = case.kind in kinds and (not options.batch or case.batch in options.batch)
         named = not options.only or any(text in case.name or text in case.uses for text in options.only)
         if right and named and (options.again or case.key not in known):
@@ -227,10 +228,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--precision",
-        choices=tuple(name for name, policy in PRECISIONS.items() if not policy.math),
+        choices=tuple(PRECISIONS),
         default="fp32",
-        help="in which type all tensors are stored; in a half type only operations that memory limits, unless --class "
-        "says otherwise",
+        help="how all contenders store and multiply; tf32 and fp32x3 change products only, so that these are what is "
+        "measured unless --class says otherwise",
     )
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only")
@@ -245,7 +246,7 @@ def main() -> None:
     if not (options.table or options.markdown):
         target = find_target(options.target)
         device = open_device(target)
-        torch = None if options.no_peers else load_torch()
+        torch = None if options.no_peers else load_torch(options.precision)
         facts = circumstances(device.name, options.commit)
         suite = Suite(options, target, device, torch, rows, Baselines.open(device.name), facts)
         suite.run(select(options, rows))

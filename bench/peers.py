@@ -1,5 +1,5 @@
-"""The same operations through PyTorch: what `cuts` is compared with. Strict fp32: TF32 is off, and cuDNN benchmarks its
-algorithms.
+"""The same operations through PyTorch: what `cuts` is compared with. TF32 is off unless the precision asks for it, and
+cuDNN benchmarks its algorithms.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from cuts.ir.types import DType
 Tensors = Mapping[str, Any]
 
 
-def load_torch() -> Any:
-    """Import PyTorch with strict fp32 and cuDNN's benchmark mode."""
+def load_torch(precision: str = "fp32") -> Any:
+    """Import PyTorch with cuDNN's benchmark mode; products of f32 are strict, unless the precision is `tf32`."""
     torch = import_module("torch")
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.set_grad_enabled(False)
     return torch
 

@@ -10,9 +10,11 @@ from attrs import evolve, field, frozen
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
 from cuts.backends.library.contraction import find_convolution
 from cuts.bench.shapes import Case
+from cuts.ir.atoms import MATH_MODES, MATRIX_ATOMS
 from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction, Storage
+from cuts.ir.precision import PRECISIONS
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.types import TensorType
@@ -107,11 +109,14 @@ def prefix(number: int) -> str:
 
 
 def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
-    """Compile cases together, so that workers and device are busy all the time;
+    """Compile cases of one precision together, so that workers and device are busy all the time;
     without a selector the model chooses.
     """
     registry = Registry.builtin()
-    compiled = compile_graph(union(cases, registry), registry, target, CompileOptions(mode="mixed"), emit, selector)
+    policy = PRECISIONS[cases[0].precision]
+    # Tensors of a half type are stored so already: what is left of the policy is how f32 is multiplied.
+    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32")
+    compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
@@ -223,8 +228,8 @@ def is_convolution(case: Case) -> bool:
 
 
 def floor(case: Case, target: Target) -> tuple[float, float, float]:
-    """Return operations, bytes that must move, and the roofline in seconds:
-    every element once, every operation at peak.
+    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at the
+    peak of what multiplies in the case's precision.
     """
     registry = Registry.builtin()
     graph = case.graph(registry)
@@ -236,7 +241,19 @@ def floor(case: Case, target: Target) -> tuple[float, float, float]:
     if len(costs) == 1:
         moved = costs[0].bytes_read + costs[0].bytes_written
     work = sum(c.flops for c in costs)
-    return work, moved, max(work / target.PERF_peak, moved / target.BW_global)
+    return work, moved, max(work / peak(case, target), moved / target.BW_global)
+
+
+def peak(case: Case, target: Target) -> float:
+    """Return the operations per second that a case can reach: those of the target's atoms where one multiplies what it
+    adds up, else those of f32.
+    """
+    policy = PRECISIONS[case.precision]
+    mode = MATH_MODES.get(policy.math)
+    format_, products = (mode.format, len(mode.products)) if mode else (policy.stored.value, 1)
+    found = [(MATRIX_ATOMS[name], clocks) for name, clocks in target.atoms if case.kind in ("conv", "gemm", "gemv")]
+    rates = [2 * a.m * a.n * a.k / clocks for a, clocks in found if a.format == format_]
+    return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
 
 
 def parts(cases: Sequence[Case], together: int) -> Iterator[list[Case]]:

@@ -114,12 +114,16 @@ def require_right_plan(
 
 
 def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
-    """Describe the first kernel whose result is wrong, an empty text where there is none."""
+    """Describe the first kernel whose result is wrong, and the first value that outgrew a half type where one did; an
+    empty text where there is none.
+    """
     for part, given in plan.part_inputs(inputs):
         values = part.reference_values(given)
         found = first_wrong_step(part.session, given, values, part.tolerances())
         if found and (found := first_wrong_step(part.session, given, values, part.conditioned_tolerances(given))):
-            return found
+            outgrown = part.first_overflow(given)
+            named = outgrown.partition(" ")[0]
+            return found if not outgrown or f"{named} " in found else f"{found}; {outgrown}"
     return ""
 
 

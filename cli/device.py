@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 
 from attrs import asdict
 
@@ -43,18 +44,21 @@ def command(arguments: Namespace) -> int:
         console.print_json(values)
         return 0
     for key, value in values.items():
-        lines = (
-            [f"{name} = {meaning}" for name, meaning in value.items()]
-            if key == "aliases" and isinstance(value, dict)
-            else [console.brief(item, 300) for item in value]
-            if isinstance(value, (list, tuple))
-            else [console.brief(value)]
-        )
+        lines = _lines(value)
         print(
             f"{key}: {lines[0] if len(lines) == 1 else ''}"
             + ("".join(f"\n  {line}" for line in lines) if len(lines) > 1 else "")
         )
     return 0
+
+
+def _lines(value: object) -> list[str]:
+    """Return a value as lines of text: one for each entry where it has several."""
+    if isinstance(value, Mapping):
+        return [f"{name} = {console.brief(meaning, 300)}" for name, meaning in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [console.brief(item, 300) for item in value]
+    return [console.brief(value)]
 
 
 def _calibrate(target: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ from ..ir import (
     CompileOptions,
     Graph,
     Precision,
+    PrecisionName,
     Target,
     UsageError,
 )
@@ -25,22 +26,32 @@ from .plan_cache import PlanCache
 
 def check_precision(name: str, target: Target) -> None:
     """Raise `UsageError` where kernels for a target cannot follow a precision policy; say which they can."""
-    able = [p.name for p in PRECISIONS.values() if _can_follow(p, target)]
+    able = precisions_of(target)
     if name not in PRECISIONS:
         raise UsageError(f"unknown precision '{name}'", hint=f"precisions are: {', '.join(PRECISIONS)}")
     if name not in able:
-        why = "has no kernels" if target.dialect == "reference" else "has no kernels with matrix instructions"
+        missing = "kernels" if target.dialect == "reference" else f"matrix instructions of {_format(name).upper()}"
         raise UsageError(
-            f"target '{target.name}' {why}, so it cannot follow precision '{name}'",
+            f"target '{target.name}' has no {missing}, so it cannot follow precision '{name}'",
             hint=f"it can follow: {', '.join(able)}",
         )
+
+
+def precisions_of(target: Target) -> tuple[PrecisionName, ...]:
+    """Return the precision policies that kernels for a target can follow."""
+    return tuple(p.name for p in PRECISIONS.values() if _can_follow(p, target))
 
 
 def _can_follow(policy: Precision, target: Target) -> bool:
     """Whether a target has what a policy needs: kernels, and matrix instructions for its math mode."""
     if target.dialect == "reference":
         return policy.name == "fp32"
-    return not policy.math or MATH_MODES[policy.math].format in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+    return not policy.math or _format(policy.name) in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+
+
+def _format(policy: str) -> str:
+    """Return the format in which a policy with a math mode multiplies."""
+    return MATH_MODES[PRECISIONS[policy].math].format
 
 
 def compile_model(

@@ -40,6 +40,7 @@ from ..runtime import (
     save_plan,
 )
 from .loading import Spec, spec_of_texts
+from .overflow import first_overflow
 
 
 class CompiledPlan:
@@ -200,6 +201,12 @@ class CompiledPlan:
         single, double = (self.reference_values(inputs, kind) for kind in (np.float32, np.float64))
         lost = {name: compare(name, single[name], value, 0.0).error for name, value in double.items()}
         return {name: max(value, 2 * lost.get(name, 0.0)) for name, value in self.tolerances().items()}
+
+    def first_overflow(self, inputs: Mapping[str, object]) -> str:
+        """Describe the first value, in the order of computation, that the half type of the precision policy cannot
+        hold; return an empty text where each fits.
+        """
+        return first_overflow(self._model(), checked_inputs(self.plan.types, self.plan.inputs, inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder, whole or not at all."""

@@ -9,7 +9,7 @@ from .plan_document import plain
 from .plan_file import load_plan, save_plan
 from .report import html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
-from .verify import Comparison, compare, first_wrong_step, require_right
+from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
 
 __all__ = [
     "Comparison",
@@ -33,6 +33,7 @@ __all__ = [
     "load_plan",
     "load_staged",
     "make_plan",
+    "outgrown",
     "place_buffers",
     "plain",
     "random_inputs",

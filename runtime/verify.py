@@ -12,7 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import Array
-from ..ir import NumericsError, dtype_of_numpy, magnitude, quote, relative_error
+from ..ir import DType, NumericsError, dtype_of_numpy, magnitude, quote, relative_error
 from .executor import Session
 
 
@@ -89,7 +89,14 @@ def _overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
     right = expected.get(name, expected.get(name.removesuffix(f".{dtype}")))
     if dtype is None or dtype.arithmetic is dtype or not dtype.is_float or right is None or right.shape != found.shape:
         return ""
-    places = np.argwhere(np.isinf(found) & np.isfinite(right))
+    return outgrown(name, np.isinf(found), right, dtype)
+
+
+def outgrown(name: str, infinite: Array, right: Array, dtype: DType) -> str:
+    """Describe values that a type cannot hold: those that are `infinite` in it, and not where they are `right`; return
+    an empty text where there are none.
+    """
+    places = np.argwhere(infinite & np.isfinite(right))
     if not len(places):
         return ""
     first = tuple(int(i) for i in places[0])

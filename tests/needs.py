@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sysconfig
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -60,6 +63,27 @@ def needs_cuda(test: Test) -> Test:
 def needs_toolchain(test: Test) -> Test:
     """Mark a test, or a class of tests, that compiles CUDA sources without running them."""
     return cast(Test, _skip(toolchain_reason())(test))
+
+
+@cache
+def _disassembler() -> Path | None:
+    """Find nvdisasm, which comes as a wheel of its own."""
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvdisasm"))
+    return found[-1] if found else None
+
+
+def needs_disassembler(test: Test) -> Test:
+    """Mark a test, or a class of tests, that reads the instructions of a machine."""
+    missing = "" if _disassembler() else "nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)"
+    return cast(Test, _skip(missing)(test))
+
+
+def disassembled(code: bytes, folder: Path) -> str:
+    """Return the instructions of a cubin as text."""
+    path = folder / "one.cubin"
+    path.write_bytes(code)
+    command = [str(_disassembler()), "-c", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _skip(reason: str) -> pytest.MarkDecorator:

@@ -60,7 +60,7 @@ SISTERS = {
     "backends/source": set(),
     "backends/opencl": set(),
     "backends/library": set(),
-    "backends/cuda": {"library"},
+    "backends/cuda": {"source", "library"},
     "frontends/onnx": set(),
     "frontends/torch": set(),
 }

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import cattrs
 import numpy as np
 from attrs import asdict, evolve, fields, frozen
 
-from ...ir import BackendError, KernelFunction, Target
+from ...ir import MATRIX_ATOMS, BackendError, KernelFunction, Target
 from ..cache import cache_key, cache_root
 from ..device import Device, Launch, Pointer
 from .ceiling_kernels import (
+    ATOM_WARPS,
+    ATOMS,
     FMAS,
     THREADS,
+    atom_kernel,
     barrier_kernel,
     chase_kernel,
     clock_kernel,
@@ -34,7 +38,7 @@ from .ceiling_kernels import (
 )
 
 #: Changed whenever a kernel below changes what it measures.
-FORMAT = 2
+FORMAT = 3
 #: How much faster than measured a device is assumed to be.
 HEADROOM = 1.03
 
@@ -45,6 +49,7 @@ _CHASE = (
 _LAUNCHES = 200
 _APART = 1 << 16
 _ROUNDS = 7
+_ATOM_TRIPS = 256
 
 
 @frozen
@@ -64,6 +69,7 @@ class Ceilings:
     first_load: (
         float  #: seconds that a kernel takes beyond an empty one to load a line that no cache holds, and to store it
     )
+    atoms: Mapping[str, float]  #: clocks that a matrix atom keeps the tensor core of a quarter SM busy, by name
     format: int = FORMAT
 
 
@@ -89,6 +95,7 @@ def calibrated(target: Target, ceilings: Ceilings | None) -> Target:
         barrier_clocks=ceilings.barrier_clocks / HEADROOM,
         dram_latency=ceilings.dram_latency / HEADROOM,
         first_load=ceilings.first_load / HEADROOM,
+        atoms=tuple((name, ceilings.atoms.get(name, clocks) / HEADROOM) for name, clocks in target.atoms),
     )
 
 
@@ -119,6 +126,7 @@ def load_ceilings(device: str) -> Ceilings | None:
 
 def _plausible(ceilings: Ceilings) -> bool:
     values = [getattr(ceilings, f.name) for f in fields(Ceilings) if f.type in (float, "float")]
+    values += ceilings.atoms.values()
     return all(isinstance(v, float) and 0.0 < v < float("inf") for v in values)
 
 
@@ -157,6 +165,7 @@ class _Calibrator:
             barrier_clocks=min(self._barrier(threads) for threads in (64, 128, 256)) * clock,
             dram_latency=self._latency(),
             first_load=max(0.0, self._first_load() - launch),
+            atoms={name: self._atom(name) for name, _ in self.target.atoms},
         )
 
     def _best(self, kernel: KernelFunction, *pointers: Pointer, cold: bool = False) -> float:
@@ -185,6 +194,21 @@ class _Calibrator:
     def _fma(self, trips: int) -> float:
         blocks = 8 * self.target.NUM_SM
         return blocks * THREADS * 2.0 * FMAS * trips / self._best(fma_kernel(trips, blocks), self.out)
+
+    def _atom(self, name: str) -> float:
+        """Return the clocks that an atom keeps a tensor core busy. Clocks are counted on the device, because it slows
+        down where tensor cores draw too much power; the block that took the fewest counts.
+        """
+        kernel = atom_kernel(name, _ATOM_TRIPS, self.target.NUM_SM)
+        (loaded,) = self.device.build([kernel])
+        launch = self.device.bind(loaded, kernel, [self.out])
+        fewest = float("inf")
+        for _ in range(_ROUNDS):
+            launch()
+            counts = np.zeros(self.target.NUM_SM, np.int64)
+            self.device.download(counts, self.out)
+            fewest = min(fewest, float(counts.min()))
+        return fewest / (ATOM_WARPS * ATOMS * _ATOM_TRIPS)
 
     def _launch(self) -> float:
         kernel = empty_kernel()
@@ -254,4 +278,5 @@ KERNELS: tuple[Callable[[], KernelFunction], ...] = (
     lambda: barrier_kernel(1024, 128),
     lambda: chase_kernel(64, _CHASE),
     clock_kernel,
+    *(partial(atom_kernel, name, 16, 132) for name in MATRIX_ATOMS),
 )

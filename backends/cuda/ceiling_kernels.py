@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ...ir import Argument, DType, KernelFunction
+from ...ir import MATRIX_ATOMS, Argument, DType, KernelFunction
+from ..source import DIALECTS
 
 #: Threads of a block where nothing else is said.
 THREADS = 256
+
+#: Warps of a quarter SM that multiply matrices at the same time, accumulators of each, and products of a trip.
+ATOM_WARPS, _ATOM_CHAINS, ATOMS = 4, 8, 32
 
 #: Independent multiply-adds of a thread per trip.
 FMAS = 256
@@ -145,3 +149,44 @@ def clock_kernel() -> KernelFunction:
         "  out[1] = (long long)(end - begin);\n"
     )
     return _kernel("count_clocks", "long long* out", body, 1, 1)
+
+
+def atom_kernel(name: str, trips: int, blocks: int) -> KernelFunction:
+    """Multiply matrices with one atom in independent chains of accumulators, and count the clocks of each block; there
+    are `ATOM_WARPS` warps for each quarter of an SM.
+    """
+    atom = MATRIX_ATOMS[name]
+    dialect = DIALECTS["cuda"]
+    kind = dialect.type(atom.accumulator)
+    held = [f"d[k][{n}]" for n in range(atom.c.registers)]
+    operands = [f"{o}[{n}]" for o, f in (("a", atom.a), ("b", atom.b)) for n in range(f.registers)]
+    body = (
+        f"  {kind} d[{_ATOM_CHAINS}][{len(held)}];\n"
+        f"  unsigned a[{atom.a.registers}], b[{atom.b.registers}];\n"
+        "#pragma unroll\n"
+        f"  for (int k = 0; k < {_ATOM_CHAINS}; ++k)\n"
+        "#pragma unroll\n"
+        f"    for (int n = 0; n < {len(held)}; ++n) d[k][n] = ({kind})(threadIdx.x + k);\n"
+        "#pragma unroll\n"
+        f"  for (int n = 0; n < {atom.a.registers}; ++n) a[n] = 0x3c003c00u ^ (threadIdx.x + n);\n"
+        "#pragma unroll\n"
+        f"  for (int n = 0; n < {atom.b.registers}; ++n) b[n] = 0x3c003c00u ^ (threadIdx.x + n);\n"
+        "  __syncthreads();\n"
+        "  const long long first = clock64();\n"
+        "#pragma unroll 1\n"
+        f"  for (int i = 0; i < {trips}; ++i) {{\n"
+        "#pragma unroll\n"
+        f"    for (int j = 0; j < {ATOMS // _ATOM_CHAINS}; ++j)\n"
+        "#pragma unroll\n"
+        f"      for (int k = 0; k < {_ATOM_CHAINS}; ++k) cuts_{name}({', '.join((*held, *operands))});\n"
+        "  }\n"
+        "  __syncthreads();\n"
+        "  const long long last = clock64();\n"
+        f"  {kind} sum = 0;\n"
+        "#pragma unroll\n"
+        f"  for (int k = 0; k < {_ATOM_CHAINS}; ++k) sum += {' + '.join(held)};\n"
+        "  if (threadIdx.x == 0) out[blockIdx.x] = last - first;\n"
+        "  if (sum == 123456) out[blockIdx.x] = 0;\n"  # keeps the products alive
+    )
+    helpers = dialect.helpers_of({f"cuts_{name}"})
+    return _kernel(f"multiply_{name}", "long long* out", body, blocks, 4 * 32 * ATOM_WARPS, helpers)

@@ -132,6 +132,7 @@ class CudaDevice(Device):
     def _load(self, kernel: KernelFunction, code: bytes) -> Any:
         if kernel.dialect == DIALECT:
             return Routine(kernel)
+        self._check_shared(kernel)
         try:
             function = self._driver.module_from_buffer(code).get_function(kernel.name)
             if kernel.shared_bytes + kernel.dynamic_shared > _DEFAULT_SHARED:
@@ -141,6 +142,17 @@ class CudaDevice(Device):
         except self._driver.Error as error:
             raise BackendError(f"kernel {kernel.name} does not load on {self.name}: {error}") from error
         return function
+
+    def _check_shared(self, kernel: KernelFunction) -> None:
+        """Refuse a kernel that was made for a relative with more shared memory, as an A100 has more than an A10."""
+        attribute = getattr(self._driver.device_attribute, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", None)
+        needed = kernel.shared_bytes + kernel.dynamic_shared
+        if attribute is not None and needed > (most := int(self._device.get_attribute(attribute))):
+            raise BackendError(
+                f"kernel {kernel.name}, made for {self.target.name}, needs {needed:,} bytes of shared memory a block; "
+                f"{self.name} has {most:,}",
+                hint="compile the model for this machine: --target cuda",
+            )
 
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Compute the addresses once; the launch goes to our stream."""

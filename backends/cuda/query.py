@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve
 
 from ...ir import BackendError, Target, UsageError
-from ..targets import described_target
+from ..targets import DEFAULT_CUDA, described_device, described_target
 from .calibrate import calibrated, load_ceilings
 
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
@@ -72,16 +72,16 @@ def current_device() -> Any:
 
 @cache
 def query_target() -> Target:
-    """Describe the current device: what it reports, the ceilings measured on it, and the description of its
-    architecture for the rest.
+    """Describe the current device: what it reports, the ceilings measured on it, and the description of it, or
+    of its architecture, for the rest.
     """
     device, attribute = current_device(), driver().device_attribute
     major, minor = device.compute_capability()
     arch = f"sm_{major}{minor}"
     try:
-        base = described_target(f"cuda:{arch}")
+        base = described_device(device.name(), arch)
     except UsageError:
-        base = evolve(described_target("cuda:h200" if major >= 9 else "cuda:v100"), arch=arch, async_copy=major >= 8)
+        base = evolve(described_target(DEFAULT_CUDA if major >= 9 else "cuda:v100"), arch=arch, async_copy=major >= 8)
 
     def ask(name: str, fallback: int) -> int:
         value = getattr(attribute, name, None)

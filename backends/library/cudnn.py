@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import BackendError, row_major
+from ...ir import BackendError, DType, row_major
 from ..device import Buffer, Device, Launch, Pointer
 from .contraction import Block, Convolution, find_convolution
 from .routine import Library, Request
@@ -21,6 +21,25 @@ from .routine import Library, Request
 MOST_WORKSPACE = 4 << 30
 #: A plan this much slower than the best in its first run is not timed again.
 _HOPELESS = 1.5
+
+
+@frozen
+class Numerics:
+    """How a convolution may compute: the type that tensors are stored in, and whether tensor cores may multiply; sums
+    are in f32. TF32 is f32 by tensor cores.
+    """
+
+    stored: DType = DType.F32
+    tensor_cores: bool = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether every product is one of f32."""
+        return self.stored is DType.F32 and not self.tensor_cores
+
+
+STRICT = Numerics()
+_KINDS = {DType.F32: "FLOAT", DType.F16: "HALF", DType.BF16: "BFLOAT16"}
 
 
 class PlanLaunch:
@@ -60,8 +79,8 @@ class CudnnPlan:
 
 
 class CuDNN(Library):
-    """cuDNN with compute type float, without plans that use tensor cores or round inputs: every product and sum in
-    fp32.
+    """cuDNN with compute type float. As a library step it computes without plans that use tensor cores or round inputs:
+    every product and sum in fp32.
     """
 
     name = "cudnn"
@@ -93,9 +112,15 @@ class CuDNN(Library):
             raise BackendError("cuDNN has no strict fp32 plan for this group")
         return min(plans, key=lambda plan: plan.seconds).launch
 
-    def plans(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> list[CudnnPlan]:
+    def plans(
+        self,
+        device: Device,
+        convolution: Convolution,
+        places: Mapping[str, Pointer],
+        numerics: Numerics = STRICT,
+    ) -> list[CudnnPlan]:
         """Build and time every plan that cuDNN offers, in its own order."""
-        graph, tensors, handle = self._graph(device, with_planes(convolution))
+        graph, tensors, handle = self._graph(device, with_planes(convolution), numerics)
         found: list[CudnnPlan] = []
         workspace = Buffer(None, 0)
         for index in range(graph.get_execution_plan_count()):
@@ -117,14 +142,15 @@ class CuDNN(Library):
                 continue
         return found
 
-    def _graph(self, device: Device, convolution: Convolution) -> tuple[Any, dict[str, Any], Any]:
+    def _graph(self, device: Device, convolution: Convolution, numerics: Numerics) -> tuple[Any, dict[str, Any], Any]:
         """Return a graph of one convolution with its plans listed, and its tensors by our names."""
-        kind = self._cudnn.data_type.FLOAT
+        computed = self._cudnn.data_type.FLOAT
+        kind = getattr(self._cudnn.data_type, _KINDS[numerics.stored])
         handle = self._handle(device)
         graph = self._cudnn.pygraph(
-            io_data_type=kind, intermediate_data_type=kind, compute_data_type=kind, handle=handle
+            io_data_type=kind, intermediate_data_type=computed, compute_data_type=computed, handle=handle
         )
-        image, weights = (self._tensor(graph, block) for block in (convolution.image, convolution.filter))
+        image, weights = (self._tensor(graph, block, kind) for block in (convolution.image, convolution.filter))
         result = graph.conv_fprop(
             image=image,
             weight=weights,
@@ -132,7 +158,7 @@ class CuDNN(Library):
             post_padding=list(convolution.end),
             stride=list(convolution.strides),
             dilation=list(convolution.dilations),
-            compute_data_type=kind,
+            compute_data_type=computed,
         )
         result.set_output(True).set_data_type(kind)
         result.set_dim(list(convolution.result.sizes)).set_stride(list(convolution.result.steps))
@@ -142,15 +168,16 @@ class CuDNN(Library):
             graph.validate()
             graph.build_operation_graph()
             graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
-            graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
+            if numerics.stored is DType.F32:
+                tensor_cores = [notes.TENSOR_CORE] if numerics.strict else []
+                graph.deselect_numeric_notes([*tensor_cores, notes.DOWN_CONVERT_INPUTS])
             graph.check_support()
         except Exception as error:
             raise BackendError(f"cuDNN refuses a convolution: {error}") from error
         names = (convolution.image.tensor, convolution.filter.tensor, convolution.result.tensor)
         return graph, dict(zip(names, (image, weights, result), strict=True)), handle
 
-    def _tensor(self, graph: Any, block: Block) -> Any:
-        kind = self._cudnn.data_type.FLOAT
+    def _tensor(self, graph: Any, block: Block, kind: Any) -> Any:
         return graph.tensor(name=block.tensor, dim=list(block.sizes), stride=list(block.steps), data_type=kind)
 
     def _handle(self, device: Device) -> Any:

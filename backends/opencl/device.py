@@ -27,6 +27,7 @@ from ..device import Array, Buffer, Device, Launch, Pointer, Timing
 from ..host_memory import require_host_memory
 from ..refused import refused
 from .pocl_cache import set_damaged_aside, set_programs_aside
+from .programs import programs_of
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _POCL = "Portable Computing Language"
@@ -209,19 +210,21 @@ class OpenCLDevice(Device):
             self._check_limits(kernel)
         unique = list({kernel.source: kernel for kernel in kernels}.values())
         programs: dict[str, Any] = {}
-        for members in _programs(unique):
+        for program in programs_of(unique):
+            members = list(program.kernels.values())
             programs.update(zip((kernel.source for kernel in members), self._compile(members), strict=True))
         return tuple(programs[kernel.source] for kernel in kernels)
 
     def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
-        source = kernels[0].source + "\n".join(k.source[len(_prologue(k.source)) :] for k in kernels[1:])
+        """Compile kernels in one program; where it does not build, each by itself, to say what is wrong with it."""
+        (program,) = programs_of(kernels)
         try:
-            return [self._whole(source, [kernel.name for kernel in kernels])] * len(kernels)
+            return [self._whole(program.source, list(program.kernels))] * len(kernels)
         except self._cl.RuntimeError as error:
-            if len(kernels) > 1:  # alone, each either builds or says what is wrong with it
+            if len(kernels) > 1:
                 return [self._compile([kernel])[0] for kernel in kernels]
             log = str(error).split("(options:")[0].strip()
-            raise refused(kernels[0], self.name, source, log) from error
+            raise refused(kernels[0], self.name, program.source, log) from error
 
     def _whole(self, source: str, names: Sequence[str]) -> Any:
         """Return a built program with all its kernels; one whose kept form lacks some is built anew."""
@@ -353,20 +356,3 @@ def _base(pointer: Pointer, size: int, kernel: KernelFunction) -> int:
             f"kernel {kernel.name}: a tensor begins at element {base:,}, beyond what a 32-bit index reaches"
         )
     return base
-
-
-def _prologue(source: str) -> str:
-    """Return what stands before the first kernel: pragmas, helper functions, tables."""
-    match = re.search(r"^.*\b(?:__kernel\b|kernel\s+void\b)", source, re.MULTILINE)
-    return source[: match.start()] if match else ""
-
-
-def _programs(kernels: Sequence[KernelFunction]) -> list[list[KernelFunction]]:
-    """Split kernels into programs: within one, the text before the first kernel is the same and names differ."""
-    programs: dict[tuple[str, int], list[KernelFunction]] = {}
-    seen: dict[tuple[str, str], int] = {}
-    for kernel in kernels:
-        prologue = _prologue(kernel.source)
-        copy = seen[(prologue, kernel.name)] = seen.get((prologue, kernel.name), -1) + 1
-        programs.setdefault((prologue, copy), []).append(kernel)
-    return list(programs.values())

@@ -4,8 +4,8 @@ Programs are decomposed to PyTorch's core operations. What each of them means is
 """
 
 from .captured import Captured
-from .dynamo import dynamo_backend
+from .dynamo import dynamo_backend, matmul_precision
 from .read import read_torch
 from .registered import OPERATORS, define_operator
 
-__all__ = ["OPERATORS", "Captured", "define_operator", "dynamo_backend", "read_torch"]
+__all__ = ["OPERATORS", "Captured", "define_operator", "dynamo_backend", "matmul_precision", "read_torch"]

@@ -24,6 +24,11 @@ from .load import graph_of_nodes, training_decompositions
 from .tensors import CompileGraph, function_of_tensors
 
 
+def matmul_precision() -> str:
+    """Return what PyTorch allows in products of f32: "highest", "high" or "medium"."""
+    return str(torch.get_float32_matmul_precision())
+
+
 class UncompiledWarning(UserWarning):
     """A captured graph could not be read and runs in PyTorch."""
 

@@ -119,7 +119,7 @@ def _computing(
     divisions = features.divided * (costs.division + costs.table * features.table)
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
     overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
-    issue = (features.issue + accesses) / lanes * idle + fetches + overhead
+    issue = (features.issue + _again(target) * features.flops / 2 + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
     shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
     shared = (
@@ -130,6 +130,14 @@ def _computing(
     # Warps of one block load their fragments together and multiply together; other blocks multiply meanwhile.
     tensor = features.tensor + features.waited / np.sqrt(resident)
     return busy * issue / target.issue_per_clock, busy * shared, busy * tensor
+
+
+def _again(target: Target) -> float:
+    """Return how many further slots a multiply-add of f32 keeps busy: an SM with fewer lanes than it issues for takes
+    several clocks of its schedulers for one.
+    """
+    lanes = target.PERF_peak / (2.0 * target.NUM_SM * target.clock)
+    return max(0.0, round(target.issue_per_clock * target.warp_size / lanes) - 1.0)
 
 
 def _direct(features: Features, costs: RankConstants) -> Count:

@@ -32,10 +32,14 @@ def at(address: int, count: int) -> np.ndarray:
 
 
 class HostDevice(Device):
-    """Runs library steps; `seconds` says what anything else takes, by the kernel that is timed."""
+    """Runs library steps; `seconds` says what anything else takes, by the kernel that is timed, `counts` what kernels
+    that count leave behind.
+    """
 
     def __init__(
-        self, seconds: Callable[[KernelFunction], float] = lambda kernel: 1e-3, counts: tuple[int, int] = (0, 1)
+        self,
+        seconds: Callable[[KernelFunction], float] = lambda kernel: 1e-3,
+        counts: Callable[[KernelFunction], Sequence[int]] = lambda kernel: (0, 1),
     ) -> None:
         self.name, self.target, self.stream_handle = (
             "Made-up GPU",
@@ -45,6 +49,7 @@ class HostDevice(Device):
         self.seconds, self.counts = seconds, counts
         self.allocated: list[int] = []
         self._took = 0.0
+        self._counted: Sequence[int] = ()
 
     def allocate(self, nbytes: int) -> Buffer:
         self.allocated.append(nbytes)
@@ -55,7 +60,7 @@ class HostDevice(Device):
 
     def download(self, destination: Array, source: Pointer) -> None:
         if destination.dtype == np.int64:
-            destination[:] = self.counts
+            destination[:] = self._counted
         else:
             ctypes.memmove(destination.ctypes.data, int(source.buffer.handle) + source.offset, destination.nbytes)
 
@@ -75,6 +80,7 @@ class HostDevice(Device):
 
         def run() -> None:
             self._took += self.seconds(kernel)
+            self._counted = self.counts(kernel)
 
         return run
 
@@ -133,7 +139,7 @@ class HostCuDNN:
     def __init__(self, device: HostDevice) -> None:
         self.device = device
         self.graphs: list[Any] = []
-        self.data_type = SimpleNamespace(FLOAT="float")
+        self.data_type = SimpleNamespace(FLOAT="float", HALF="half", BFLOAT16="bfloat16")
         self.heur_mode = SimpleNamespace(A="a", B="b", FALLBACK="fallback")
         self.numerical_note = SimpleNamespace(TENSOR_CORE="tensor core", DOWN_CONVERT_INPUTS="down convert")
 

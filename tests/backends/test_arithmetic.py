@@ -5,8 +5,6 @@ is one.
 from __future__ import annotations
 
 import re
-import subprocess
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
 from cuts.tests.fusion.build import fused, graph, op
-from cuts.tests.needs import needs_toolchain
+from cuts.tests.needs import disassembled, needs_disassembler, needs_toolchain
 
 HELPER = re.compile(r"cuts_\w+?_\{t\}")
 INTS = [d for d in DType if d.is_int]
@@ -61,23 +59,9 @@ def test_every_helper_compiles_for_cuda(arch: str) -> None:
     assert code
 
 
-def disassembler() -> Path | None:
-    """Find nvdisasm, which comes as a wheel of its own."""
-    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvdisasm"))
-    return found[-1] if found else None
-
-
-needs_disassembler = pytest.mark.skipif(
-    disassembler() is None, reason="nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)"
-)
-
-
 def machine_code(source: str, folder: Path) -> str:
     """Return the instructions that a source becomes for sm_90."""
-    code, _ = find_toolchain().compile(source, "sm_90", 120.0)
-    folder.joinpath("one.cubin").write_bytes(code)
-    command = [str(disassembler()), "-c", "one.cubin"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    return disassembled(find_toolchain().compile(source, "sm_90", 120.0)[0], folder)
 
 
 @needs_toolchain

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,15 @@ from cuts.backends.cuda.calibrate import (
     measure_ceilings,
     save_ceilings,
 )
+from cuts.backends.cuda.ceiling_kernels import ATOM_WARPS, ATOMS, atom_kernel
 from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
+from cuts.cli.main import main
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.tests.backends.hosts import HostDevice
-from cuts.tests.needs import needs_opencl, needs_toolchain
+from cuts.tests.needs import disassembled, needs_disassembler, needs_opencl, needs_toolchain
 
 H200 = find_target("cuda:h200")
 CLOCK = 1.9e9
@@ -53,6 +58,8 @@ def seconds(kernel: KernelFunction) -> float:
         return number(source, "int i = 0; i < ") * 25 / CLOCK + 3e-6
     if kernel.name == "chase":
         return number(source, "int i = 0; i < ") * CHASE + 5e-6
+    if kernel.name.startswith("multiply_m"):
+        return 1e-4
     return {"empty": 1.1e-6, "touch": 2.0e-6, "count_clocks": 2e-3}[kernel.name]
 
 
@@ -64,8 +71,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def counts(kernel: KernelFunction) -> Sequence[int]:
+    """What kernels that count clocks leave: these and nanoseconds, or those of each block that multiplies matrices,
+    where some share an SM.
+    """
+    if kernel.name == "count_clocks":
+        return int(CLOCK * 2e-3), 2_000_000
+    if not kernel.name.startswith("multiply_m"):
+        return ()
+    atoms = ATOM_WARPS * ATOMS * number(kernel.source, "int i = 0; i < ")
+    fewest = int(atoms * dict(H200.atoms)[kernel.name.removeprefix("multiply_")] * 1.01)
+    return [fewest, 2 * fewest] * (kernel.grid[0] // 2)
+
+
 def device() -> HostDevice:
-    return HostDevice(seconds, counts=(int(CLOCK * 2e-3), 2_000_000))
+    return HostDevice(seconds, counts)
 
 
 def test_rates_come_out_as_they_went_in() -> None:
@@ -80,6 +100,7 @@ def test_rates_come_out_as_they_went_in() -> None:
     assert found.barrier_clocks == pytest.approx(25.0, rel=1e-3)
     assert found.dram_latency == pytest.approx(CHASE, rel=1e-3)
     assert found.first_load == pytest.approx(0.9e-6, rel=1e-3)
+    assert found.atoms == {name: pytest.approx(1.01 * clocks, rel=1e-3) for name, clocks in H200.atoms}
 
 
 def test_a_calibrated_target_leaves_head_room() -> None:
@@ -89,6 +110,7 @@ def test_a_calibrated_target_leaves_head_room() -> None:
     assert target.launch_time < 1.1e-6
     assert target.dram_latency < CHASE
     assert target.clock == H200.clock
+    assert dict(target.atoms) == {n: pytest.approx(1.01 * clocks / HEADROOM, rel=1e-3) for n, clocks in H200.atoms}
     assert calibrated(H200, None) is H200
 
 
@@ -100,7 +122,9 @@ def test_what_is_kept_is_found_again_for_the_same_device_only() -> None:
     assert load_ceilings("another device") is None
 
 
-@pytest.mark.parametrize("damage", [{"clock": -1.0}, {"format": 0}, {"fma_rate": "fast"}, {"device": "another"}])
+@pytest.mark.parametrize(
+    "damage", [{"clock": -1.0}, {"format": 0}, {"fma_rate": "fast"}, {"device": "another"}, {"atoms": {"a": 0.0}}]
+)
 def test_what_is_damaged_or_of_another_version_is_not_used(damage: dict[str, object]) -> None:
     ceilings = measure_ceilings(device())
     path = save_ceilings(ceilings)
@@ -109,6 +133,18 @@ def test_what_is_damaged_or_of_another_version_is_not_used(damage: dict[str, obj
     assert load_ceilings(ceilings.device) is None
     path.write_text("{")
     assert load_ceilings(ceilings.device) is None
+
+
+def test_what_was_measured_is_shown_and_steers_the_target(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cuts.cli.device.find_target", lambda name: H200)
+    monkeypatch.setattr("cuts.cli.device.open_device", lambda target: device())
+    assert main(["device", "--calibrate"]) == 0
+    shown = capsys.readouterr().out
+    assert "clock: 1.9e+09" in shown
+    assert "atoms: \n  m16n8k4_tf32 = 4.04\n  m16n8k8_tf32 = 6.06\n" in shown
+    assert load_ceilings("Made-up GPU") is not None
 
 
 def test_nothing_is_kept_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +165,23 @@ def test_every_kernel_compiles_without_spills(make: object) -> None:
     cubin = compile_kernel(evolve(kernel), "sm_90")
     assert cubin.spill_bytes == 0
     assert cubin.warnings == ()
+
+
+@needs_toolchain
+@needs_disassembler
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", [name for name, _ in H200.atoms])
+def test_a_trip_multiplies_as_often_as_is_counted(name: str, arch: str, tmp_path: Path) -> None:
+    """Nothing of what is timed was optimised away, merged, or moved out of the loop between the two clocks."""
+    code = compile_kernel(atom_kernel(name, 16, 132), arch).code
+    lines = disassembled(code, tmp_path).splitlines()
+    products = [n for n, line in enumerate(lines) if re.search(r"\b[HI]MMA\.", line)]
+    clocks = [n for n, line in enumerate(lines) if "SR_CLOCKLO" in line]
+    assert len(products) == ATOMS
+    assert clocks[0] < products[0] and products[-1] < clocks[-1]
+    between = Counter(
+        re.findall(
+            r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\d )?([A-Z][A-Z0-9]*)", "\n".join(lines[products[0] : products[-1]]), re.M
+        )
+    )
+    assert sum(between.values()) <= ATOMS + 6, between

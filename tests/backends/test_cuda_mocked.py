@@ -20,6 +20,7 @@ from cuts.runtime.executor import Session
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
 
 ADDRESS = 0x7F00_0000_0000
+ATTRIBUTES = {"MULTIPROCESSOR_COUNT": 100, "CLOCK_RATE": 2_000_000, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448}
 
 
 class Memory:
@@ -92,7 +93,7 @@ def fake_driver(memory: Memory) -> Any:
     device = SimpleNamespace(
         name=lambda: "Fake GPU",
         compute_capability=lambda: (9, 0),
-        get_attribute=lambda a: {"MULTIPROCESSOR_COUNT": 100, "CLOCK_RATE": 2_000_000}[a],
+        get_attribute=ATTRIBUTES.__getitem__,
     )
 
     def fill(address: int, value: int, count: int) -> None:
@@ -113,7 +114,7 @@ def fake_driver(memory: Memory) -> Any:
         Event=Event,
         Stream=lambda: SimpleNamespace(handle=77, synchronize=lambda: None),
         Context=SimpleNamespace(get_device=lambda: device, synchronize=lambda: memory.log.append("wait for all")),
-        device_attribute=SimpleNamespace(MULTIPROCESSOR_COUNT="MULTIPROCESSOR_COUNT", CLOCK_RATE="CLOCK_RATE"),
+        device_attribute=SimpleNamespace(**{name: name for name in ATTRIBUTES}),
         function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared"),
         mem_alloc=memory.allocate,
         memset_d8=fill,
@@ -154,10 +155,12 @@ def test_a_plan_runs(memory: Memory) -> None:
     assert memory.log == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
 
 
-def test_device_arrays_are_copied_on_the_device(memory: Memory) -> None:
+@pytest.mark.parametrize("offset", [0, 4])
+def test_device_arrays_are_copied_on_the_device(memory: Memory, offset: int) -> None:
+    """Kernels see memory of the plan alone, so that a caller's tensor may lie anywhere: between two vectors, too."""
     session = Session(example_plan("cuda"))
     x = random_x()
-    address = memory.allocate(x.nbytes)
+    address = memory.allocate(x.nbytes + offset) + offset
     memory.at(address, x.size)[:] = x.reshape(-1)
     interface = {
         "shape": x.shape,
@@ -227,6 +230,13 @@ def test_large_shared_memory_is_asked_for(memory: Memory) -> None:
     ]
 
 
+def test_a_plan_that_needs_more_shared_memory_than_there_is_is_refused_when_it_is_opened(memory: Memory) -> None:
+    plan = example_plan("cuda")
+    large = tuple(evolve(kernel, dynamic_shared=300_000) for kernel in plan.kernels)
+    with pytest.raises(BackendError, match=r"needs 300,000 bytes of shared memory a block; Fake GPU has 232,448"):
+        Session(evolve(plan, kernels=large))
+
+
 def test_given_cubins_are_loaded_and_not_compiled(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -280,7 +290,7 @@ def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.Mo
         session.device._checked(fail)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("arch", ["sm_70", "sm_100", "sm_91"])
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_100", "sm_91"])
 def test_plans_for_other_architectures_are_refused(memory: Memory, arch: str) -> None:
     plan = example_plan("cuda")
     with pytest.raises(BackendError, match=f"the plan is for {arch}, this machine's Fake GPU is sm_90"):

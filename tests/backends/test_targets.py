@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.targets import descriptions, known_targets, target_aliases
+from cuts.backends.targets import Description, described_device, descriptions, known_targets, target_aliases
+from cuts.ir.atoms import MATRIX_ATOMS
 from cuts.ir.errors import UsageError
 
 
@@ -16,16 +17,61 @@ def test_every_known_name_finds_a_target() -> None:
 
 @pytest.mark.parametrize(
     ("name", "arch", "sms"),
-    [("cuda:sm_90", "sm_90", 132), ("cuda:V100", "sm_70", 80), ("cuda:rtx2080", "sm_75", 46), ("opencl", "", 2)],
+    [
+        ("cuda:sm_90", "sm_90", 132),
+        ("cuda:h100", "sm_90", 132),
+        ("cuda:V100", "sm_70", 80),
+        ("cuda:rtx2080", "sm_75", 46),
+        ("cuda:t4", "sm_75", 40),
+        ("cuda:sm_80", "sm_80", 108),
+        ("cuda:a100", "sm_80", 108),
+        ("cuda:sm_86", "sm_86", 72),
+        ("cuda:rtx3090", "sm_86", 82),
+        ("cuda:sm_89", "sm_89", 142),
+        ("cuda:rtx4090", "sm_89", 128),
+        ("cuda:L4", "sm_89", 58),
+        ("opencl", "", 2),
+    ],
 )
 def test_names_find_machines(name: str, arch: str, sms: int) -> None:
     target = find_target(name)
     assert (target.arch, target.NUM_SM) == (arch, sms)
 
 
-def test_relatives_keep_the_name_that_was_asked_for() -> None:
-    assert find_target("cuda:sm_90a").arch == "sm_90a"
-    assert find_target("cuda:sm_72").arch == "sm_72"
+@pytest.mark.parametrize(
+    ("device", "arch", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "sm_80", "NVIDIA A100"),
+        ("NVIDIA A10", "sm_86", "NVIDIA A10"),
+        ("NVIDIA GeForce RTX 3090", "sm_86", "NVIDIA GeForce RTX 3090"),
+        ("NVIDIA RTX A6000", "sm_86", "NVIDIA A10"),
+        ("NVIDIA GeForce RTX 4090", "sm_89", "NVIDIA GeForce RTX 4090"),
+        ("NVIDIA L4", "sm_89", "NVIDIA L4"),
+        ("NVIDIA L40", "sm_89", "NVIDIA L40S"),
+        ("NVIDIA H100 80GB HBM3", "sm_90", "NVIDIA H100"),
+        ("NVIDIA H200", "sm_90", "NVIDIA H200"),
+        ("Tesla T4", "sm_75", "NVIDIA T4"),
+        ("Orin", "sm_87", "sm_87 (numbers of NVIDIA A10)"),
+    ],
+)
+def test_a_gpu_is_described_by_the_name_that_its_driver_gives_it(device: str, arch: str, name: str) -> None:
+    assert described_device(device, arch).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"),
+    [("cuda:sm_90a", "H200"), ("cuda:sm_72", "V100"), ("cuda:sm_87", "A10"), ("cuda:sm_88", "A10")],
+)
+def test_relatives_keep_the_name_that_was_asked_for(name: str, relative: str) -> None:
+    target = find_target(name)
+    assert (target.arch, target.name.endswith(f"{relative})")) == (name.partition(":")[2], True)
+
+
+def test_every_name_means_one_machine() -> None:
+    cuda = [item for item in descriptions() if item.target.dialect == "cuda"]
+    names = [alias for item in cuda for alias in item.aliases]
+    assert len(set(names)) == len(names)
+    assert {item.target.arch for item in cuda} == {item.target.arch for item in cuda if item.represents}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +84,7 @@ def test_unknown_targets_list_what_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("description", descriptions(), ids=lambda d: d.target.name)
-def test_descriptions_are_consistent(description: object) -> None:
+def test_descriptions_are_consistent(description: Description) -> None:
     target = description.target
     assert target.MAX_shared + target.shared_reserved <= target.shared_per_sm
     assert target.MAX_thread <= target.warps_per_sm * target.warp_size
@@ -46,3 +92,39 @@ def test_descriptions_are_consistent(description: object) -> None:
     # Peak arithmetic cannot exceed what the issue slots allow, nor DRAM the L2 cache.
     assert target.PERF_peak <= 2.001 * target.NUM_SM * target.issue_per_clock * target.warp_size * target.clock
     assert target.BW_global < target.l2_bandwidth
+
+
+#: Dense peak rates of documents: operations per second of f16 products that are added up in f32, of TF32 and of 8 bits.
+PEAKS = {
+    "a100": (312e12, 156e12, 624e12),
+    "a10": (125e12, 62.5e12, 250e12),
+    "rtx3090": (71e12, 35.6e12, 284e12),
+    "l4": (121e12, 60e12, 242e12),
+    "l40s": (362.05e12, 183e12, 733e12),
+    "rtx4090": (165.2e12, 82.6e12, 660.6e12),
+    "t4": (65e12,),
+    "rtx2080": (40.3e12,),
+}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_clocks_of_atoms_add_up_to_the_documented_rates(name: str) -> None:
+    target = find_target(f"cuda:{name}")
+    for names, peak in zip((("f16", "bf16"), ("tf32",), ("i8", "u8")), PEAKS[name], strict=False):
+        rates = [
+            2 * atom.m * atom.n * atom.k / clocks * 4 * target.NUM_SM * target.clock
+            for atom, clocks in ((MATRIX_ATOMS[each], clocks) for each, clocks in target.atoms)
+            if atom.format in names
+        ]
+        assert rates
+        assert all(rate == pytest.approx(peak, rel=0.025) for rate in rates)
+
+
+@pytest.mark.parametrize("description", descriptions(), ids=lambda d: d.target.name)
+def test_machines_list_atoms_that_the_table_has_and_their_instruction_set_too(description: Description) -> None:
+    target = description.target
+    assert {name for name, _ in target.atoms} <= set(MATRIX_ATOMS)
+    if target.dialect == "cuda":
+        arch = int(target.arch.removeprefix("sm_"))
+        every = set(MATRIX_ATOMS) if arch >= 80 else {"m16n8k8_f16"} if arch >= 75 else set()
+        assert {name for name, _ in target.atoms} == every

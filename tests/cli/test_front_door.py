@@ -143,6 +143,7 @@ def test_operations_that_do_not_fit_are_refused(cuts: Cuts, arguments: list[str]
 def test_device_tells_aliases_from_targets(cuts: Cuts) -> None:
     value = cuts("device", "--json").json
     assert value["aliases"]["cuda:h200"] == "cuda:sm_90"
+    assert value["aliases"]["cuda:h100"] == "NVIDIA H100 (sm_90)"
     assert value["aliases"]["opencl:cpu"] == "opencl"
     assert not set(value["aliases"]) & set(value["targets"])
     assert "cuda:h200 = cuda:sm_90" in cuts("device").out

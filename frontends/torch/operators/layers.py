@@ -58,11 +58,20 @@ def _trilinear(
 def _layer_norm(
     reader: Reader, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, epsilon: float
 ) -> Any:
-    axis = -len(shape)
+    axis, stored = -len(shape), reader.type(x).dtype
+    x, scale, bias = _alike(reader, x, scale, bias)
     weight = scale if scale is not None else reader.constant([1.0], dtype=reader.type(x).dtype)
     y = reader.emit("layer_norm", x, weight, bias, axis=axis, epsilon=float(epsilon))
     axes = tuple(range(len(reader.shape(x)) + axis, len(reader.shape(x))))
-    return (y, *_statistics(reader, x, axes, epsilon))
+    return (reader.cast(y, stored), *_statistics(reader, x, axes, epsilon))
+
+
+def _alike(reader: Reader, x: Value, *others: Value | None) -> Any:
+    """Return operands of a normalisation in one type. Under autocast a tensor of halves meets parameters of f32:
+    PyTorch then computes in the wider type, and only the result has the tensor's.
+    """
+    dtype = reader.promoted(x, *(value for value in others if value is not None))
+    return tuple(value if value is None else reader.cast(value, dtype) for value in (x, *others))
 
 
 def _statistics(reader: Reader, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
@@ -85,8 +94,11 @@ def _batch_norm(
     momentum: float,
     epsilon: float,
 ) -> Any:
+    stored = reader.type(x).dtype
+    x, scale, bias, mean, var = _alike(reader, x, scale, bias, mean, var)
     scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
-    return (reader.emit("batch_norm", x, scale, bias, mean, var, epsilon=float(epsilon)), None, None)
+    y = reader.emit("batch_norm", x, scale, bias, mean, var, epsilon=float(epsilon))
+    return (reader.cast(y, stored), None, None)
 
 
 def _group_norm(
@@ -100,9 +112,12 @@ def _group_norm(
     groups: int,
     epsilon: float,
 ) -> Any:
+    stored = reader.type(x).dtype
+    x, scale, bias = _alike(reader, x, scale, bias)
     scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
     y = reader.emit("group_norm", x, scale, bias, num_groups=groups, epsilon=float(epsilon))
     rows = reader.emit("reshape", x, shape=(n, groups, c // groups * inner))
+    y = reader.cast(y, stored)
     return (y, *(reader.emit("reshape", v, shape=(n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
 
 

@@ -1,0 +1,97 @@
+"""Kernels for every described GPU compile, without one: what each would run of products, convolutions and rows."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from attrs import frozen
+from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.source import emit
+from cuts.backends.targets import Description, descriptions
+from cuts.ir import CompileOptions, DType, Graph, Node, PrecisionName, Target, TensorType
+from cuts.ir.atoms import MATRIX_ATOMS
+from cuts.ir.errors import BackendError
+from cuts.ir.launch import KernelFunction
+from cuts.ops import Registry
+from cuts.passes.pipeline import compile_graph
+from cuts.tests.needs import needs_toolchain
+
+REGISTRY = Registry.builtin()
+MACHINES = [item for item in descriptions() if item.target.dialect == "cuda"]
+
+
+@frozen
+class Case:
+    """An operation on tensors of a type, under a policy, and the format of the atoms that should multiply in it."""
+
+    op: str
+    dtype: DType
+    shapes: tuple[tuple[int, ...], ...]
+    format: str = ""
+    precision: PrecisionName = "fp32"
+
+    @property
+    def graph(self) -> Graph:
+        """The operation as a graph."""
+        types = {f"x{n}": TensorType(self.dtype, shape) for n, shape in enumerate(self.shapes)}
+        names = tuple(types)
+        (types["y"],) = REGISTRY[self.op].instantiate([*types.values()], {}).output_types
+        return Graph("case", names, ("y",), types, (Node("n", self.op, names, ("y",), {}),))
+
+
+#: Products by atoms are staged, with asynchronous copies where the machine has them.
+CASES = {
+    "product bf16": Case("matmul", DType.BF16, ((1024, 768), (768, 512)), "bf16"),
+    "product f16": Case("matmul", DType.F16, ((1024, 768), (768, 512)), "f16"),
+    "product tf32": Case("matmul", DType.F32, ((1024, 768), (768, 512)), "tf32", "tf32"),
+    "product f32": Case("matmul", DType.F32, ((512, 768), (768, 512))),
+    "convolution f16": Case("conv", DType.F16, ((8, 64, 28, 28), (64, 64, 3, 3)), "f16"),
+    "softmax": Case("softmax", DType.F16, ((512, 1000),)),
+}
+
+
+@cache
+def compiles(arch: str) -> str:
+    """Return why the compiler here makes no code for an architecture; nothing where it does."""
+    source = 'extern "C" __global__ void nothing() {}\n'
+    try:
+        compile_kernels([KernelFunction("nothing", "cuda", source, (1, 1, 1), (1, 1, 1), ())], arch)
+    except BackendError as error:
+        return error.message
+    return ""
+
+
+def formats(target: Target) -> set[str]:
+    """Return what the atoms of a target multiply."""
+    return {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+
+
+def cases(machine: Description) -> dict[str, Case]:
+    """Return what is compiled for a machine: everything that the target can follow where it stands for its
+    architecture, one product where only its numbers differ from those of the one that does.
+    """
+    if not machine.represents:
+        return {"product f16": CASES["product f16"]}
+    able = formats(machine.target)
+    return {name: case for name, case in CASES.items() if case.precision == "fp32" or case.format in able}
+
+
+@needs_toolchain
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda item: item.aliases[-1])
+def test_kernels_of_every_machine_compile(machine: Description) -> None:
+    target = machine.target
+    if why := compiles(target.arch):
+        pytest.skip(why)
+    made = {}
+    for name, case in cases(machine).items():
+        options = CompileOptions(verify=False, precision=case.precision)
+        (kernel,) = compile_graph(case.graph, REGISTRY, target, options, emit).kernels
+        made[name] = kernel
+        assert ("mma.sync" in kernel.source) == (case.format in formats(target)), name
+        if "mma.sync" in kernel.source:
+            assert kernel.dynamic_shared + kernel.shared_bytes > 1024, f"{name} is not staged"
+            assert ("cp.async" in kernel.source) == target.async_copy, name
+    cubins = compile_kernels(list(made.values()), target.arch)
+    # Nothing was measured: how many registers ptxas takes is an estimate here, which a few words may exceed.
+    assert all(cubin.spill_bytes <= 64 for cubin in cubins)

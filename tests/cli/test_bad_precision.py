@@ -1,0 +1,113 @@
+"""Precision and element types as a user may get them wrong: one clear error each, or right numbers all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.compile.build import build
+from cuts.ir.rounding import tolerance
+from cuts.ir.types import DType, TensorType
+from cuts.tests.cli.conftest import Cuts
+from cuts.tests.fusion.build import graph, op
+from cuts.tests.needs import needs_opencl
+
+
+def model(nodes: Sequence[tuple[str, str, Sequence[str], str]], inputs: Mapping[str, tuple[str, list[int]]]) -> str:
+    """Return a graph.json; a node is its name, operation, operands and result."""
+    return json.dumps({
+        "format": "cuts.graph", "version": 1, "name": "small", "outputs": [nodes[-1][-1]],
+        "inputs": [{"name": n, "dtype": t, "shape": s} for n, (t, s) in inputs.items()],
+        "nodes": [{"name": n, "op": o, "inputs": list(i), "outputs": [y]} for n, o, i, y in nodes],
+    })  # fmt: skip
+
+
+PRODUCTS = model(
+    [("m", "matmul", ("x", "w"), "h"), ("e", "exp", ("h",), "e"), ("n", "matmul", ("e", "v"), "y")],
+    {"x": ("f32", [4, 16]), "w": ("f32", [16, 8]), "v": ("f32", [8, 4])},
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "message"),
+    [
+        ("opencl", "tf32", "target 'PoCL CPU' has no matrix instructions of TF32, so it cannot follow precision "
+         "'tf32'; it can follow: fp32, bf16, fp16"),
+        ("cuda:t4", "fp32x3", "target 'NVIDIA T4' has no matrix instructions of TF32, so it cannot follow precision "
+         "'fp32x3'; it can follow: fp32, bf16, fp16"),
+        ("reference", "fp16", "target 'NumPy reference' has no kernels, so it cannot follow precision 'fp16'; it can "
+         "follow: fp32"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_a_target_cannot_follow_names_those_that_it_can(
+    target: str, precision: str, message: str, cuts: Cuts, tmp_path: Path
+) -> None:
+    (tmp_path / "graph.json").write_text(PRODUCTS)
+    result = cuts("compile", "graph.json", "--target", target, "--precision", precision, "-o", "p")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"cuts: error: {message}\n"
+    assert not (tmp_path / "p").exists()
+
+
+@needs_opencl
+@pytest.mark.parametrize("mode", ["mixed", "no-fusion"])
+def test_what_outgrows_a_half_type_is_named_by_verify(mode: str, cuts: Cuts, tmp_path: Path) -> None:
+    """In one kernel, where the value is never stored, and in a kernel of its own."""
+    (tmp_path / "graph.json").write_text(PRODUCTS)
+    arrays = {"x": np.full((4, 16), 1.5), "w": np.full((16, 8), 0.5), "v": np.ones((8, 4))}
+    arrays["x"][2] = 1.0
+    np.savez(tmp_path / "large.npz", **{name: array.astype(np.float32) for name, array in arrays.items()})
+    compiled = cuts("compile", "graph.json", "--target", "opencl", "--precision", "fp16", "--mode", mode, "-o", "p")
+    assert compiled.code == 0, compiled.err
+    result = cuts("verify", "p", "--input", "large.npz")
+    assert result.code == 5
+    assert "'e.f16': 24 values outgrow f16 (at most 65504), the first at [0, 0]: 162755" in result.err
+    assert result.err.count("outgrow") == 1
+    assert cuts("compile", "graph.json", "--target", "opencl", "--precision", "bf16", "-o", "b").code == 0
+    assert cuts("verify", "b", "--input", "large.npz").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (model([("n", "bitwise_not", ("x",), "y")], {"x": ("bf16", [4])}),
+         "op 'bitwise_not': operand 'x': expected element type int, found bf16"),
+        (model([("n", "matmul", ("x", "w"), "y")], {"x": ("f16", [4, 8]), "w": ("bf16", [8, 4])}),
+         "op 'matmul': operand 'b': expected element type f16, found bf16"),
+        (model([("n", "relu", ("x",), "y")], {"x": ("tf32", [4])}), "tf32"),
+    ],
+)  # fmt: skip
+def test_a_type_that_an_operation_does_not_allow_is_named(text: str, message: str, cuts: Cuts, tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_text(text)
+    result = cuts("compile", "graph.json", "-o", "p")
+    assert (result.code, result.out) == (3, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def shifted(array: Any, nbytes: int) -> Any:
+    """Return an equal array whose memory begins at so many bytes behind what a vector is aligned to."""
+    memory = np.empty(array.nbytes + 64 + nbytes, np.uint8)
+    start = -memory.ctypes.data % 64 + nbytes
+    view = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_a_tensor_of_the_caller_may_lie_anywhere(dtype: str) -> None:
+    kind = DType(dtype)
+    made = graph(dict.fromkeys("xw", TensorType(kind, (64, 64))), op("m", "matmul", "x", "w"), out="m")
+    plan = build(made, "opencl")
+    generator = np.random.default_rng(0)
+    given = {n: generator.standard_normal((64, 64)).astype(kind.numpy) for n in "xw"}
+    right = plan.run(given)["m"]
+    exact = given["x"].astype(np.float64) @ given["w"].astype(np.float64)
+    assert np.abs(right.astype(np.float64) - exact).max() <= 8 * tolerance(kind, 64) * np.abs(exact).max()
+    np.testing.assert_array_equal(plan.run({n: shifted(a, kind.size) for n, a in given.items()})["m"], right)
+    np.testing.assert_array_equal(plan.run({n: np.asfortranarray(a) for n, a in given.items()})["m"], right)

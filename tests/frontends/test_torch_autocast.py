@@ -1,0 +1,214 @@
+"""PyTorch's precision settings: graphs captured under autocast, and products of f32 as PyTorch allows them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.backends.devices import find_target
+from cuts.compile import torch_backend
+from cuts.compile.driver import precisions_of
+from cuts.frontends.torch.dynamo import UncompiledWarning
+from cuts.ir.errors import UsageError
+from cuts.ir.rounding import magnitude, relative_error, tolerance
+from cuts.ir.types import DType
+from cuts.tests.needs import needs_opencl
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+nn = torch.nn
+HALVES = {torch.bfloat16: DType.BF16, torch.float16: DType.F16}
+
+
+class Attended(nn.Module):
+    """A layer of a transformer, its norms first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(2))
+        self.mixed, self.joined = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.wide = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, x: Any) -> Any:
+        heads = (v.unflatten(-1, (2, 8)).transpose(1, 2) for v in self.mixed(self.norms[0](x)).chunk(3, -1))
+        seen = nn.functional.scaled_dot_product_attention(*heads)
+        x = x + self.joined(seen.transpose(1, 2).flatten(2))
+        return x + self.wide(self.norms[1](x))
+
+
+class Inside(nn.Module):
+    """A module that asks for autocast in the middle of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.first(x).relu()
+        return self.last(y.float() + 1)
+
+
+def convolutions() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.GroupNorm(2, 8),
+        nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5), nn.Softmax(-1),
+    )  # fmt: skip
+
+
+def dense() -> Any:
+    return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 8), nn.LogSoftmax(-1))
+
+
+#: Networks, and how many roundings are on the longest way through each: two or three for each operation.
+NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], int]] = {
+    "dense": (dense, (6, 16), 14),
+    "convolutions": (convolutions, (2, 3, 7, 7), 24),
+    "transformer": (Attended, (2, 5, 16), 40),
+    "inside": (Inside, (6, 16), 8),
+}
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    """PyTorch's settings as they were, and nothing compiled before."""
+    before = torch.get_float32_matmul_precision()
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def made(name: str) -> tuple[Any, Any, int]:
+    make, shape, roundings = NETWORKS[name]
+    return make().eval(), torch.randn(shape), roundings
+
+
+def near(found: Any, exact: Any, stored: DType, roundings: int) -> None:
+    """Assert that results are as far from those in double precision as rounding to a type explains."""
+    got, want = found.detach().double().numpy(), exact.detach().numpy()
+    error = relative_error(got, want, magnitude(want))
+    assert error.max() <= tolerance(DType.F32, 64, roundings, stored)
+
+
+@needs_opencl
+@pytest.mark.parametrize("kind", HALVES, ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_was_captured_under_autocast_is_compiled_and_right(name: str, kind: Any) -> None:
+    module, x, roundings = made(name)
+    compiled = torch.compile(module, backend=torch_backend.cuts_backend)
+    with torch.no_grad(), torch.autocast("cpu", dtype=kind), warnings.catch_warnings():
+        warnings.simplefilter("error", UncompiledWarning)
+        expected, found = module(x), compiled(x)
+    assert found.dtype is expected.dtype
+    with torch.no_grad():
+        exact = module.double()(x.double()) if name != "inside" else inside_in_double(module, x)
+    near(found, exact, DType.BF16 if name == "inside" else HALVES[kind], roundings)
+
+
+def inside_in_double(module: Any, x: Any) -> Any:
+    """Compute `Inside` without its autocast."""
+    module = module.double()
+    return module.last(module.first(x.double()).relu() + 1)
+
+
+@needs_opencl
+def test_gradients_under_autocast_are_those_of_pytorch() -> None:
+    """Batch statistics, and a loss that autocast computes in f32."""
+    stack = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(200, 5))
+    x, wanted = torch.randn(4, 3, 7, 7), torch.tensor([0, 3, 1, 4])
+
+    def step(module: Any, kind: Any, x: Any) -> list[Any]:
+        stack.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind is not torch.float64):
+            loss = nn.functional.cross_entropy(module(x).to(kind), wanted)
+        loss.backward()
+        return [loss, *(p.grad for p in stack.parameters())]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UncompiledWarning)
+        found = [
+            v.detach().clone() for v in step(torch.compile(stack, backend=torch_backend.cuts_backend), torch.float32, x)
+        ]
+    stack.double()
+    for got, exact in zip(found, step(stack, torch.float64, x.double()), strict=True):
+        # The bias before a batch norm changes nothing: what it has for a gradient is rounding alone.
+        if float(exact.detach().abs().max()) > 1e-6:
+            near(got, exact, DType.BF16, 16)
+
+
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The policies that graphs are compiled with, in order."""
+    found: list[str] = []
+    build = torch_backend.build_graph
+
+    def noting(graph: Any, spec: Any, target: Any, options: Any) -> Any:
+        found.append(options.precision)
+        return build(graph, spec, target, options)
+
+    monkeypatch.setattr(torch_backend, "build_graph", noting)
+    return found
+
+
+@needs_opencl
+def test_products_of_f32_are_as_pytorch_allows_them(policies: list[str]) -> None:
+    module, x, roundings = made("dense")
+    compiled = torch.compile(module, backend=torch_backend.cuts_backend)
+    with torch.no_grad():
+        for setting in ("highest", "medium", "high", "medium"):
+            torch.set_float32_matmul_precision(setting)
+            found = compiled(x)
+            assert found.dtype is torch.float32
+            stored = DType.BF16 if setting == "medium" else DType.F32
+            near(found, module.double()(x.double()), stored, roundings)
+            module.float()
+    assert set(policies) == {"fp32", "bf16"}  # no target here multiplies TF32
+
+
+@needs_opencl
+def test_a_precision_that_was_asked_for_is_kept(policies: list[str]) -> None:
+    module, x, roundings = made("dense")
+    torch.set_float32_matmul_precision("medium")
+    compiled = torch.compile(module, backend=torch_backend.cuts_backend, options={"precision": "fp16"})
+    with torch.no_grad():
+        near(compiled(x), module.double()(x.double()), DType.F16, roundings)
+    assert policies == ["fp16"]
+
+
+def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def build(graph: Any, spec: Any, target: Any, options: Any) -> Any:
+        found.append(options.precision)
+        return SimpleNamespace(run=lambda arrays, on_device: {"y": np.zeros(1)})
+
+    monkeypatch.setattr(torch_backend, "build_graph", build)
+    monkeypatch.setattr(torch_backend, "find_target", lambda name: find_target("cuda:sm_80"))
+    captured = SimpleNamespace(graph=None, registry=None, texts={})
+    run = torch_backend._compile(None, captured, "cuda")  # type: ignore[arg-type]
+    for setting in ("high", "medium", "highest", "high"):
+        torch.set_float32_matmul_precision(setting)
+        run({})
+    assert found == ["fp32", "tf32", "bf16"]
+    assert precisions_of(find_target("opencl")) == ("fp32", "bf16", "fp16")
+    assert precisions_of(find_target("cuda:t4")) == ("fp32", "bf16", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp8"}, "unknown precision 'fp8'; precisions are: fp32, fp32x3, tf32, bf16, fp16"),
+        ({"speed": 1}, "unknown option 'speed'; options are: precision"),
+    ],
+)
+def test_options_that_there_are_not_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        torch_backend.cuts_backend(None, (), options)
+    assert str(caught.value) == message
