@@ -169,7 +169,8 @@ class AtomAccumulate:
     Over a block, `a` and `b` are values like any other, shares say which element a lane holds of each, and `axes` are
     the variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a
     thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C.
-    `lane` numbers the threads of a warp.
+    `lane` numbers the threads of a warp. Where a thread's neighbours along a side are elements of several atoms,
+    `mixed` says of how many along the rows and along the columns.
     """
 
     name: str
@@ -181,6 +182,26 @@ class AtomAccumulate:
     dtype: DType
     rows: int = 0
     columns: int = 0
+    axes: tuple[Var, ...] = ()
+    lane: Var | None = None
+    mixed: tuple[int, ...] = (1, 1)
+
+
+@frozen(cache_hash=True)
+class Keep:
+    """`held[at] = value`: keep an operand of atoms in registers until it is set again; `shape` counts them.
+
+    Over a block, shares for the `operand`, "a" or "b", say which elements a lane holds, and `axes` are the variables of
+    shares that number the registers of a fragment, and elements in a register. Over a thread, values that share a
+    register are a `Pack`, and only the first axis is left. `lane` numbers the threads of a warp.
+    """
+
+    name: str
+    at: tuple[Index, ...]
+    shape: tuple[int, ...]
+    value: Value
+    dtype: DType
+    operand: str
     axes: tuple[Var, ...] = ()
     lane: Var | None = None
 
@@ -208,7 +229,7 @@ class LaneReduce:
     lanes: int
 
 
-Root: TypeAlias = Union[Store, WideStore, Accumulate, AtomAccumulate, Initialise, LaneReduce]
+Root: TypeAlias = Union[Store, WideStore, Accumulate, AtomAccumulate, Keep, Initialise, LaneReduce]
 DfgNode: TypeAlias = Union[Value, Root]
 
 
@@ -220,7 +241,7 @@ def operand_nodes(node: DfgNode) -> tuple[Value, ...]:
         return (node.arg,)
     if isinstance(node, AtomAccumulate):
         return node.a, node.b
-    if isinstance(node, (Store, Accumulate)):
+    if isinstance(node, (Store, Accumulate, Keep)):
         return (node.value,)
     if isinstance(node, WideStore):
         return node.values
@@ -236,7 +257,7 @@ def own_indices(node: DfgNode) -> Iterator[Index]:
         yield node.index
     elif isinstance(node, Test):
         yield from (g.index for g in node.guards)
-    elif isinstance(node, (Held, Accumulate, AtomAccumulate, Window)):
+    elif isinstance(node, (Held, Accumulate, AtomAccumulate, Keep, Window)):
         yield from node.at
 
 

@@ -83,7 +83,8 @@ class ReductionSchedule:
 
     `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a ring of buffers.
     `atom` names what multiplies (`ir.atoms`), empty for one multiply-add of numbers at a time: the rows of its C lie
-    along the tile dim at position `rows`, the columns along the one at `columns`.
+    along the tile dim at position `rows`, the columns along the one at `columns`. With `ahead` 1, the operands of its
+    next step are loaded into registers before those of a step are multiplied.
     """
 
     dims: tuple[ReduceDim, ...]
@@ -92,6 +93,7 @@ class ReductionSchedule:
     atom: str = ""
     rows: int = 0
     columns: int = 0
+    ahead: int = 0
 
 
 @frozen(cache_hash=True)

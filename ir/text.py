@@ -30,6 +30,7 @@ from .dfg import (
     Held,
     IndexNode,
     Initialise,
+    Keep,
     LaneReduce,
     Load,
     Pack,
@@ -94,7 +95,8 @@ FORMS: dict[type, Form] = {
     ),
     TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
     ReductionSchedule: Form(
-        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}", ("*dims", "*staging")
+        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}",
+        ("*dims", "*staging"),
     ),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
     Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}"),
@@ -129,7 +131,10 @@ FORMS: dict[type, Form] = {
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
     AtomAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
-        "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}"
+        "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
+    ),
+    Keep: Form(
+        "keep <name>[<at>] of (<shape>): <dtype> = <value> for <operand>{? registers (<axes>)?}{? lane <lane>?}"
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>"),

@@ -58,6 +58,7 @@ def parameters(schedule: Schedule) -> dict[str, object]:
                 "chunks": {_flat(d.axes): d.chunk for d in r.dims},
                 "staged": [{"operand": s.operand, "order": list(s.order), "pad": s.pad} for s in r.staging],
                 "stages": r.stages,
+                **({"atom": r.atom, "ahead": r.ahead} if r.atom else {}),
             }
             for r in segment.reductions
         ]

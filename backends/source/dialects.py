@@ -277,7 +277,7 @@ CUDA = Dialect(
         native=_CUDA_ATOMICS,
     ),
     register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
-    matrix_load="cuts_matrix{count}{turned}({registers}, &{p}[{i}]);",
+    matrix_load="cuts_matrix{count}{kind}({registers}, &{p}[{i}]);",
     atom="{name}({operands});",
     atom_result="{}",
     atom_scratch="",

@@ -16,6 +16,7 @@ from ...ir import (
     DType,
     Initialise,
     Item,
+    Keep,
     Kernel,
     KernelFunction,
     LaneReduce,
@@ -158,10 +159,10 @@ def _declared(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
 
 
 def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
-    """Declare the registers of every reduction."""
+    """Declare the registers of every reduction, and those in which operands are kept."""
     for phase in phases(kernel.items):
         for root in phase.roots:
-            if isinstance(root, Initialise) and root.name not in names.registers:
+            if isinstance(root, (Initialise, Keep)) and root.name not in names.registers:
                 register = f"a{len(names.registers)}"
                 names.registers[root.name] = register
                 names.shapes[root.name] = root.shape

@@ -5,6 +5,7 @@ accumulations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from math import prod
 
 from attrs import define, field
@@ -27,6 +28,7 @@ from ...ir import (
     IndexLike,
     IndexNode,
     Initialise,
+    Keep,
     LaneReduce,
     Literal,
     Load,
@@ -84,15 +86,15 @@ class NodePrinter:
         size = f"[{prod(v.extent for v in rest)}]" if rest else ""
         self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
 
-    def vector_var(self, node: DfgNode, rest: Sequence[Var]) -> Var | None:
-        """Return the variable along which a load or store moves neighbours at once, None where it moves single
-        elements.
+    def vector_axes(self, node: DfgNode, rest: Sequence[Var]) -> tuple[Var, ...]:
+        """Return the variables along which a load or store moves several elements at once: neighbours along one, the
+        registers of fragments that a warp loads together along one or two. Nothing where it moves single elements.
         """
-        if isinstance(node, Pack):
-            return self._registers(node) if self._matrix(node) is not None else None
-        if (isinstance(node, Store) and node.into) or not isinstance(node, (Load, Store)):
-            return None
-        return next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
+        if found := self._matrix(node, rest):
+            return found.axes
+        if isinstance(node, Pack) or (isinstance(node, Store) and node.into) or not isinstance(node, (Load, Store)):
+            return ()
+        return next(((v,) for v in reversed(rest) if self._walks_vector(node, v)), ())
 
     def _walks_vector(self, node: Load | Store, var: Var) -> bool:
         width = self._width(node, var)
@@ -130,12 +132,14 @@ class NodePrinter:
             and vector_guards(load.guards, var) is not None
         )
 
-    def vector(self, node: DfgNode, var: Var) -> None:
+    def vector(self, node: DfgNode, rest: Sequence[Var]) -> None:
         """Print a load or a store of neighbours along a variable: at once, or as many at once as one access moves."""
-        if isinstance(node, Pack):
-            self._matrix_load(node, var)
+        found = self._matrix(node, rest)
+        if found is not None and isinstance(node, (Pack, Load)):
+            self._matrix_load(node, found)
             return
         assert isinstance(node, (Load, Store))
+        (var,) = self.vector_axes(node, rest)
         width = self._width(node, var)
         for first in range(0, var.extent, width):
             self._piece(node, var, range(first, first + width))
@@ -212,15 +216,24 @@ class NodePrinter:
         pointers, dialect = self.names.pointers, self.names.dialect
         nbytes = len(lanes) * node.dtype.size
         template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
+        source = self.names.buffer(load.space, load.buffer)
+        if self.names.keeps and not (apart := self._unrolled_part(start)).is_const:
+            # Between products, copies add what tells them apart to a pointer that they share.
+            source, start = f"({source} + ({index_text(start - apart, pointers)}))", apart
         text = template.format(
             bytes=nbytes,
             d=self.names.buffer(node.space, node.buffer),
             di=index_text(to, pointers),
-            s=self.names.buffer(load.space, load.buffer),
+            s=source,
             si=index_text(start, pointers),
             ok=guard_text([g for g in inner if g not in outer], pointers),
         )
         self.out.line((f"if ({guard_text(outer, pointers)}) " if outer else "") + text)
+
+    def _unrolled_part(self, index: Index) -> Index:
+        """Return the part of an index that is known for each turn of the phase's unrolled loops."""
+        terms = tuple((primary, factor) for primary, factor in index.terms if primary in self.phase.unrolled)
+        return Index(index.const, terms)
 
     def statement(self, node: DfgNode) -> None:
         """Print a node as a statement, unless the only one that uses it holds its text."""
@@ -232,6 +245,8 @@ class NodePrinter:
             self._accumulate(node)
         elif isinstance(node, AtomAccumulate):
             self._multiply(node)
+        elif isinstance(node, Keep):
+            self.out.line(f"{self.names.held(node.name, node.at)} = {self._text(node.value)};")
         elif isinstance(node, Initialise):
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
@@ -249,31 +264,40 @@ class NodePrinter:
         users = self.users.get(node, [])
         return self.feeds_copy(node) or (
             bool(users)
-            and all(isinstance(u, Pack) and (self._whole_register(u) or self._matrix(u) is not None) for u in users)
+            and all(isinstance(u, Pack) and (self._whole_register(u) or self._matrix(u, ()) is not None) for u in users)
         )
 
-    def _registers(self, node: Pack) -> Var | None:
-        """Return the variable that numbers the registers of a fragment."""
+    def _fragment(self, node: Pack | Load) -> tuple[Var, Var] | None:
+        """Return the variable that numbers the registers of the fragment that a value is of, and that of the lanes."""
+        axes = {v: r.lane for r in self.phase.roots if isinstance(r, (AtomAccumulate, Keep)) for v in r.axes if r.lane}
         for user in self.users.get(node, ()):
-            if isinstance(user, AtomAccumulate):
-                return user.axes[0] if user.a == node else user.axes[1]
-        return None
+            if isinstance(user, Keep) and user.lane:
+                return user.axes[0], user.lane
+            if isinstance(user, AtomAccumulate) and user.lane:
+                return user.axes[0] if user.a == node else user.axes[1], user.lane
+        return next(((v, axes[v]) for v in own_variables(node) if v in axes), None)
 
-    def _matrix(self, node: Pack) -> MatrixLoad | None:
-        """Return how a warp loads a fragment together, None where it cannot, or the dialect has no such load."""
-        registers = self._registers(node) if self.names.dialect.matrix_load else None
-        lane = next((u.lane for u in self.users.get(node, ()) if isinstance(u, AtomAccumulate)), None)
-        return None if registers is None or lane is None else matrix_load(node, registers, lane)
+    def _matrix(self, node: DfgNode, rest: Sequence[Var]) -> MatrixLoad | None:
+        """Return how a warp loads fragments together, None where it cannot, or the dialect has no such load."""
+        if not self.names.dialect.matrix_load or not isinstance(node, (Pack, Load)):
+            return None
+        found = self._fragment(node)
+        if found is None:
+            return None
+        registers, lane = found
+        over = {v for r in self.phase.roots if isinstance(r, AtomAccumulate) for v in r.over}
+        others = [(v, registers) for v in reversed(rest) if v != registers and v not in over]
+        loads = (matrix_load(node, axes, lane) for axes in (*others, (registers,)))
+        return next((load for load in loads if load is not None), None)
 
-    def _matrix_load(self, node: Pack, registers: Var) -> None:
-        found = self._matrix(node)
-        assert found is not None
-        names = ", ".join(self._lane_text(node, registers, n) for n in range(registers.extent))
+    def _matrix_load(self, node: Pack | Load, found: MatrixLoad) -> None:
+        places = product(*(range(v.extent) for v in found.axes))
+        names = [self._element(node, dict(zip(found.axes, place, strict=True))) for place in places]
         self.out.line(
             self.names.dialect.matrix_load.format(
-                count=registers.extent,
-                turned="_turned" if found.transposed else "",
-                registers=names,
+                count=len(names),
+                kind="_f32" if isinstance(node, Load) else "_turned" if found.transposed else "",
+                registers=", ".join(names),
                 p=found.buffer,
                 i=index_text(found.row, self.names.pointers),
             )
@@ -403,7 +427,7 @@ class NodePrinter:
 
 def _fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:
     """Yield where a thread holds each element of a fragment of C: a lane's own runs of neighbours, as those of tile
-    dims.
+    dims, between which those of other atoms may lie.
     """
     for element in range(atom.c.size):
         place = {LANE: 0, ELEMENT: element}
@@ -411,5 +435,6 @@ def _fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[I
         for axis, (d, index) in enumerate(((node.rows, atom.c.row), (node.columns, atom.c.column))):
             position = evaluate(index, place)
             along = THREADS[axis] * NEIGHBOURS[axis]
-            at[d] = at[d] + position // along * NEIGHBOURS[axis] + position % NEIGHBOURS[axis]
+            number = position // along * NEIGHBOURS[axis] + position % NEIGHBOURS[axis]
+            at[d] = at[d] + number * node.mixed[axis]
         yield tuple(at)

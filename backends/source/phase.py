@@ -20,6 +20,7 @@ from ...ir import (
     Held,
     IndexNode,
     Initialise,
+    Keep,
     LaneReduce,
     Literal,
     Load,
@@ -77,7 +78,8 @@ class PhasePrinter:
             for operand in operand_nodes(node):
                 self.users.setdefault(operand, []).append(node)
         # A reduced variable that loads walk as a vector opens no scope: its loads stand before all of its uses.
-        vectors = {self.printer.vector_var(n, self.boxes[n]) for n in order if isinstance(n, Load) and self.boxes[n]}
+        loads = [n for n in order if isinstance(n, Load) and self.boxes[n]]
+        vectors = {v for n in loads for v in self.printer.vector_axes(n, self.boxes[n])}
         self.scopes = frozenset(
             v
             for r in self.phase.roots
@@ -115,10 +117,9 @@ class PhasePrinter:
                 with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0]), self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif unit.key[0] == "vector":
-                var = self.printer.vector_var(unit.nodes[0], rest)
-                assert var is not None
-                with self.out.loops([v for v in rest if v != var]):
-                    self.printer.vector(unit.nodes[0], var)
+                axes = self.printer.vector_axes(unit.nodes[0], rest)
+                with self.out.loops([v for v in rest if v not in axes]):
+                    self.printer.vector(unit.nodes[0], rest)
             else:
                 with self.out.loops(rest, self._meets(unit.nodes)):
                     for node in unit.nodes:
@@ -142,9 +143,7 @@ class PhasePrinter:
         return self.names.dialect.atoms_meet and any(isinstance(n, AtomAccumulate) for n in nodes)
 
     def _width(self, node: DfgNode, opened: tuple[Var, ...]) -> int:
-        rest = self._rest(node, opened)
-        var = self.printer.vector_var(node, rest)
-        return var.extent if var else 1
+        return prod(v.extent for v in self.printer.vector_axes(node, self._rest(node, opened)))
 
     def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)
@@ -153,10 +152,12 @@ class PhasePrinter:
         rest = self._rest(node, opened)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
+        if isinstance(node, AtomAccumulate) and not (rest and rest[0] in self.scopes):
+            return ("products", node)  # those of other parts add to the same registers, and would wait for these
         if rest and rest[0] in self.scopes:
-            only = len(rest) == 1 and self.printer.vector_var(node, rest)
+            only = {*rest} == {*self.printer.vector_axes(node, rest)}
             return ("vector", node) if only else ("scope", rest[0])
-        if self.printer.vector_var(node, rest):
+        if self.printer.vector_axes(node, rest):
             return ("vector", node)
         return ("nest", rest)
 
@@ -182,7 +183,7 @@ class PhasePrinter:
         """Declare the values of a unit that another one uses, as arrays over the box that is not yet open."""
         for node in unit.nodes:
             if (
-                isinstance(node, (Store, WideStore, Accumulate, AtomAccumulate, Initialise, LaneReduce))
+                isinstance(node, (Store, WideStore, Accumulate, AtomAccumulate, Keep, Initialise, LaneReduce))
                 or node in self.printer.declared
             ):
                 continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from math import prod
 
 from attrs import define, field
@@ -17,11 +18,13 @@ from ...ir import (
     DType,
     Index,
     Initialise,
+    Keep,
     Kernel,
     LaneReduce,
     Var,
     linearise,
     longest_vector,
+    phases,
     row_major,
     vector_widths,
 )
@@ -80,7 +83,7 @@ class Writer:
             yield
 
 
-@define
+@define(slots=False)
 class KernelNames:
     """Names of buffers, held registers and temporaries of one kernel."""
 
@@ -90,6 +93,11 @@ class KernelNames:
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     count: int = 0
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether operands of atoms are kept in registers from one phase to the next."""
+        return any(isinstance(root, Keep) for phase in phases(self.kernel.items) for root in phase.roots)
 
     def fresh(self) -> str:
         """Return a new name for a temporary."""

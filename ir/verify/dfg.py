@@ -15,6 +15,7 @@ from ..dfg import (
     DfgNode,
     Held,
     IndexNode,
+    Keep,
     LaneReduce,
     Load,
     Op,
@@ -58,13 +59,15 @@ def check_operands_typed(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
-    """What is stored has the type of its place; what is accumulated that of its accumulator, or one held in it."""
+    """What is stored or kept has the type of its place; what is accumulated that of its accumulator, or one held in
+    it.
+    """
     for root in roots:
         values = (
             root.values
             if isinstance(root, WideStore)
             else (root.value,)
-            if isinstance(root, (Store, Accumulate))
+            if isinstance(root, (Store, Accumulate, Keep))
             else ()
         )
         for value in values:
@@ -93,7 +96,8 @@ def check_atoms_known(roots: Sequence[Root]) -> Iterator[str]:
         atom = MATRIX_ATOMS[root.atom]
         for value, fragment in ((root.a, atom.a), (root.b, atom.b)):
             held = value.arg if isinstance(value, Pack) else value
-            if held.dtype is not atom.held:
+            kept = isinstance(value, Held) and value.dtype is DType.U32
+            if held.dtype is not atom.held and not kept:
                 yield f"{root.atom} multiplies {atom.held}, not {held.dtype}"
             if isinstance(value, Pack) and value.axis.extent != fragment.packed:
                 yield f"a register of {root.atom} holds {fragment.packed} elements, not {value.axis.extent}"

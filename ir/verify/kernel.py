@@ -18,6 +18,7 @@ from ..dfg import (
     DfgNode,
     Held,
     Initialise,
+    Keep,
     Load,
     Pack,
     Store,
@@ -130,6 +131,8 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
 def _bound_by(node: DfgNode) -> set[Var]:
     if isinstance(node, AtomAccumulate):
         return {*node.over, *node.axes}
+    if isinstance(node, Keep):
+        return {*node.axes}
     return {*node.over} if isinstance(node, Accumulate) else set()
 
 
@@ -149,11 +152,13 @@ def _loose(where: str, index: Index, known: set[Var]) -> Iterator[VerifyError]:
 
 
 def check_registers_initialised(kernel: Kernel) -> Iterator[VerifyError]:
-    """A reduction's registers are set before anything adds to them or reads them, in the order of the phases."""
+    """Registers of reductions and of operands are set before anything adds to them or reads them, in the order of the
+    phases.
+    """
     ready: set[str] = set()
     for phase in phases(kernel.items):
         for node in post_order(phase.roots):
-            if isinstance(node, Initialise):
+            if isinstance(node, (Initialise, Keep)):
                 ready.add(node.name)
             for name in registers(node):
                 if name not in ready:
@@ -178,9 +183,9 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
             yield VerifyError(f"phase {quote(phase.name)} still divides {', '.join(s.var.name for s in phase.shares)}")
             continue
         for node in post_order(phase.roots):
-            if isinstance(node, Initialise):
+            if isinstance(node, (Initialise, Keep)):
                 shapes[node.name] = node.shape
-            if isinstance(node, (Held, Accumulate, AtomAccumulate)):
+            if isinstance(node, (Held, Accumulate, AtomAccumulate, Keep)):
                 for place, count in zip(node.at, shapes.get(node.name, ()), strict=False):
                     if not Guard(place, 0, count).always:
                         yield VerifyError(

@@ -1,6 +1,6 @@
 """From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
 
-from .atoms import atom_faults, atom_operands, lanes_along
+from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along
 from .extract import extract
 from .frames import BlockLayout, Frame, lay_out
 from .lower import lower
@@ -8,6 +8,7 @@ from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
+    "FRAGMENT_SETS",
     "AxisBinding",
     "BlockLayout",
     "Frame",

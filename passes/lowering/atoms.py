@@ -10,7 +10,7 @@ fragment hold, and `AtomAccumulate` says which variables number those.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 from attrs import frozen
 
@@ -90,8 +90,10 @@ def runs(atom: MatrixAtom) -> tuple[int, int]:
 class _Side:
     """One side of an atom: rows with A, or columns with B.
 
-    `dim` is the tile dim, `local` its block-local variable, `warp` the warp's coordinate along it, `atoms` numbers the
-    atoms of a thread along it.
+    `dim` is the tile dim, `local` its block-local variable, `warp` the warp's coordinate along it. `outer` and `inner`
+    number the atoms of a thread along it: the inner ones are those that share a vector of the dim, or else those whose
+    fragments a warp may load together. A lane's neighbours along a dim of longer vectors than an atom has are elements
+    of as many atoms (`mixed`): which rows and columns an atom multiplies is free, as long as its operands agree.
     """
 
     operand: str
@@ -99,37 +101,67 @@ class _Side:
     dim: TileDim
     local: Var
     warp: Index
-    atoms: Var
+    outer: Var
+    inner: Var
+
+    @property
+    def mixed(self) -> int:
+        """Atoms whose elements lie between one another."""
+        return self.dim.vector // NEIGHBOURS[self.axis]
+
+    @property
+    def atom(self) -> Index:
+        """The number of the atom within a thread."""
+        return as_index(self.outer) * self.inner.extent + self.inner
 
     def place(self, run: int, position: Index) -> Index:
         """Return the element of the block at a position of the side's atom."""
-        neighbours = NEIGHBOURS[self.axis]
+        neighbours, vector = NEIGHBOURS[self.axis], self.dim.vector
         along = THREADS[self.axis] * neighbours
-        group = as_index(self.atoms) * (run // neighbours) + position // along
-        return group * (self.dim.threads * neighbours) + self.warp * along + position % along
+        inside, place = self.warp * THREADS[self.axis] + position % along // neighbours, position % neighbours
+        if self.mixed == 1:
+            group, within = self.atom * (run // neighbours) + position // along, place
+        else:
+            group = as_index(self.outer) * (run // neighbours) + position // along
+            within = place * self.mixed + self.inner
+        return group * (self.dim.threads * vector) + inside * vector + within
+
+    def first(self, run: int) -> Index:
+        """Return the register of C that holds the first element of a thread's part of an atom."""
+        return self.atom * run if self.mixed == 1 else as_index(self.outer) * (run * self.mixed) + self.inner
 
 
 @frozen
 class AtomLoop:
-    """Everything of one chunk of a reduction that atoms compute: the shares of the three operands, a thread's variables
-    in loop order, and those that number the registers of A and of B, and the elements in a register of A and of B.
+    """Everything of one chunk of a reduction that atoms compute, or of one step of it: the shares of the three
+    operands, a thread's variables in loop order, and those that number the registers of A and of B, and the elements in
+    a register of A and of B. `shapes` are the registers of a thread for all its fragments of A, and of B.
     """
 
     shares: tuple[Share, ...]
     unrolled: tuple[Var, ...]
     axes: tuple[Var, ...]
+    shapes: tuple[tuple[int, int], ...]
+    mixed: tuple[int, ...]
 
 
 def atom_loop(
-    loop: ReductionSchedule, dims: Sequence[TileDim], tiles: Sequence[Var], depth: Var, frame: AtomFrame, prefix: str
+    loop: ReductionSchedule,
+    dims: Sequence[TileDim],
+    tiles: Sequence[Var],
+    depth: Var,
+    frame: AtomFrame,
+    prefix: str,
+    at: int | None = None,
 ) -> AtomLoop:
-    """Return the shares of a chunk; `tiles` are the block-local variables of the tile dims, `depth` that of the reduced
-    dim.
+    """Return the shares of a chunk, or of its step number `at`; `tiles` are the block-local variables of the tile dims,
+    `depth` that of the reduced dim.
     """
     atom = MATRIX_ATOMS[loop.atom]
     step = Var(f"{prefix}step", depth.extent // atom.k)
-    shares: list[Share] = [Share(depth, Index(), as_index(step), (), "c")]
-    unrolled, registers, elements = [step], [], []
+    place = as_index(step) if at is None else Index(at)
+    shares: list[Share] = [Share(depth, Index(), as_index(step) if at is None else Index(), (), "c")]
+    unrolled, registers, elements = [step] if at is None else [], [], []
     sides = [_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
     for side, fragment in zip(sides, (atom.a, atom.b), strict=True):
         run = runs(atom)[side.axis]
@@ -137,14 +169,23 @@ def atom_loop(
         element = Var(f"{prefix}{side.operand}e", fragment.packed)
         along, deep = _places(fragment, side.axis, frame.lane, as_index(register) * fragment.packed + element)
         shares += [
-            Share(side.local, side.place(run, along), Index(), (), side.operand),
-            Share(depth, as_index(step) * atom.k + deep, Index(), (), side.operand),
-            Share(side.local, Index(), as_index(side.atoms) * run, (), "c"),
+            Share(side.local, side.place(run, along), side.atom, (), side.operand),
+            Share(depth, place * atom.k + deep, as_index(register), (), side.operand),
+            Share(side.local, Index(), side.first(run), (), "c"),
         ]
         registers.append(register)
         elements.append(element)
-        unrolled += [side.atoms, register, element]
-    return AtomLoop(tuple(shares), tuple(unrolled), (*registers, *elements))
+        unrolled += [side.outer, side.inner, register, element]
+    shapes = tuple((s.outer.extent * s.inner.extent, r.extent) for s, r in zip(sides, registers, strict=True))
+    return AtomLoop(
+        tuple(shares), tuple(unrolled), (*registers, *elements), shapes, tuple(side.mixed for side in sides)
+    )
+
+
+#: Sets of registers that the fragments of an operand alternate between, where those of the next step are loaded ahead.
+FRAGMENT_SETS = 2
+#: Registers of fragments that a warp loads together at most (`ldmatrix` brings four matrices).
+_TOGETHER = 4
 
 
 def _side(
@@ -156,9 +197,11 @@ def _side(
     frame: AtomFrame,
     prefix: str,
 ) -> _Side:
-    d = (loop.rows, loop.columns)[axis]
-    atoms = Var(f"{prefix}{operand}n", dims[d].thread // runs(MATRIX_ATOMS[loop.atom])[axis])
-    return _Side(operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), atoms)
+    d, atom = (loop.rows, loop.columns)[axis], MATRIX_ATOMS[loop.atom]
+    atoms, mixed = dims[d].thread // runs(atom)[axis], dims[d].vector // NEIGHBOURS[axis]
+    together = mixed if mixed > 1 else gcd(atoms, max(1, _TOGETHER // (atom.a, atom.b)[axis].registers))
+    outer, inner = Var(f"{prefix}{operand}n", atoms // together), Var(f"{prefix}{operand}m", together)
+    return _Side(operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
 
 
 def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
@@ -175,19 +218,32 @@ def products(
     at: tuple[Index, ...],
     operands: tuple[Value, Value],
     over: Var,
-    axes: tuple[Var, ...],
+    shared: AtomLoop,
     lane: Var,
 ) -> list[AtomAccumulate]:
     """Return the multiplications of one chunk in the order of the reduction's math mode, into the registers called
-    `name`.
+    `name`; operands are what such a mode makes several parts of, or its only part.
     """
     mode, atom = MATH_MODES.get(reduction.math), MATRIX_ATOMS[loop.atom]
     pairs = [operands]
-    if mode is not None:
+    if mode is not None and len(mode.parts) > 1:
         split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]
         pairs = [(split[0][i], split[1][j]) for i, j in mode.products]
     return [
-        AtomAccumulate(name, at, atom.name, a, b, (over,), atom.accumulator, loop.rows, loop.columns, axes, lane)
+        AtomAccumulate(
+            name,
+            at,
+            atom.name,
+            a,
+            b,
+            (over,),
+            atom.accumulator,
+            loop.rows,
+            loop.columns,
+            shared.axes,
+            lane,
+            shared.mixed,
+        )
         for a, b in pairs
     ]
 
@@ -203,15 +259,25 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) 
             if dim.block != 1:
                 found.append(f"atom {atom.name}: a tile dim without rows or columns has blocks of 1, not {dim.block}")
             continue
-        run = runs(atom)[axis]
-        if dim.threads % THREADS[axis] or dim.vector != NEIGHBOURS[axis] or dim.thread % run:
+        run, mixed = runs(atom)[axis], dim.vector // NEIGHBOURS[axis]
+        if dim.threads % THREADS[axis] or dim.vector % NEIGHBOURS[axis] or dim.thread % (run * max(1, mixed)):
             side = ("rows", "columns")[axis]
             found.append(
                 f"atom {atom.name}: its {side} need a multiple of {THREADS[axis]} threads that hold a multiple of "
-                f"{run} elements each, vectors of {NEIGHBOURS[axis]}"
+                f"{run} elements each, in vectors of a multiple of {NEIGHBOURS[axis]} that take whole atoms"
             )
     if threads != prod(d.threads for d in dims) or threads % LANES:
         found.append(f"atom {atom.name}: all threads of the block take part, in whole warps")
     if len(loop.dims) != 1 or loop.dims[0].chunk % atom.k:
         found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k}")
+    elif loop.ahead and (loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not alternates(loop)):
+        found.append(
+            f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each "
+            "operand, where a chunk has an even number of steps"
+        )
     return found
+
+
+def alternates(loop: ReductionSchedule) -> bool:
+    """Whether the steps of a chunk use each set of registers for fragments equally often."""
+    return loop.dims[0].chunk // MATRIX_ATOMS[loop.atom].k % FRAGMENT_SETS == 0

@@ -17,11 +17,13 @@ from attrs import evolve
 from ...ir import (
     Accumulate,
     AtomAccumulate,
+    DType,
     Guard,
     Held,
     Index,
     IndexLike,
     Item,
+    Keep,
     Kernel,
     Load,
     Loop,
@@ -60,12 +62,17 @@ def extract_phase(phase: Phase) -> Phase:
     """Return the phase of one thread: walk backwards from its share of the roots."""
     walk = _walk_of(phase, "")
     sides = {operand: _walk_of(phase, operand) for operand in "abc"} if _multiplies(phase) else {}
-    roots = (_multiply(r, sides, phase) if isinstance(r, AtomAccumulate) else walk.root(r) for r in phase.roots)
-    return evolve(phase, roots=tuple(roots), shares=())
+
+    def root(root: Root) -> Root:
+        if isinstance(root, AtomAccumulate):
+            return _multiply(root, sides)
+        return _keep(root, sides[root.operand]) if isinstance(root, Keep) else walk.root(root)
+
+    return evolve(phase, roots=tuple(root(r) for r in phase.roots), shares=())
 
 
 def _multiplies(phase: Phase) -> bool:
-    return any(isinstance(root, AtomAccumulate) for root in phase.roots)
+    return any(isinstance(root, (AtomAccumulate, Keep)) for root in phase.roots)
 
 
 def _walk_of(phase: Phase, operand: str) -> _Walk:
@@ -78,14 +85,32 @@ def _walk_of(phase: Phase, operand: str) -> _Walk:
     )
 
 
-def _multiply(root: AtomAccumulate, sides: Mapping[str, _Walk], phase: Phase) -> AtomAccumulate:
+def _multiply(root: AtomAccumulate, sides: Mapping[str, _Walk]) -> AtomAccumulate:
     """Return what a warp's lanes do for one another: three shares in one root, each operand's elements packed into
     registers.
     """
     result = sides["c"]
     over = tuple(dict.fromkeys(v for axis in root.over for v in result.spread(axis)))
-    a, b = (Pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
+    a, b = (_packed(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
     return evolve(root, at=result.held(root.at), a=a, b=b, over=over, axes=root.axes[:2])
+
+
+def _keep(root: Keep, side: _Walk) -> Keep:
+    """Return what a lane keeps of an operand: registers of its elements, and those that are as wide as a register as
+    they are.
+    """
+    registers, elements = root.axes
+    value = side.value(root.value)
+    if elements.extent > 1:
+        value = _packed(value, elements)
+    return evolve(root, at=side.held(root.at), value=value, dtype=value.dtype, axes=(registers,))
+
+
+def _packed(value: Value, elements: Var) -> Value:
+    """Return the registers of some elements; those that are kept lie in registers already."""
+    if isinstance(value, Held) and elements.extent > 1:
+        return evolve(value, dtype=DType.U32)
+    return Pack(value, elements)
 
 
 class _Walk:
@@ -152,6 +177,9 @@ def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
                 value=value,
                 guards=substitute_guards(node.guards, values),
             )
+        if isinstance(node, Keep):
+            at = tuple(substitute(i, values) for i in node.at)
+            return evolve(node, at=at, value=substitute_node(node.value, values, cache))
         if isinstance(node, AtomAccumulate):
             a, b = substitute_node(node.a, values, cache), substitute_node(node.b, values, cache)
             return evolve(node, at=tuple(substitute(i, values) for i in node.at), a=a, b=b)

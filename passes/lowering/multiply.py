@@ -1,18 +1,22 @@
-"""The phase in which matrix atoms add up one chunk of a reduction."""
+"""What multiplies a chunk of a reduction by matrix atoms: one phase for all of it, or phases for each of its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ...ir import (
     MATH_MODES,
     MATRIX_ATOMS,
     Accumulate,
+    AtomAccumulate,
     Convert,
+    DType,
     Expr,
     Held,
+    Index,
+    Keep,
     Literal,
     Op,
     PassError,
@@ -24,31 +28,133 @@ from ...ir import (
     Value,
     Var,
     as_index,
+    substitute_node,
 )
-from .atoms import atom_loop, atom_operands, products
+from .atoms import FRAGMENT_SETS, AtomLoop, atom_loop, atom_operands, products
 from .index_values import value_of
 from .segment_state import SegmentState
 from .staging import AxisBinding
 from .tabulate import tabulate
 
 
-def multiply(
+@frozen
+class Multiplication:
+    """The products of one chunk of a reduction.
+
+    `depth` is the chunk's own variable of the reduced dim, `chunk` numbers the chunks, `a` and `b` are the factors over
+    the block's variables, what registers keep of them.
+    """
+
+    state: SegmentState
+    reduction: Reduction
+    schedule: ReductionSchedule
+    depth: Var
+    chunk: Var
+    a: Value
+    b: Value
+    prefix: str
+
+    @property
+    def steps(self) -> int:
+        """How many atoms lie behind one another in a chunk."""
+        return self.depth.extent // MATRIX_ATOMS[self.schedule.atom].k
+
+    @property
+    def at(self) -> tuple[Index, ...]:
+        """The block's element that a product is added to."""
+        return tuple(as_index(u) for u in self.state.frame.tiles)
+
+    @property
+    def added_to(self) -> str:
+        """The registers that atoms add to: the reduction's own, or, where the math mode promotes partial sums, those of
+        one chunk.
+        """
+        mode = MATH_MODES.get(self.reduction.math)
+        return f"{self.reduction.name}.part" if mode is not None and mode.every else self.reduction.name
+
+    def whole(self) -> Phase:
+        """Return the phase that multiplies all of a chunk."""
+        loop = self._loop(None)
+        return self._phase("", [*self._before(), *self._products(self.a, self.b, loop), *self._behind()], loop)
+
+    def step(self, number: int) -> Phase:
+        """Return the phase that multiplies the fragments that are kept of a step."""
+        loop = self._loop(number)
+        a, b = (self._kept(operand, number, value) for operand, value in (("a", self.a), ("b", self.b)))
+        first, last = number == 0, number == self.steps - 1
+        before, behind = self._before() if first else [], self._behind() if last else []
+        return self._phase(f"step{number}", [*before, *self._products(a, b, loop), *behind], loop)
+
+    def keep(self, number: int, chunk: Index) -> Phase:
+        """Return the phase that loads the fragments of a step of some chunk into registers."""
+        loop = self._loop(number)
+        roots: list[Root] = []
+        for side, (operand, value) in enumerate((("a", self.a), ("b", self.b))):
+            kept = self._kept(operand, number, value)
+            moved = substitute_node(value, {self.chunk: chunk}, {})
+            axes = loop.axes[side], loop.axes[side + 2]
+            roots.append(Keep(kept.name, kept.at, loop.shapes[side], moved, kept.dtype, operand, axes, self._lane))
+        return self._phase(f"keep{number}", roots, loop)
+
+    def _kept(self, operand: str, number: int, value: Value) -> Held:
+        frame = self.state.frame
+        side = frame.tiles[self.schedule.rows if operand == "a" else self.schedule.columns]
+        name = f"{self.reduction.name}.{operand}{number % FRAGMENT_SETS}"
+        return Held(name, (as_index(side), as_index(self.depth)), value.dtype)
+
+    @property
+    def _lane(self) -> Var:
+        assert self.state.frame.warp is not None, "atoms need warps"
+        return self.state.frame.warp.lane
+
+    def _loop(self, number: int | None) -> AtomLoop:
+        frame = self.state.frame
+        assert frame.warp is not None, "atoms need warps"
+        return atom_loop(self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number)
+
+    def _products(self, a: Value, b: Value, loop: AtomLoop) -> list[AtomAccumulate]:
+        return products(self.reduction, self.schedule, self.added_to, self.at, (a, b), self.depth, loop, self._lane)
+
+    def _before(self) -> list[Root]:
+        if self.added_to == self.reduction.name:
+            return []
+        return [evolve(self.state.initialise(self.reduction), name=self.added_to)]
+
+    def _behind(self) -> list[Root]:
+        if self.added_to == self.reduction.name:
+            return []
+        dtype = self._dtype
+        return [Accumulate(self.reduction.name, self.at, "sum", Held(self.added_to, self.at, dtype), (), dtype)]
+
+    @property
+    def _dtype(self) -> DType:
+        return self.state.group.tensors[self.reduction.name].dtype
+
+    def _phase(self, suffix: str, roots: list[Root], loop: AtomLoop) -> Phase:
+        frame = self.state.frame
+        shares = (*self.state.shares.values(), *loop.shares)
+        unrolled = tuple(v for v in loop.unrolled if v.extent > 1) + frame.unrolled
+        return Phase("compute", f"{frame.prefix}r{self.prefix[-1]}{suffix}", tuple(roots), unrolled, shares, frame.when)
+
+
+def multiplication(
     state: SegmentState,
     reduction: Reduction,
     schedule: ReductionSchedule,
     binding: AxisBinding,
     depth: Var,
+    chunk: Var,
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
     prefix: str,
-) -> Phase:
-    """Return the phase in which atoms add up one chunk: straight into the reduction's registers, or, where the math
-    mode promotes partial sums, into registers of the chunk's own that are added to those.
+) -> Multiplication:
+    """Return what atoms multiply in each of the chunks that `chunk` numbers; `staged` and `covered` say what is read
+    from shared memory, and of which dims elements that are missing are 0 there.
 
-    Raises `PassError` where the reduction is no sum of products that the atom multiplies.
+    Raises `PassError` where the reduction is no sum of products of the schedule's rows and columns.
     """
     frame = state.frame
-    dims, dtype = frame.schedule.dims, state.group.tensors[reduction.name].dtype
+    dims = frame.schedule.dims
     parts = atom_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
     if parts is None or frame.warp is None or frame.when:
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.atom} multiplies")
@@ -58,17 +164,11 @@ def multiply(
     a, b = tabulate(a, flats, state.layout.tables), tabulate(b, flats, state.layout.tables)
     held = MATRIX_ATOMS[schedule.atom].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
-    shared = atom_loop(schedule, dims, frame.tiles, depth, frame.warp, prefix)
-    at = tuple(as_index(u) for u in frame.tiles)
     mode = MATH_MODES.get(reduction.math)
-    name = f"{reduction.name}.part" if mode is not None and mode.every else reduction.name
-    roots: list[Root] = list(products(reduction, schedule, name, at, (a, b), depth, shared.axes, frame.warp.lane))
-    if name != reduction.name:
-        zero = evolve(state.initialise(reduction), name=name)
-        roots = [zero, *roots, Accumulate(reduction.name, at, "sum", Held(name, at, dtype), (), dtype)]
-    shares = (*state.shares.values(), *shared.shares)
-    unrolled = tuple(v for v in shared.unrolled if v.extent > 1) + frame.unrolled
-    return Phase("compute", f"{frame.prefix}r{prefix[-1]}", tuple(roots), unrolled, shares, frame.when)
+    if mode is not None and len(mode.parts) == 1:
+        # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
+        a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
+    return Multiplication(state, reduction, schedule, depth, chunk, a, b, prefix)
 
 
 def _present(

@@ -29,8 +29,8 @@ from ...ir import (
     narrow,
 )
 from .index_values import value_of
-from .multiply import multiply
-from .ring import chunk_loop, staged_tiles, tile_load
+from .multiply import multiplication
+from .ring import Ring, chunk_loop, staged_tiles, step_loop, tile_load
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding, Tile
 from .tabulate import tabulate
@@ -73,13 +73,14 @@ def looped_reduction(state: SegmentState, reduction: Reduction, schedule: Reduct
         operand: tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
+    ring = Ring(state, schedule, tiles, step, prefix)
+    state.items.append(state.phase("compute", "init", (state.initialise(reduction),), (), {}))
     if schedule.atom:
-        compute = multiply(state, reduction, schedule, binding, locals_[0], staged, covered, prefix)
+        found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
+        state.items.extend(step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole()))
     else:
         accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
-        compute = state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)
-    state.items.append(state.phase("compute", "init", (state.initialise(reduction),), (), {}))
-    state.items.extend(chunk_loop(state, schedule, tiles, step, compute, prefix))
+        state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)))
     if state.frame.schedule.lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve, frozen
 
 from ...ir import (
     Barrier,
@@ -16,16 +18,20 @@ from ...ir import (
     Phase,
     Reduction,
     ReductionSchedule,
+    Root,
     SharedBuffer,
+    Store,
     Value,
     Var,
     Wait,
     as_index,
+    clamp,
     dtype_of,
     operands,
 )
 from .extract import substitute_phase
 from .fetch import fetch_phase
+from .multiply import Multiplication
 from .segment_state import SegmentState
 from .staging import AxisBinding, Tile, stage
 
@@ -53,63 +59,127 @@ def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
     return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
 
 
-def chunk_loop(
-    state: SegmentState,
-    schedule: ReductionSchedule,
-    tiles: Mapping[Expr, tuple[Tile, SharedBuffer]],
-    step: Var,
-    compute: Phase,
-    prefix: str,
-) -> list[Item]:
+@frozen
+class Ring:
+    """The staged operands of a reduction, its schedule, and the variable `step` that numbers chunks."""
+
+    state: SegmentState
+    schedule: ReductionSchedule
+    tiles: Mapping[Expr, tuple[Tile, SharedBuffer]]
+    step: Var
+    prefix: str
+
+    @property
+    def behind(self) -> bool:
+        """Whether copies go on behind the threads' backs."""
+        # Without lockstep there is no machine of such copies, and no dialect prints any.
+        return self.state.target.async_copy or not self.state.target.lockstep
+
+    @property
+    def ahead(self) -> int:
+        """How many chunks are fetched before they are needed."""
+        return self.schedule.stages - 1
+
+    @property
+    def commit(self) -> tuple[Item, ...]:
+        """What closes the copies of a chunk."""
+        return (Commit(),) if self.behind else ()
+
+    @property
+    def arrived(self) -> tuple[Item, ...]:
+        """What all threads do before they read the oldest chunk that was fetched ahead."""
+        return (*((Wait(self.ahead - 1),) if self.behind else ()), Barrier())
+
+    def fetch(self, at: Index) -> list[Phase]:
+        """Return the phases that fill the slot of chunk `at`."""
+        context = self.state.context(AxisBinding({}, (), (), {}), {})
+        slot = Var(f"{self.prefix}slot", self.schedule.stages)
+        phases = [
+            fetch_phase(
+                tile,
+                buffer,
+                as_index(slot),
+                context,
+                self.state.layout.thread,
+                f"{self.prefix}fetch{number}",
+                self.schedule.stages > 1 and self.behind,
+                self.state.target.vector_bytes,
+                self.state.aligned,
+                self.state.layout.tables,
+            )
+            for number, (tile, buffer) in enumerate(self.tiles.values())
+        ]
+        # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
+        return [substitute_phase(phase, {self.step: at, slot: at % self.schedule.stages}) for phase in phases]
+
+    def first(self) -> list[Item]:
+        """Return the fetches of the chunks that the loop begins with."""
+        fetches = [self.fetch(Index(n)) if n < self.step.extent else [] for n in range(self.ahead)]
+        return [item for phases in fetches for item in (*phases, *self.commit)]
+
+    def loop(self, body: Sequence[Item]) -> list[Item]:
+        """Return the loop over chunks, its body where there is one chunk only."""
+        return [Loop(self.step, tuple(body))] if self.step.extent > 1 else [*body]
+
+
+def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per
     chunk.
 
     Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
     """
-    # Without lockstep there is no machine of such copies, and no dialect prints any.
-    behind = state.target.async_copy or not state.target.lockstep
-
-    def fetch(at: Index, guarded: bool) -> list[Item]:
-        found: list[Item] = []
-        context = state.context(AxisBinding({}, (), (), {}), {})
-        for number, (tile, buffer) in enumerate(tiles.values()):
-            ring = schedule.stages > 1
-            slot, name = as_index(step) % schedule.stages, f"{prefix}fetch{number}"
-            phase = fetch_phase(
-                tile,
-                buffer,
-                slot,
-                context,
-                state.layout.thread,
-                name,
-                ring and behind,
-                state.target.vector_bytes,
-                state.aligned,
-                state.layout.tables,
-            )
-            found.append(_at_step(phase, step, at, guarded))
-        return found
-
-    if not tiles:
-        return [Loop(step, (compute,))] if step.extent > 1 else [compute]
-    if schedule.stages == 1:
-        body = (*fetch(as_index(step), False), Barrier(), compute, Barrier())
-        return [Loop(step, body)] if step.extent > 1 else [*body[: body.index(compute) + 1]]
-    ahead = schedule.stages - 1
-    items: list[Item] = []
-    commit, wait = ((Commit(),), (Wait(ahead - 1),)) if behind else ((), ())
-    for early in range(ahead):
-        items += [*(fetch(Index(early), False) if early < step.extent else ()), *commit]
-    following = fetch(as_index(step) + ahead, True)
-    return [*items, Loop(step, (*wait, Barrier(), *following, *commit, compute))]
+    at = as_index(ring.step)
+    if not ring.tiles:
+        return ring.loop([compute])
+    if ring.schedule.stages == 1:
+        behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
+        return ring.loop([*ring.fetch(at), Barrier(), compute, *behind])
+    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in ring.fetch(at + ring.ahead)]
+    return [*ring.first(), Loop(ring.step, (*ring.arrived, *following, *ring.commit, compute))]
 
 
-def _at_step(phase: Phase, step: Var, at: Index, guarded: bool) -> Phase:
-    """Return a fetch phase for another chunk than the loop's own, skipped past the end."""
-    moved = substitute_phase(phase, {step: at})
-    guard = Guard(at, 0, step.extent)
-    if not guarded or guard.always:
-        return moved
-    return Phase(
-        moved.kind, moved.name, moved.roots, moved.unrolled, moved.shares, (*moved.when, guard), moved.asynchronous
-    )
+def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
+    """Return the loop over chunks that atoms multiply in steps, with the fragments of each step loaded, into registers
+    of their own, before those of the step before it are multiplied.
+
+    The step behind the last one of a chunk is the first of the next chunk: threads meet for that one before they
+    multiply the last step of this one, so that products hide the barrier, too. For two steps a chunk:
+
+        wait; barrier; fetch c + 2; multiply c
+            ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
+
+    Fetches stand behind the first products, so that what their addresses take does not delay the first loads.
+
+    A slot is filled again behind the barrier that comes after all loads from it. Behind the last chunk there is none to
+    load from, so its own first step is loaded once more, and copies of chunks that are not there bring zeros: the loop
+    has no branches.
+    """
+    at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
+    items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
+    later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
+    following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
+    body: list[Item] = [products.keep(1, at), products.step(0)]
+    for number in range(1, steps - 1):
+        body += [products.keep(number + 1, at), *(following if number == 1 else ()), products.step(number)]
+    body += [*(following if steps == 2 else ()), *ring.commit, *ring.arrived]
+    body += [products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
+    return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
+
+
+def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
+    """Return the fetch of a chunk, left out where there is no such chunk."""
+    guard = Guard(at, 0, chunks)
+    return phase if guard.always else evolve(phase, when=(*phase.when, guard))
+
+
+def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
+    """Return the fetch of a chunk that brings zeros where there is no such chunk, if a copy can, else is left out."""
+    guard = Guard(at, 0, chunks)
+    if guard.always or not phase.asynchronous:
+        return _left_out(phase, at, chunks)
+    roots: list[Root] = []
+    for root in phase.roots:
+        if not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
+            return _left_out(phase, at, chunks)
+        roots.append(evolve(root, value=evolve(root.value, guards=(*root.value.guards, guard))))
+    return evolve(phase, roots=tuple(roots))

@@ -10,7 +10,7 @@ from .least_work import group_work
 from .pul_paper import pul
 from .rank import rank
 from .structure import Knob, SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like, next_power, powers
-from .tiles import coordinate_count, own_order
+from .tiles import coordinate_count, own_order, own_pad
 
 __all__ = [
     "NUMBERS",
@@ -34,6 +34,7 @@ __all__ = [
     "limiting",
     "next_power",
     "own_order",
+    "own_pad",
     "powers",
     "pul",
     "rank",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from ...ir import FUNCTIONS, LANES, MATH_MODES, MATRIX_ATOMS, THREADS, Expr, MatrixAtom, Segment
+from ...ir import FUNCTIONS, LANES, MATH_MODES, MATRIX_ATOMS, THREADS, Expr, MatrixAtom, MatrixFragment, Segment
 from ..lowering import atom_operands
 from .footprint import Count
 from .geometry import Geometry
@@ -16,8 +16,12 @@ class AtomSide:
 
     expr: Expr
     atoms: Count
-    elements: int
-    registers: int
+    fragment: MatrixFragment
+
+    @property
+    def elements(self) -> int:
+        """Elements that a lane holds."""
+        return self.fragment.size
 
 
 @frozen
@@ -46,7 +50,7 @@ def atom_work(segment: Segment, geometry: Geometry) -> AtomWork:
     found = atom_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
     assert found is not None, "structures are made for reductions that atoms compute"
     sides = tuple(
-        AtomSide(expr, geometry.thread[d] // (size // along), fragment.size, fragment.registers)
+        AtomSide(expr, geometry.thread[d] // (size // along), fragment)
         for expr, d, size, along, fragment in (
             (found[0], structure.rows, atom.m, THREADS[0], atom.a),
             (found[1], structure.columns, atom.n, THREADS[1], atom.b),

@@ -7,45 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import THREADS, FusedGroup, Target, Var, dtype_of, expr_variables, operands
+from ...ir import FusedGroup, Target, Var, dtype_of, expr_variables, operands
 from .footprint import Count
 from .geometry import Geometry
-from .tiles import depth_step, operand_steps
+from .tiles import operand_steps
 
 
 def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target) -> Count:
-    """Return `COEF_bc` of every point: the worst of its staged operands, 1 where no load conflicts."""
+    """Return `COEF_bc` of every point: the worst of its staged operands, 1 where no load conflicts.
+
+    Conflicts of what atoms multiply are part of the cycles that their loads take (`fragment_loads`).
+    """
     worst: Count = 1.0
     for segment, geometry in zip(group.segments, sizes, strict=True):
+        if geometry.structure.atom:
+            continue
         own = [r.name for r in segment.reductions]
         for position, reduction in enumerate(segment.reductions):
             for operand in geometry.structure.staged[position]:
                 expr = operands(reduction, own)[operand]
                 size = dtype_of(expr, group.tensors).size
                 # Steps in words: neighbours that share a word are served together, as if they were next to each other.
-                steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position)]
+                steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position, size)]
                 used = expr_variables(expr)
-                if geometry.structure.atom:
-                    depth = depth_step(expr, segment, reduction, geometry, position)
-                    worst = np.maximum(worst, _fragments(used, depth, steps, geometry, target))
-                    continue
                 worst = np.maximum(worst, _simulated(used, steps, geometry, target))
     return worst
-
-
-def _fragments(used: frozenset[Var], depth: Count, steps: Sequence[Count], geometry: Geometry, target: Target) -> Count:
-    """Simulate the loads of a fragment: four lanes lie along the depth, eight along the rows of A or the columns of
-    B.
-    """
-    parts = geometry.structure
-    side = parts.rows if used.intersection(parts.dims[parts.rows]) else parts.columns
-    banks = target.banks
-    along = np.asarray([[THREADS[1], THREADS[0]]])
-    both = [np.where(np.equal(s, 0), 0, (s - 1) % banks + 1) for s in (depth, steps[side])]
-    different, places = np.unique(both[0] * (banks + 1) + both[1], return_inverse=True)
-    strides = np.stack(np.divmod(different, banks + 1), axis=1)
-    found = warp_cycles(np.repeat(along, len(different), axis=0), strides, banks, target.warp_size)[places]
-    return found.reshape(np.broadcast_shapes(np.shape(both[0]), np.shape(both[1])))
 
 
 def _simulated(used: frozenset[Var], steps: Sequence[Count], geometry: Geometry, target: Target) -> Count:

@@ -78,6 +78,7 @@ class Features:
     # Cycles of shared memory and L1
     wavefronts: Count = _sum("cycles of shared memory or L1 that all loads take")
     least_wavefronts: Count = _sum("such cycles that are left where the compiler merges all neighbours into vectors")
+    waited: Count = _sum("cycles of shared memory that tensor cores wait for: those of fragments not loaded ahead")
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
     # Traffic

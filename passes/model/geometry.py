@@ -23,7 +23,8 @@ class Geometry:
     loop.
 
     `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
-    memory runs along a reduced axis, 0 none.
+    memory runs along a reduced axis, 0 none. What atoms multiply is padded as its fragments ask for, or, where a
+    schedule says so, by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied.
     """
 
     structure: SegmentStructure
@@ -39,6 +40,8 @@ class Geometry:
     pad: Count
     warp: tuple[Count, ...] = ()
     order: Count = 0
+    pads: tuple[Count, ...] = ()
+    ahead: Count = 0
     _along: dict[int, list[Count]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def lanes_along(self, warp_size: int) -> list[Count]:
@@ -120,6 +123,7 @@ def _geometry(
         columns.get(f"{prefix}pad", 0),
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
         columns.get(f"{prefix}order", 0),
+        ahead=columns.get(f"{prefix}ahead", 0),
     )
 
 

@@ -8,11 +8,14 @@ and what a compiler is *expected* to use where it may choose: it then loads the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 import numpy as np
 from attrs import frozen
 
-from ...ir import MATH_MODES, Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from ...ir import MATH_MODES, WIDEST_BYTES, Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from ..lowering import main_read
+from .access import running_axis
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -28,6 +31,10 @@ PASSING = 8.0
 #: ptxas used 40 to 167 registers for filters of 3x3 to 7x7 taps and 4 to 32 outputs a thread, up to 255 with mirrored
 #: borders.
 NEIGHBOUR, CLAMPED = 0.2, 0.3
+#: Of each copy of a tile of which no two are a constant apart: 24 copies of 4 bytes took more than 90 registers.
+PLACE = 4.0
+#: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
+MOST_PLACES, APART = 128.0, 0.6
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -76,15 +83,36 @@ def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Stage
 
 
 def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
-    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and a fragment
-    of each part of what a warp multiplies in one step.
+    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and the
+    fragments of what a warp multiplies in one step: one of each part, and those that are loaded ahead, besides the ones
+    that several parts are made of.
     """
     work = atom_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
-    fragments = sum((side.atoms * side.registers * 1.0 for side in work.sides), 0.0) * work.parts
-    needed = BASE + held + fragments + 2.0 * len(tiles)
+    sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
+    fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
+    # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
+    places = least(sum((_places(tile, geometry) for tile in tiles), 0.0), MOST_PLACES)
+    beside = np.where(geometry.ahead, 1.0, APART) * places
+    needed = BASE + held + fragments + 2.0 * len(tiles) + beside
     return Registers(held, needed, needed + 0.5 * fragments)
+
+
+def _places(tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the registers for where a thread's copies of a tile come from and go to: none where they are a constant
+    apart, because threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
+    """
+    structure, used = geometry.structure, expr_variables(tile.expr)
+    main = main_read(tile.expr, used)
+    axis, _ = running_axis(main)
+    decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
+    width = 1 if decoded or axis is None else gcd(WIDEST_BYTES // tile.size, axis.extent)
+    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
+    row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    trip = geometry.threads * width
+    even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
+    return np.where(even, 0.0, PLACE * tile.count / trip)
 
 
 def _shared(segment: Segment) -> int:

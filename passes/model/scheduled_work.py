@@ -21,13 +21,14 @@ from ...ir import (
     vector_widths,
 )
 from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
-from .atom_work import atom_work, warps_of
+from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
 from .footprint import Count, ceil_div, least, product, segments_of
+from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .least_work import memory_reads, node_cost, nodes
 from .registers import resident_row
-from .tiles import StagedTile
+from .tiles import StagedTile, own_order, own_pad
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
 QUARTERS = 4.0
@@ -214,20 +215,40 @@ def _add_atoms(
     totals.add("chain", work.steps * trips * work.products * ATOM_CHAIN)
     if mode is not None and mode.every:
         totals.add("issue", product(geometry.thread) * trips * geometry.threads * 1.0)
-    for side in work.sides:
+    for axis, side in enumerate(work.sides):
         size = dtype_of(side.expr, totals.group.tensors).size
         elements = side.atoms * side.elements * work.steps * 1.0
         totals.add("issue", elements * work.splitting * trips * geometry.threads)
         totals.add("body", elements * (1 + work.splitting))
         if side.expr in staged:
             _fill(totals, side.expr, staged[side.expr], place, geometry)
-            totals.add("shared_loads", elements * trips * geometry.threads)
+            _load_fragments(totals, segment, side, axis, size, side.atoms * work.steps * trips * 1.0, geometry)
         totals.add("thread_loads", elements * trips)
         totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
         cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
-        totals.add("wavefronts", cycles)
         totals.add("least_wavefronts", cycles)
     _wait(totals, staged, place, geometry)
+
+
+def _load_fragments(
+    totals: Totals, segment: Segment, side: AtomSide, axis: int, size: int, fragments: Count, geometry: Geometry
+) -> None:
+    """Count the loads of as many fragments of a staged operand by each warp, and what products wait of them: all, where
+    they are not loaded ahead.
+    """
+    loads = fragment_loads(side.expr, axis, side.fragment, size, segment, geometry, totals.target)
+    totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
+    cycles = fragments * loads.cycles * warps_of(geometry)
+    totals.add("wavefronts", cycles)
+    totals.add("waited", np.where(geometry.ahead, 0.0, cycles))
+    (reduction,) = segment.reductions
+    pad = own_pad(side.expr, reduction, geometry, size)
+    turned = own_order(side.expr, reduction, geometry)
+    d = (geometry.structure.rows, geometry.structure.columns)[axis]
+    along, across = geometry.chunk[geometry.structure.reduces[0][0]], geometry.block[d]
+    ways = filling_ways(np.where(turned, along, across), pad, size)
+    moved = along * across * size / totals.target.shared_bandwidth
+    totals.add("wavefronts", (ways - 1.0) * moved * product(geometry.trips))
 
 
 def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:

@@ -17,7 +17,8 @@ from .geometry import Geometry
 class StagedTile:
     """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included.
 
-    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first.
+    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first, `size`
+    how many bytes an element has.
     """
 
     reduction: int
@@ -27,6 +28,7 @@ class StagedTile:
     bytes: Count
     halo: Count
     turned: Count = 0
+    size: int = 4
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
@@ -37,14 +39,11 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
         parts = operands(reduction, own)
         for operand in geometry.structure.staged[position]:
             expr = parts[operand]
-            count, padded, halo = tile_size(expr, segment, reduction, geometry, position)
             size = dtype_of(expr, group.tensors).size
+            count, padded, halo = tile_size(expr, segment, reduction, geometry, position, size)
             turned = own_order(expr, reduction, geometry)
-            found.append(
-                StagedTile(
-                    position, operand, expr, count, ceil_div(padded * geometry.stages * size, 16) * 16, halo, turned
-                )
-            )
+            nbytes = ceil_div(padded * geometry.stages * size, 16) * 16
+            found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size))
     return found
 
 
@@ -86,14 +85,37 @@ def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
     return np.where(np.equal(geometry.order, 2), int(along), geometry.order)
 
 
+def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Count:
+    """Return the padding of an operand's rows: what the schedule says, and where atoms multiply numbers of `size`
+    bytes, the least that keeps rows aligned and fragments free of conflicts (see `fragment_loads`).
+    """
+    structure = geometry.structure
+    if not structure.atom:
+        return geometry.pad
+    if geometry.pads:
+        return geometry.pads[operands(reduction, [reduction.name]).index(expr)]
+    turned = own_order(expr, reduction, geometry)
+    used = expr_variables(expr)
+    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
+    extent = np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    apart = np.where(turned, 16, 8 * max(2, size)) // size
+    return (apart - extent) % (2 * apart)
+
+
+def _laid_out(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Geometry:
+    """Return the sizes with the layout and the padding of one operand's tile."""
+    order, pad = own_order(expr, reduction, geometry), own_pad(expr, reduction, geometry, size)
+    return evolve(geometry, order=order, pad=pad)
+
+
 def tile_size(
-    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int
+    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
 ) -> tuple[Count, Count, Count]:
     """Return the elements of an operand's tile, without and with the padding of its innermost coordinate, and where it
-    is a box.
+    is a box; elements have `size` bytes.
     """
     shape = _shape(expr, segment, reduction, geometry, position)
-    geometry = evolve(geometry, order=own_order(expr, reduction, geometry))
+    geometry = _laid_out(expr, reduction, geometry, size)
     count, padded = _padded(shape.gather, geometry)
     if shape.halo is False:
         return count, padded, np.bool_(False)
@@ -108,14 +130,16 @@ def coordinate_count(expr: Expr, segment: Segment, reduction: Reduction, geometr
     return sum(int(e) > 1 for e in extents)
 
 
-def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> list[Count]:
-    """Return for each tile dim how far apart in the staged tile its neighbouring elements lie, in elements; 0 where it
-    is not read.
+def operand_steps(
+    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
+) -> list[Count]:
+    """Return for each tile dim how far apart in the staged tile its neighbouring elements of `size` bytes lie, in
+    elements; 0 where it is not read.
     """
     shape = _shape(expr, segment, reduction, geometry, position)
     tiles = geometry.structure.dims
-    steps = _gather_steps(shape, expr, reduction, geometry)[len(shape.dims) - len(tiles) :]
-    geometry = evolve(geometry, order=own_order(expr, reduction, geometry))
+    geometry = _laid_out(expr, reduction, geometry, size)
+    steps = _steps(shape.gather, geometry)[len(shape.dims) - len(tiles) :]
     if shape.halo is not False:
         indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
         pitches = _steps(shape.box, geometry)
@@ -126,13 +150,14 @@ def operand_steps(expr: Expr, segment: Segment, reduction: Reduction, geometry: 
     return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, tiles, strict=True)]
 
 
-def _gather_steps(shape: _Shape, expr: Expr, reduction: Reduction, geometry: Geometry) -> list[Count]:
-    return _steps(shape.gather, evolve(geometry, order=own_order(expr, reduction, geometry)))
-
-
-def depth_step(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> Count:
-    """Return how far apart neighbours along the first reduced dim lie in a staged tile that is no box, in elements."""
-    return _gather_steps(_shape(expr, segment, reduction, geometry, position), expr, reduction, geometry)[0]
+def depth_step(
+    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
+) -> Count:
+    """Return how far apart neighbours along the first reduced dim lie in a staged tile that is no box, in elements of
+    `size` bytes.
+    """
+    shape = _shape(expr, segment, reduction, geometry, position)
+    return _steps(shape.gather, _laid_out(expr, reduction, geometry, size))[0]
 
 
 def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:

@@ -20,8 +20,10 @@ from ...ir import (
     Staging,
     Target,
     TileDim,
+    dtype_of,
     operands,
 )
+from ..lowering import FRAGMENT_SETS
 from ..model import (
     Columns,
     Count,
@@ -33,6 +35,7 @@ from ..model import (
     geometries,
     next_power,
     own_order,
+    own_pad,
 )
 from .check_schedules import MAX_BODY
 from .legal_points import least_block, least_chunk
@@ -149,6 +152,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
         "extent": np.bool_(False),
         "vector": np.bool_(False),
         "warp": np.bool_(False),
+        "ahead": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
@@ -165,6 +169,9 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
             uneven = geometry.counts[d] % np.maximum(geometry.warp[d], 1) != 0
             reasons["warp"] = np.logical_or(reasons["warp"], uneven)
         reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
+    if parts.atom:
+        uneven = geometry.chunk[0] // least_chunk(parts.atom) % FRAGMENT_SETS != 0
+        reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
     for k, loop in enumerate(parts.loops):
         limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
@@ -235,20 +242,18 @@ def to_schedule(space: Space, point: int) -> Schedule:
 def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int], warp_size: int) -> Schedule:
     """Return the schedule that a structure's knob values describe."""
     sizes = geometries(group, structure, values, warp_size)
-    parts = [_segment_schedule(s, g) for s, g in zip(group.segments, sizes, strict=True)]
+    parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
     return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
 
 
-def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
+def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
     structure = geometry.structure
     sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
     dims = tuple(TileDim(axes, int(b), int(t), int(v)) for axes, b, t, v in sizes)
     reductions = []
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
-        staging = tuple(
-            Staging(operand, _order(segment, geometry, position, operand), int(geometry.pad)) for operand in staged
-        )
+        staging = tuple(_staging(group, segment, geometry, position, operand) for operand in staged)
         reductions.append(
             ReductionSchedule(
                 loops,
@@ -257,6 +262,7 @@ def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
                 structure.atom,
                 structure.rows,
                 structure.columns,
+                int(geometry.ahead),
             )
         )
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
@@ -264,6 +270,14 @@ def _segment_schedule(segment: Segment, geometry: Geometry) -> SegmentSchedule:
     return SegmentSchedule(
         dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp, zigzag=bool(warp)
     )
+
+
+def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: int, operand: int) -> Staging:
+    """Return how an operand is staged."""
+    reduction = segment.reductions[position]
+    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
+    pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
+    return Staging(operand, _order(segment, geometry, position, operand), int(pad))
 
 
 def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:

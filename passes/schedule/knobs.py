@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Segment, Target, Var, reads, variables
+from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
+from ..lowering import atom_operands, main_read
 from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
@@ -60,7 +61,9 @@ def atom_knobs(
     segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
 ) -> Iterator[Knob]:
     """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
-    chunks of whole atoms.
+    chunks of whole atoms, fragments loaded ahead or not. Where the columns' operand lies along the depth, so that any
+    columns load as well, a lane's neighbours along them may be elements of two atoms, and results leave as longer
+    vectors.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -75,17 +78,34 @@ def atom_knobs(
         warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
+        mixed = (1, 2) if axis and not coarse and _lies_deep(reduction, structure) else (1,)
         yield Knob(
             names,
-            tuple((w * along, n * run, NEIGHBOURS[axis]) for w in warps for n in counts if w * n * size <= limit),
+            tuple(
+                (w * along, n * run, NEIGHBOURS[axis] * x)
+                for w in warps
+                for n in counts
+                for x in mixed
+                if w * n * size <= limit and n % x == 0
+            ),
         )
     extent, most = prod(a.extent for a in structure.loops[0]), 64
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
-    yield _single(f"{prefix}stages", (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4))
-    yield _single(f"{prefix}pad", (4,) if coarse or not target.banked else (0, 4, 8))
+    stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4)
+    rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
+    yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def _lies_deep(reduction: Reduction, structure: SegmentStructure) -> bool:
+    """Whether the operand of an atom's columns runs along a reduced axis in memory."""
+    found = atom_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
+    if found is None:
+        return False
+    main = main_read(found[1], frozenset(structure.dims[structure.columns] + reduction.reduce))
+    return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:

@@ -107,7 +107,17 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(max((s.pad for r in schedule.reductions for s in r.staging), default=0)),
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(schedule)),
+        _pads(schedule),
+        np.int64(max((r.ahead for r in schedule.reductions), default=0)),
     )
+
+
+def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:
+    """Return the padding of each operand that atoms multiply, nothing where none do."""
+    if schedule.atomic is None:
+        return ()
+    found = {s.operand: s.pad for s in schedule.atomic.staging}
+    return tuple(np.int64(found.get(n, 0)) for n in range(max(found, default=-1) + 1))
 
 
 def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cuts.ir.atoms import MATRIX_ATOMS
 from cuts.ir.expr import Call, Cast, Guard, Read, call
 from cuts.ir.index import Var, as_index
 from cuts.ir.launch import KernelFunction
-from cuts.ir.schedule import Schedule
+from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
@@ -196,6 +196,42 @@ def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
 def test_atoms_compute_what_is_meant_cuda(data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
     check(_device("cuda"), GPU, group, data.draw(atom_points(group, GPU)))
+
+
+def ahead_schedule(
+    group: FusedGroup, name: str, threads: tuple[int, int], vectors: tuple[int, int], stages: int
+) -> Schedule:
+    """Return a point of one warp that loads the fragments of each step ahead, two steps a chunk; a thread holds so many
+    rows and columns.
+    """
+    segment = group.segments[0]
+    atom = next(a for a in MATRIX_ATOMS.values() if a.format == name)
+    (b, m, n), (k,) = segment.axes, segment.reductions[0].reduce
+    sides = zip((m, n), (8, 4), threads, vectors, strict=True)
+    dims = (TileDim((b,), 1, 1), *(TileDim((axis,), lanes * t, t, v) for axis, lanes, t, v in sides))
+    staging = (Staging(0, (1, 0), 16 // group.tensors["a"].dtype.size), Staging(1, (), 0))
+    loop = ReductionSchedule((ReduceDim((k,), 2 * atom.k),), staging, stages, atom.name, 1, 2, 1)
+    return Schedule((SegmentSchedule(dims, (loop,)),))
+
+
+#: Format and mode, whether B lies along the depth, rows and columns of a thread and the vectors of either, stages,
+#: depth: long and ragged, or shorter than the ring.
+AHEAD = [
+    ("bf16", "", False, (2, 4), (1, 2), 3, 67),
+    ("f16", "", True, (4, 2), (2, 2), 2, 32),
+    ("tf32", "tf32", True, (2, 4), (1, 4), 4, 21),
+    ("tf32", "fp32x3", False, (2, 2), (1, 2), 2, 21),
+]
+
+
+@needs_opencl
+@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "depth"), AHEAD)
+def test_fragments_loaded_ahead_are_those_that_are_multiplied_opencl(
+    name: str, mode: str, deep: bool, threads: tuple[int, int], vectors: tuple[int, int], stages: int, depth: int
+) -> None:
+    kind = DType.F32 if name == "tf32" else DType(name)
+    group = product(kind, mode, (1, 21, 18, depth), (False, deep))
+    check(_device("opencl"), SMALL_GPU, group, ahead_schedule(group, name, threads, vectors, stages))
 
 
 FLOATS = [(name, mode) for name, modes in MODES.items() for mode in modes if name not in ("i8", "u8")]

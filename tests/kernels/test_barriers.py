@@ -17,6 +17,7 @@ from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, pha
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
+from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import TURNS, check_barriers
@@ -27,6 +28,7 @@ from hypothesis import strategies as st
 from ..fuzz.planted import BUGS
 from ..fuzz.planting import Bug, mutated
 from .cases import builder, chains, halves, legal_points, pairs
+from .test_atoms import ahead_schedule, product
 
 GPU = find_target("cuda:sm_90")
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -300,6 +302,27 @@ def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.Monke
     original, wrong = mutated(bug)
     monkeypatch.setattr(original, "__code__", wrong.__code__)
     assert any(check_barriers(kernel) for _, kernel in lowered(rows()))
+
+
+#: Bugs of loops that load fragments ahead.
+STEPS = (
+    Bug("ring", "the first step of the next chunk is loaded before that has arrived", "passes.lowering.ring:step_loop",
+        "*ring.commit, *ring.arrived]", "*ring.commit]"),
+    Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:step_loop",
+        "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1)]"),
+    Bug("ring", "copies that nobody needs are under way when the kernel ends", "passes.lowering.ring:step_loop",
+        "((Wait(0),) if ring.behind else ())", "()"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", STEPS, ids=lambda b: b.name)
+def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = product(DType.BF16, "", (1, 40, 40, 96), (False, False))
+    schedule = ahead_schedule(group, "bf16", (2, 4), (1, 2), 3)
+    assert check_barriers(lower(group, schedule, {}, GPU)) == ()
+    original, wrong = mutated(bug)
+    monkeypatch.setattr(original, "__code__", wrong.__code__)
+    assert check_barriers(lower(group, schedule, {}, GPU))
 
 
 def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 from cuts.backends import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.passes.schedule.check_schedules import CHECKS, Scheduled, check_schedule
+from cuts.passes.schedule.check_schedules import CHECKS, Scheduled, check_atoms_spread, check_schedule
 
 from .groups import matmul
 
@@ -52,7 +52,13 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
     "check_atoms_known": (lambda: loop(atom="m1n1k1"), "'m1n1k1' is no atom"),
     "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
-    "check_atoms_spread": (lambda: loop(atom="m16n8k8_tf32", columns=1), "its rows need a multiple of 8 threads"),
+    "check_atoms_spread": (
+        lambda: segment(
+            dims=(TileDim((ROWS,), 32, 8, 4), TileDim((COLUMNS,), 128, 8, 4)),
+            reductions=(evolve(RIGHT.segments[0].reductions[0], atom="m16n8k8_tf32", columns=1),),
+        ),
+        "its rows need a multiple of 8 threads",
+    ),
     "check_tiles_divide": (lambda: dims((64, 8, 3), (64, 8, 4)), "must be a multiple"),
     "check_tiles_fit": (lambda: dims((512, 8, 4), (64, 8, 4)), "exceeds its extent 256 needlessly"),
     "check_lanes_are_powers": (lambda: segment(lanes=3), "must be powers of two"),
@@ -88,3 +94,13 @@ def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callabl
 
 def test_the_number_of_segments_comes_first() -> None:
     assert check_schedule(GROUP, Schedule(()), TARGET) == ["the schedule has 0 segments, expected 1"]
+
+
+@pytest.mark.parametrize("changes", [{"stages": 1}, {"staging": ()}, {"dims": (ReduceDim((K,), 8),)}, {"ahead": 2}])
+def test_fragments_are_loaded_ahead_only_from_a_ring_and_in_pairs_of_steps(changes: dict[str, object]) -> None:
+    """Registers for fragments alternate, so that a chunk takes an even number of steps."""
+    sound = loop(atom="m16n8k8_tf32", columns=1, ahead=1)
+    assert list(check_atoms_spread(Scheduled(GROUP, sound, TARGET))) == []
+    broken = evolve(sound.segments[0].reductions[0], **changes)
+    (found,) = check_atoms_spread(Scheduled(GROUP, segment(reductions=(broken,)), TARGET))
+    assert "one step ahead, from a ring of at least 2 buffers" in found

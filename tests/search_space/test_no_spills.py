@@ -11,9 +11,12 @@ from attrs import evolve
 from cuts.backends import find_target
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.source import emit
+from cuts.bench.products import FORMATS, product_group
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
+from cuts.passes.lowering import extract, lower
 from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.stages import Compilation
 from cuts.tests.needs import needs_toolchain
@@ -76,6 +79,25 @@ def test_what_is_chosen_without_measuring_spills_nothing(case: str) -> None:
         k.name: c.spill_bytes for k, c in zip(compiled.kernels, compile_kernels(compiled.kernels, "sm_90"), strict=True)
     }
     assert not any(spilled.values()), spilled
+
+
+@needs_toolchain
+@pytest.mark.parametrize(
+    ("format_", "shape"),
+    [
+        ("bf16", (1, 4096, 4096, 4096)),
+        ("f16", (1, 1023, 1025, 511)),
+        ("tf32", (1, 2049, 2047, 2051)),
+        ("fp32x3", (2, 512, 384, 640)),
+    ],
+)
+def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int, int, int, int]) -> None:
+    """Copies of rows that are not aligned, or not a power of two long, take registers for their places."""
+    group = product_group(FORMATS[format_], shape, FORMATS[format_].stored)
+    (candidate,) = choose(group, TARGET)
+    function = emit(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
+    (compiled,) = compile_kernels([function], "sm_90")
+    assert compiled.spill_bytes == 0
 
 
 def test_a_thread_holds_the_neighbours_that_its_outputs_read() -> None:
