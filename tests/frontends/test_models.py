@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.tests import models
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES
 
 onnx = pytest.importorskip("onnx")
@@ -67,8 +67,8 @@ def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Call
 
 
 #: What is left to the nights: compiling these takes seconds, and other tests cover their structure.
-LONG = ("classifier", "mobilenet_v2", "resnet50")
-COMPILED = [name for name in models.REAL if name not in LONG or os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"]
+LONG = ("classifier", "densenet121", "mobilenet_v2", "resnet50")
+COMPILED = [name for name in models.REAL if name not in LONG or NIGHTLY]
 
 
 def agreement(name: str, backend: Any) -> float:

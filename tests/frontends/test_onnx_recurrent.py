@@ -14,6 +14,7 @@ from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import CutsError
+from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,7 +105,7 @@ def check(target: str, op: str, arrays: Mapping[str, Any], attributes: Mapping[s
 
 
 @given(layers())
-@settings(max_examples=60)
+@settings(max_examples=examples(25, 600))
 def test_every_combination_equals_onnx_runtime(drawn: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     check("reference", *drawn)
 

@@ -24,6 +24,7 @@ from cuts.passes.fusion import (
     partition,
 )
 from cuts.passes.verify import verify_groups, verify_programs
+from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 
 from ..needs import needs_opencl
@@ -110,7 +111,7 @@ def test_programs_of_recurrences_are_sound(case: Recurrence) -> None:
 
 
 @pytest.mark.parametrize("mode", ["no-fusion", "mixed"])
-@settings(max_examples=20)
+@settings(max_examples=examples(8, 200))
 @given(case=recurrences())
 def test_groups_of_recurrences_compute_the_reference(mode: Mode, case: Recurrence) -> None:
     graph, policy = graph_of(case), Policy(shared_bytes=1 << 14)
@@ -138,7 +139,7 @@ def backward(case: Recurrence) -> tuple[Graph, Registry]:
     return Graph("g", node.operands, node.outputs, types, (node,)), gradients.registry
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(6, 150))
 @given(recurrences())
 def test_groups_of_the_gradient_of_a_recurrence_compute_the_reference(case: Recurrence) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -156,7 +157,7 @@ def test_groups_of_the_gradient_of_a_recurrence_compute_the_reference(case: Recu
 
 
 @needs_opencl
-@settings(max_examples=12)
+@settings(max_examples=examples(6, 120))
 @given(recurrences())
 def test_a_plan_of_a_recurrence_computes_the_reference(case: Recurrence) -> None:
     graph = graph_of(case)

@@ -17,6 +17,7 @@ from cuts.ops.reference import evaluate_graph
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.verify import compare
 from cuts.search.child import Child
+from cuts.tests.amounts import examples
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def check(target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> N
 TOLD = (Phase.explicit, Phase.generate)
 
 
-@settings(max_examples=60, deadline=None, phases=TOLD)
+@settings(max_examples=examples(25, 600), deadline=None, phases=TOLD)
 @given(graphs(), st.integers(0, 2**16))
 def test_normal_forms_agree_with_the_reference(graph: Graph, seed: int) -> None:
     check("opencl", graph, seed, WAYS[:1])

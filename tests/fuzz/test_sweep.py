@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.tests.amounts import NIGHTLY
 
 from ..needs import DEVICES
 from .sweep.judging import Judge, near
@@ -21,7 +21,6 @@ from .sweep.samples import Sample, Slot, draw, slots
 from .sweep.values import KINDS, operands
 
 REGISTRY = Registry.builtin()
-NIGHTLY = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
 ROUND = batches_of_round(REGISTRY)
 
 
@@ -73,7 +72,7 @@ def test_most_operations_have_a_second_opinion() -> None:
 
 
 #: Batches that kernels are compared on: a third of a round takes half a minute.
-SHOWN = range(ROUND) if NIGHTLY else range(0, ROUND, 3)
+SHOWN = range(ROUND) if NIGHTLY else range(0, ROUND, 5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

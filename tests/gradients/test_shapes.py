@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from cuts.ir.errors import CutsError
 from cuts.ir.types import TensorType
+from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, SCALAR, Use, i64, uses
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -158,7 +159,7 @@ FAMILIES = (
 
 
 @given(st.data())
-@settings(max_examples=220)
+@settings(max_examples=examples(90, 2200))
 def test_gradients_at_any_shape(data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(FAMILIES))
     check(family(lambda low, high: data.draw(st.integers(low, high))))

@@ -30,6 +30,7 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -183,7 +184,7 @@ SMALL_GPU = evolve(GPU, MAX_thread=64, MAX_shared=16384)
 
 
 @needs_opencl
-@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 150), deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))

@@ -22,6 +22,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import TURNS, check_barriers
 from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ def test_loops_in_which_threads_meet_are_left_alone_by_opencl_compilers(drawn: l
         assert "volatile int" not in emit(made, "cuda").source
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(80, 2000), deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
 def test_no_kernel_has_a_race(made: list[Kernel]) -> None:
     for kernel in made:
@@ -229,7 +230,7 @@ def is_found(kernel: Kernel, items: Items) -> bool:
     return bool(check_barriers(evolve(kernel, items=items)))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
 def test_every_barrier_is_needed(made: list[Kernel]) -> None:
     """But the one between segments, where threads meet once more before they read what is shared:
@@ -253,7 +254,7 @@ def meets_before_it_reads(items: Sequence[Item]) -> bool:
     )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
 def test_every_wait_and_commit_of_an_asynchronous_ring_is_needed(made: list[Kernel]) -> None:
     """But the commit in a loop of one turn: what it closes is empty."""

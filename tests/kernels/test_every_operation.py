@@ -7,19 +7,17 @@ reference.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.ir.compiled import CompileOptions
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use
 from cuts.tests.operations_graph import Bench, bench_of, trained
 
 #: Uses that are compiled together.
 TOGETHER = 16
-NIGHTLY = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
 FORWARD = [*DIFFERENTIABLE, *SCALAR, *FLAT]
 BACKWARD = [*DIFFERENTIABLE, *SCALAR]
 

@@ -20,6 +20,7 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.runtime.verify import compare
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
 
 
 @needs_opencl
-@settings(max_examples=120, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(50, 1200), deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_register_level_points_opencl(data: st.DataObject) -> None:
     group = data.draw(chains())
@@ -89,7 +90,7 @@ def test_register_level_points_opencl(data: st.DataObject) -> None:
 
 
 @needs_opencl
-@settings(max_examples=50, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(20, 500), deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_shared_level_points_opencl(data: st.DataObject) -> None:
     group = data.draw(pairs())

@@ -21,6 +21,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -149,7 +150,7 @@ def test_large_products_of_halves_compile(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12, 250), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_points_of_halves_compute_what_the_group_means(device: str, data: st.DataObject) -> None:
     m, n, k = (data.draw(st.sampled_from((5, 16, 19, 64))) for _ in range(3))

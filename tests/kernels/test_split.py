@@ -21,6 +21,7 @@ from cuts.passes.evaluators import Modelled
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.split_reduction import Splitting, candidates, split_reduction
 from cuts.passes.pipeline import compile_graph
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,8 @@ from .cases import ByModel, arrays, builder, chains, points, whole
 from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 @st.composite
@@ -41,7 +44,11 @@ def splits(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup, FusedGroup, TensorT
     return group, *halves
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(50, 1500),
+    deadline=None,
+    suppress_health_check=_SLOW,
+)
 @given(splits())
 def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup, FusedGroup, TensorType]) -> None:
     group, before, after, workspace = case
@@ -55,7 +62,7 @@ def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGro
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=30, deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_points_of_the_halves(device: str, data: st.DataObject) -> None:
     half = data.draw(st.sampled_from((1, 2)))

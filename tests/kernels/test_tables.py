@@ -21,6 +21,7 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,8 @@ from .test_points import SPACES, _device, check
 TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), ("winograd_filter", {"tile": 2}),
               ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}),
               ("winograd_output", {"tile": 4})]  # fmt: skip
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, width: int = 1) -> FusedGroup:
@@ -91,7 +94,7 @@ op complex_dft "n complex points" {
     assert sum(found.values()) <= most <= 5 * tile * np.log2(tile)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15, 400), deadline=None)
 @given(st.data())
 def test_folding_keeps_the_value(data: st.DataObject) -> None:
     op, attributes = data.draw(st.sampled_from(TRANSFORMS))
@@ -108,7 +111,11 @@ def test_folding_keeps_the_value(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(15, 400),
+    deadline=None,
+    suppress_health_check=_SLOW,
+)
 @given(st.data())
 def test_points_of_transforms(device: str, data: st.DataObject) -> None:
     op, attributes = data.draw(st.sampled_from(TRANSFORMS))
@@ -127,7 +134,7 @@ def test_source_is_text() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_a_table_indexed_by_other_threads_is_an_array_of_the_kernel(device: str, data: st.DataObject) -> None:
     text = """

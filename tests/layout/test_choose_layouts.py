@@ -28,6 +28,7 @@ from cuts.passes.fusion.views import find_views
 from cuts.passes.layout import choose_layouts
 from cuts.passes.verify import verify_programs
 from cuts.runtime.verify import compare_outputs
+from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -230,7 +231,7 @@ def check(made: Graph, mode: Any, math: str = "") -> None:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20, 600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), st.sampled_from(["no-fusion", "fusion", "mixed"]))
 def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
     check(made, mode)
@@ -286,4 +287,4 @@ def test_tiles_of_a_convolution_are_fetched_sixteen_bytes_at_a_time() -> None:
     assert len(products) == 3
     # The first one may convert the caller's tensor as it fetches it.
     for body in (source for source in products if "const float*" not in source):
-        assert "cuts_copy16(" in body and not re.search(r"cuts_copy[48]\(|(?<!&)\bp\d+\[", body)
+        assert "cuts_copy16(" in body and not re.search(r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body)
