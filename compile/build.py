@@ -13,6 +13,7 @@ from .driver import build_graph
 from .loading import ModelLike, Shapes, load_model, load_spec, with_torch_operators
 from .plan import CompiledPlan
 from .staged import StagedPlan, open_staged, staged_plan
+from .tuned import build_tuned
 
 if TYPE_CHECKING:
     from ..frontends.onnx import Function
@@ -62,12 +63,7 @@ def build(
     machine = find_target(target) if isinstance(target, str) else target
     graph = load_model(model, vocabulary, shapes, examples)
     chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
-    if not (tune or frozen) or machine.dialect == "reference":
-        return build_graph(graph, vocabulary, machine, chosen)
-    from ..search import tuning_session
-
-    with tuning_session(machine, budget=budget, frozen=frozen) as selector:
-        return build_graph(graph, vocabulary, machine, chosen, selector)
+    return build_tuned(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen)
 
 
 def build_staged(

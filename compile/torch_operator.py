@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends import find_target
 from ..ir import BackendError, CompileOptions, PrecisionName, UsageError, quote
-from .driver import build_graph
 from .loading import Spec, load_spec
-from .plan import CompiledPlan
+from .tuned import build_tuned
 
 if TYPE_CHECKING:
     from ..frontends.torch import Captured
@@ -49,7 +48,8 @@ def torch_op(
     options = CompileOptions(precision=precision, budget=budget)
 
     def compile_graph(captured: Captured, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-        plan = _plan(captured, device, options, tune)
+        target, own = find_target("cuda" if device == "cuda" else "opencl"), Spec(captured.registry, captured.texts)
+        plan = build_tuned(captured.graph, own, target, options, tune=tune)
         return lambda arrays: plan.run(arrays, on_device=device == "cuda")
 
     return define_operator(decl, vocabulary.registry, vocabulary.texts, compile_graph)
@@ -61,13 +61,3 @@ def _only(vocabulary: Spec) -> str:
         known = ", ".join(map(quote, own)) or "none"
         raise UsageError(f"which operation? the files declare {known}", hint="give its name: torch_op(files, 'name')")
     return own[0]
-
-
-def _plan(captured: Captured, device: str, options: CompileOptions, tune: bool) -> CompiledPlan:
-    target, spec = find_target("cuda" if device == "cuda" else "opencl"), Spec(captured.registry, captured.texts)
-    if not tune:
-        return build_graph(captured.graph, spec, target, options)
-    from ..search import tuning_session
-
-    with tuning_session(target, budget=options.budget) as selector:
-        return build_graph(captured.graph, spec, target, options, selector)

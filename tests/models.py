@@ -161,16 +161,21 @@ def _export_recurrent(kind: str, path: Path) -> None:
 def _torch_models() -> Any:
     torch = pytest.importorskip("torch", reason="torch is needed to export models")
     pytest.importorskip("onnxscript", reason="onnxscript is needed to export models")
-    why = "torchvision is needed to export models"
     try:
-        return pytest.importorskip("torchvision.models", reason=why), None
+        return _torchvision(), None
     except RuntimeError:
         # A torchvision built for another torch lacks its own operators; the models do not use them, the import does.
         # They must not be defined before that is known: a complete torchvision would end the process.
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return pytest.importorskip("torchvision.models", reason=why), library
+        return _torchvision(), library
+
+
+def _torchvision() -> Any:
+    with warnings.catch_warnings():  # it uses what PyTorch has deprecated
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torchvision.models", reason="torchvision is needed to export models")
 
 
 def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> None:

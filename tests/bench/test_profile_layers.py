@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -49,7 +50,9 @@ def bench(tmp_path: Path) -> profile_layers.LayerBench:
 
 def need_torchvision() -> None:
     try:
-        import_module("torchvision")
+        with warnings.catch_warnings():  # it uses what PyTorch has deprecated
+            warnings.simplefilter("ignore")
+            import_module("torchvision")
     except (ImportError, RuntimeError) as error:  # the latter where it was built for another PyTorch
         pytest.skip(f"the networks are torchvision's, which does not load: {error}")
 

@@ -22,6 +22,7 @@ from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way, columns
 from cuts.ir.errors import BackendError, CutsError, PlanError, UsageError
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
 
@@ -47,6 +48,9 @@ TRAINING = [
     Way(1, 1, 1, "PR", 2, "nothing", "recompute"),
     Way(1, 1, 1, "PR", 2, "nothing", "recompute+offload"),
 ]
+
+#: Those of them that are run by themselves; the nights run all.
+RUN = TRAINING if NIGHTLY else TRAINING[::3]
 
 
 @cache
@@ -84,7 +88,7 @@ def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -
         assert all((one[key] == other[key]).all() for key in one)
 
 
-@pytest.mark.parametrize("way", TRAINING, ids=lambda w: w.text)
+@pytest.mark.parametrize("way", RUN, ids=lambda w: w.text)
 def test_training_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -> None:
     whole = evolve(WHOLE, activations="recompute" if way.activations.startswith("recompute") else "keep")
     assert trained(tmp_path / "a", way, 3) == trained(tmp_path / "b", whole, 3)
@@ -118,7 +122,7 @@ def test_training_agrees_with_pytorch(model: Transformer, tmp_path: Path) -> Non
             assert np.abs(gradients[name] - wanted).max() <= 1e-4 * max(np.abs(wanted).max(), 1e-3), (layer, name)
 
 
-@pytest.mark.parametrize("way", [*INFERENCE, WHOLE, *TRAINING], ids=lambda w: w.text)
+@pytest.mark.parametrize("way", [*INFERENCE, WHOLE, *RUN], ids=lambda w: w.text)
 def test_memory_stays_below_what_the_planner_says(way: Way, tmp_path: Path) -> None:
     training = way in TRAINING
     model = evolve(MODEL, layers=8)

@@ -147,13 +147,13 @@ def test_gradients_under_autocast_are_those_of_pytorch() -> None:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The policies that graphs are compiled with, in order."""
     found: list[str] = []
-    build = torch_backend.build_graph
+    build = torch_backend.build_tuned
 
-    def noting(graph: Any, spec: Any, target: Any, options: Any) -> Any:
+    def noting(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
-        return build(graph, spec, target, options)
+        return build(graph, spec, target, options, **tuning)
 
-    monkeypatch.setattr(torch_backend, "build_graph", noting)
+    monkeypatch.setattr(torch_backend, "build_tuned", noting)
     return found
 
 
@@ -185,14 +185,14 @@ def test_a_precision_that_was_asked_for_is_kept(policies: list[str]) -> None:
 def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
 
-    def build(graph: Any, spec: Any, target: Any, options: Any) -> Any:
+    def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         return SimpleNamespace(run=lambda arrays, on_device: {"y": np.zeros(1)})
 
-    monkeypatch.setattr(torch_backend, "build_graph", build)
+    monkeypatch.setattr(torch_backend, "build_tuned", build)
     monkeypatch.setattr(torch_backend, "find_target", lambda name: find_target("cuda:sm_80"))
     captured = SimpleNamespace(graph=None, registry=None, texts={})
-    run = torch_backend._compile(None, captured, "cuda")  # type: ignore[arg-type]
+    run = torch_backend._compile(torch_backend._read({}), captured, "cuda")  # type: ignore[arg-type]
     for setting in ("high", "medium", "highest", "high"):
         torch.set_float32_matmul_precision(setting)
         run({})
@@ -205,10 +205,30 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     ("options", "message"),
     [
         ({"precision": "fp8"}, "unknown precision 'fp8'; precisions are: fp32, fp32x3, tf32, bf16, fp16"),
-        ({"speed": 1}, "unknown option 'speed'; options are: precision"),
+        ({"speed": 1}, "unknown option 'speed'; options are: precision, budget, tune, libraries"),
+        ({"budget": -1}, "option 'budget': expected seconds, found -1"),
+        ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),
+        ({"libraries": True}, "option 'libraries': nothing is timed; give a budget too, or tune=True"),
     ],
 )
 def test_options_that_there_are_not_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         torch_backend.cuts_backend(None, (), options)
     assert str(caught.value) == message
+
+
+def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[object] = []
+
+    def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
+        found.append((options.budget, tuning))
+
+    monkeypatch.setattr(torch_backend, "build_tuned", build)
+    captured = SimpleNamespace(graph=None, registry=None, texts={})
+    for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
+        torch_backend._compile(torch_backend._read(options), captured, "cpu")  # type: ignore[arg-type]
+    assert found == [
+        (None, {"tune": False, "libraries": False}),
+        (None, {"tune": True, "libraries": False}),
+        (60, {"tune": True, "libraries": True}),
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES
 
 from .networks import STATISTICS, Network
@@ -27,8 +28,13 @@ def gradients_of(net: Network, device: str, last: str, *wrt: str, mode: Any = "m
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+#: Networks with their optimisers; half of them are left to the nights.
+STEPPED = [("resnet", "momentum"), ("transformer", "adam")]
+STEPPED += [("bert", "nesterov"), ("lstm", "adamw")] if NIGHTLY else []
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("mode", ["no-fusion", "mixed"])
+@pytest.mark.parametrize("mode", ["mixed", *(["no-fusion"] if NIGHTLY else [])])
 @pytest.mark.parametrize(
     ("kernel", "attributes"),
     [
@@ -58,9 +64,7 @@ def test_backward_of_rows_and_windows(op: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("name", "kind"), [("resnet", "momentum"), ("bert", "nesterov"), ("transformer", "adam"), ("lstm", "adamw")]
-)
+@pytest.mark.parametrize(("name", "kind"), STEPPED)
 def test_three_steps_of_a_small_network_equal_pytorch(name: str, kind: str, device: str) -> None:
     make, oracle = NETWORKS[name]
     net = make()
