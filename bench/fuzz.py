@@ -48,7 +48,7 @@ LARGE = float("inf")
 
 
 @define
-class GraphTally:
+class GraphCounts:
     """What a run has seen so far."""
 
     graphs: int = 0
@@ -175,10 +175,10 @@ def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Rep
 
 def fuzz(options: argparse.Namespace) -> int:
     """Run the fuzzer; return 1 where it found something."""
-    tally = tallied(options)
-    _write(options, _record(options, tally))
-    print(tally.table)
-    return 1 if tally.findings else 0
+    counts = counted(options)
+    _write(options, _record(options, counts))
+    print(counts.table)
+    return 1 if counts.findings else 0
 
 
 def fuzz_on(options: argparse.Namespace) -> int:
@@ -192,7 +192,7 @@ def fuzz_on(options: argparse.Namespace) -> int:
     while first < options.graphs and time.monotonic() < end:
         count = min(PART, options.graphs - first)
         part = argparse.Namespace(**{**vars(options), "first": first, "graphs": count, "out": path, "limit": LARGE})
-        row = {**_record(part, tallied(part)), "until": first + count}
+        row = {**_record(part, counted(part)), "until": first + count}
         rows, own, first = [*rows, row], [*own, row], row["until"]
         write_rows(path, rows, "parts")
         print(_total(own), flush=True)
@@ -206,34 +206,34 @@ def _total(rows: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {name}" for name, count in {**counts, "findings": found}.items())
 
 
-def _record(options: argparse.Namespace, tally: GraphTally) -> dict[str, Any]:
+def _record(options: argparse.Namespace, counts: GraphCounts) -> dict[str, Any]:
     facts = {"seed": options.seed, "first": options.first, "target": find_target(options.target).name}
-    return {**facts, "ways": options.ways, **tally.record}
+    return {**facts, "ways": options.ways, **counts.record}
 
 
-def tallied(options: argparse.Namespace) -> GraphTally:
+def counted(options: argparse.Namespace) -> GraphCounts:
     """Check the graphs that are asked for, and write the shrunk form of each that shows something."""
-    tally = GraphTally()
+    counts = GraphCounts()
     found: list[tuple[int, Graph, Report]] = []
     for number, graph, report in reports(options):
-        tally.add(graph, report)
+        counts.add(graph, report)
         if report.kind not in ("", "ill-conditioned"):
             found.append((number, graph, report))
             print(f"graph {number}: {report.kind}: {report.text[:500]}", flush=True)
         elif report.kind:
             print(f"graph {number}: single precision explains: {report.text[:300]}", flush=True)
-        if tally.graphs % 100 == 0:
-            print(f"{tally.graphs} graphs, {len(found)} findings, {time.monotonic() - tally.begin:.0f} s", flush=True)
+        if counts.graphs % 100 == 0:
+            print(f"{counts.graphs} graphs, {len(found)} findings, {time.monotonic() - counts.begin:.0f} s", flush=True)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
     for number, graph, report in sorted(found, key=lambda f: f[0]):
         least, shown = (graph, report) if options.no_shrink else smallest(options, number, graph, report)
         path = options.out.with_name(f"finding-{number}.json") if options.out else Path(f"finding-{number}.json")
         path.write_text(graph_to_json(least), encoding="utf-8")
-        tally.findings.append(
+        counts.findings.append(
             {"number": number, "kind": report.kind, "text": shown.text or report.text, "graph": path.name}
         )
-    return tally
+    return counts
 
 
 def replay(options: argparse.Namespace) -> int:

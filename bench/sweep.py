@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 @define
-class SweepTally:
+class SweepCounts:
     """What all batches of a file came to."""
 
     rows: list[Row] = field(factory=list)
@@ -138,11 +138,11 @@ def _lost(options: argparse.Namespace, number: int, alone: int, done: Done) -> R
 
 def _together(number: int, several: list[Row]) -> Row:
     """Return the rows of samples as one."""
-    tally = SweepTally(several)
-    counts = {name: tally.total(name) for name in ("samples", "cases", "elements", "kernels", "opinions")}
+    sums = SweepCounts(several)
+    counts = {name: sums.total(name) for name in ("samples", "cases", "elements", "kernels", "opinions")}
     seconds = sum(row["seconds"] for row in several)
-    return {**counts, "types": dict(tally.counted("types")), "operations": dict(tally.counted("operations")),
-            "batch": number, "seconds": seconds, "differences": tally.differences}  # fmt: skip
+    return {**counts, "types": dict(sums.counted("types")), "operations": dict(sums.counted("operations")),
+            "batch": number, "seconds": seconds, "differences": sums.differences}  # fmt: skip
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -151,23 +151,23 @@ def sweep(options: argparse.Namespace) -> int:
     path = options.out / f"batches-{options.target.replace(':', '-')}.jsonl"
     asked = {"seed": options.seed, "sets": options.sets}
     old = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-    tally = SweepTally([row for row in old if {name: row[name] for name in asked} == asked])
+    sums = SweepCounts([row for row in old if {name: row[name] for name in asked} == asked])
     begin = time.monotonic()
     with path.open("a", encoding="utf-8") as out:
-        for row in rows(options, {row["batch"] for row in tally.rows}):
-            tally.rows.append({**row, **asked})
-            out.write(json.dumps(tally.rows[-1]) + "\n")
+        for row in rows(options, {row["batch"] for row in sums.rows}):
+            sums.rows.append({**row, **asked})
+            out.write(json.dumps(sums.rows[-1]) + "\n")
             out.flush()
             for found in row["differences"]:
                 print(f"batch {row['batch']}: {Sample.of(found).text}: {found['text']}"[:400], flush=True)
-            if len(tally.rows) % 20 == 0:
-                print(f"{len(tally.rows)} batches, {tally.total('cases')} cases, {time.monotonic() - begin:.0f} s",
+            if len(sums.rows) % 20 == 0:
+                print(f"{len(sums.rows)} batches, {sums.total('cases')} cases, {time.monotonic() - begin:.0f} s",
                       flush=True)  # fmt: skip
-    record = {"target": options.target, **asked, **tally.record, "seconds": round(time.monotonic() - begin, 1)}
+    record = {"target": options.target, **asked, **sums.record, "seconds": round(time.monotonic() - begin, 1)}
     _write(options.out / f"summary-{options.target.replace(':', '-')}.json", record)
-    _write(options.out / "differences.json", tally.differences)
-    print(tally.table)
-    return int(bool(tally.differences))
+    _write(options.out / "differences.json", sums.differences)
+    print(sums.table)
+    return int(bool(sums.differences))
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 adds up.
 
 Counts are per block unless one says otherwise, sums over the segments of the group. Everything else reads the
-declarations: the tally keeps a sum for each count that is one, reports and fits list the fields.
+declarations: what walks a group keeps a sum for each count that is one, reports and fits list the fields.
 """
 
 from __future__ import annotations
