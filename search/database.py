@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ FILE = "tuning.sqlite3"
 #: What may become of a trial.
 OUTCOMES = ("ok", "spilled", "wrong", "failed", "timeout")
 _VERSION = 1
+#: Seconds that a process waits for others to be done with the file.
+_PATIENCE = 30.0
 _TRIAL = "schedule, outcome, trials.seconds, trials.spread, registers, trials.source, message, bound, score"
 _SCHEMA = """
 create table if not exists problems (
@@ -114,11 +117,12 @@ class Database:
                 rest.unlink(missing_ok=True)
             notice(f"tuning database {path} is damaged ({error}); it was set aside as {aside.name} and a new one begun")
             self._connection = self._open()
+        weakref.finalize(self, self._connection.close)  # a file that nobody closed is no reason to warn
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path or ":memory:", timeout=30.0, isolation_level=None)
+        connection = sqlite3.connect(self.path or ":memory:", timeout=_PATIENCE, isolation_level=None)
         try:
-            connection.execute("pragma journal_mode = wal")
+            _write_ahead(connection)
             connection.execute("pragma synchronous = normal")
             version = connection.execute("pragma user_version").fetchone()[0]
             if version not in (0, _VERSION):
@@ -347,6 +351,21 @@ def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
         "at",
     )
     return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _hashed(row[1])}
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers and writers share the file. Of processes that ask for it at once SQLite refuses some, without
+    waiting.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
 
 
 def _fits(row: Sequence[object], kinds: Sequence[Any]) -> bool:

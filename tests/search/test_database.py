@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from cuts.ir.errors import BackendError
@@ -100,7 +104,7 @@ def test_torn_pages_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_version_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "t") as connection:
+    with closing(sqlite3.connect(tmp_path / "t")) as connection:
         connection.execute("pragma user_version = 99")
     with pytest.raises(BackendError, match=r"has format 99, this version reads 1; cuts cache clear"):
         Database(tmp_path / "t")
@@ -141,3 +145,22 @@ def test_values_of_another_kind_are_no_results(value: object) -> None:
     assert database.trials(PROBLEM) == database.recorded(PROBLEM.work) == []
     assert database.hints(PROBLEM) == []
     assert [sorted(record["hashed"]) for record in database.explain(PROBLEM.key)] == [["damaged"]]
+
+
+def test_a_database_that_nobody_closed_is_closed_with_its_object(tmp_path: Path) -> None:
+    database = Database(tmp_path / "t")
+    connection = database._connection
+    del database
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("select 1")
+
+
+def test_a_new_database_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    def opened(number: int) -> bool:
+        barrier.wait()
+        return Database(tmp_path / str(number // 6)).info()["problems"] == 0
+
+    barrier = Barrier(6)
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(opened, range(120)))
