@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import inf
 
-from attrs import field, frozen
+from attrs import frozen
 
 from ..ir import FusedGroup, Graph
 from .assemble import kernel_key, turns
@@ -39,8 +39,7 @@ class _Decision:
     def back(self, work: Compilation) -> None:
         """Let a compilation have decided this."""
         work.graph, work.views, work.formed = self.graph, self.views, self.formed
-        work.groups, work.unique = self.groups, self.unique
-        choose_schedules(work)  # known by now, so nothing is searched; reports are of this partition again
+        work.groups, work.unique, work.chosen = self.groups, self.unique, self.chosen
 
     @property
     def seconds(self) -> float:
@@ -58,14 +57,16 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     for form, seconds in _measured(best):
         selector.tell(form, seconds)
     work.graph, work.views = placed
-    work.formed = work.groups = partition(Partitioner(workshop, _Timed(work.evaluator, selector, workshop)), "mixed")
-    if not _same(work.formed, best.formed):
-        for stage in (split_long_reductions, pack, choose_schedules):
-            stage(work)
-        if _Decision.of(work).seconds < best.seconds:
-            return work.chosen
+    work.formed = work.groups = partition(Partitioner(workshop, _Timed.of(work.evaluator, selector, workshop)), "mixed")
+    if _same(work.formed, best.formed):
+        best.back(work)
+        return work.chosen
+    for stage in (split_long_reductions, pack, choose_schedules):
+        stage(work)
+    if _Decision.of(work).seconds < best.seconds:
+        return work.chosen
     best.back(work)
-    return work.chosen
+    return choose_schedules(work)  # known by now, so nothing is searched; what is reported is of this partition again
 
 
 @frozen
@@ -74,13 +75,13 @@ class _Timed:
 
     evaluator: GroupEvaluator
     selector: Selector
-    workshop: Workshop
-    single: frozenset[Hashable] = field(init=False)
+    single: frozenset[Hashable]
 
-    @single.default
-    def _singles(self) -> frozenset[Hashable]:
-        units = (u for u, unit in self.workshop.units.items() if not unit.free and unit.repeat is None)
-        return frozenset(form_key(self.workshop.single(u).form) for u in units if self.workshop.used(u))
+    @staticmethod
+    def of(evaluator: GroupEvaluator, selector: Selector, workshop: Workshop) -> _Timed:
+        """Return the evaluator of a workshop's groups; its units by themselves need no measurement."""
+        groups = Partitioner(workshop, evaluator).singletons()
+        return _Timed(evaluator, selector, frozenset(form_key(group.form) for group in groups))
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group, infinity for one of several units that was never measured."""

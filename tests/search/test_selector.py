@@ -75,3 +75,11 @@ def test_what_decides_is_measured_first_and_then_what_takes_longest() -> None:
     many = dict.fromkeys(range(2 * CHUNK), first)
     selector._costs.update({n: float(n) for n in many})
     assert list(selector._next(many, [])) == list(reversed(range(CHUNK, 2 * CHUNK)))
+
+
+def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    choose = MeasuredSelector.choose
+    monkeypatch.setattr(MeasuredSelector, "choose", lambda self, work: runs.append(len(work)) or choose(self, work))
+    compiled(lambda kernel: 1e-3, None)
+    assert len(runs) == 1
