@@ -5,6 +5,7 @@ and that the wheel is whole.
 from __future__ import annotations
 
 import ast
+import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -196,6 +197,12 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, set()).add(str(module))
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+@pytest.mark.parametrize("folder", ["examples", "bench"])
+def test_no_script_hides_a_module_of_python(folder: str) -> None:
+    """A script's folder comes first where Python looks for modules."""
+    assert not {path.stem for path in (ROOT / folder).glob("*.py")} & sys.stdlib_module_names
 
 
 def _benches() -> list[Path]:

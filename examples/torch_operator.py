@@ -1,5 +1,5 @@
-"""An operation declared in `rms.cuts` as an operator of PyTorch, in a model that PyTorch trains: `python
-examples/operator.py`.
+"""An operation declared in `rms.cuts` as an operator of PyTorch, in a model that PyTorch trains:
+`python examples/torch_operator.py`.
 
 The operator has kernels for the CPU (through OpenCL) and for NVIDIA GPUs, a shape function, and a gradient derived from
 the declaration; so `torch.compile` and `torch.export` take it as one of their own.
