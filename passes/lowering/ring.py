@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from attrs import evolve, frozen
 
@@ -30,7 +31,7 @@ from ...ir import (
     operands,
 )
 from .extract import substitute_phase
-from .fetch import fetch_phase
+from .fetch import TRIP, fetch_phase
 from .multiply import Multiplication
 from .segment_state import SegmentState
 from .staging import AxisBinding, Tile, stage
@@ -148,7 +149,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
         wait; barrier; fetch c + 2; multiply c
             ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
 
-    Fetches stand behind the first products, so that what their addresses take does not delay the first loads.
+    Copies lie between all steps but the last: many at once fill the queue of the memory units, and threads wait.
 
     A slot is filled again behind the barrier that comes after all loads from it. Behind the last chunk there is none to
     load from, so its own first step is loaded once more, and copies of chunks that are not there bring zeros: the loop
@@ -158,12 +159,29 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
     later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
-    body: list[Item] = [products.keep(1, at), products.step(0)]
-    for number in range(1, steps - 1):
-        body += [products.keep(number + 1, at), *(following if number == 1 else ()), products.step(number)]
-    body += [*(following if steps == 2 else ()), *ring.commit, *ring.arrived]
+    parts = _divided(following, steps - 1)
+    body: list[Item] = []
+    for number, part in enumerate(parts):
+        body += [products.keep(number + 1, at), *part, products.step(number)]
+    body += [*ring.commit, *ring.arrived]
     body += [products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
     return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
+
+
+def _divided(fetches: Sequence[Phase], count: int) -> list[list[Phase]]:
+    """Divide fetches into as many parts of about as many copies each: many at once wait for one another."""
+    copies = [copy for phase in fetches for copy in _copies(phase)]
+    ends = [len(copies) * number // count for number in range(count + 1)]
+    return [copies[begin:end] for begin, end in pairwise(ends)]
+
+
+def _copies(phase: Phase) -> list[Phase]:
+    """Return the trips of a fetch, each as a phase of its own."""
+    trip = next((v for v in phase.unrolled if v.name == TRIP), None)
+    if trip is None:
+        return [phase]
+    rest = tuple(v for v in phase.unrolled if v != trip)
+    return [evolve(substitute_phase(phase, {trip: Index(n)}), unrolled=rest) for n in range(trip.extent)]
 
 
 def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
