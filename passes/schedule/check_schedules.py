@@ -34,7 +34,7 @@ from .legal_points import features_of, least_block, least_chunk, shared_bytes, s
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
 MAX_BODY = 4096
 #: Most buffers a loop over chunks cycles through.
-MAX_STAGES = 8
+MAX_STAGES = 4
 
 
 @frozen(slots=False)
