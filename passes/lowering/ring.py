@@ -29,6 +29,7 @@ from ...ir import (
     clamp,
     dtype_of,
     operands,
+    substitute,
 )
 from .extract import substitute_phase
 from .fetch import TRIP, fetch_phase
@@ -159,7 +160,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
     later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
-    parts = _divided(following, steps - 1)
+    parts = _divided(following, ring.step, steps - 1)
     body: list[Item] = []
     for number, part in enumerate(parts):
         body += [products.keep(number + 1, at), *part, products.step(number)]
@@ -168,20 +169,29 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
 
 
-def _divided(fetches: Sequence[Phase], count: int) -> list[list[Phase]]:
-    """Divide fetches into as many parts of about as many copies each: many at once wait for one another."""
-    copies = [copy for phase in fetches for copy in _copies(phase)]
+def _divided(fetches: Sequence[Phase], step: Var, count: int) -> list[list[Phase]]:
+    """Divide the fetches of a turn of the loop over `step` into `count` parts of about as many copies each."""
+    copies = [copy for phase in fetches for copy in _copies(phase, step)]
     ends = [len(copies) * number // count for number in range(count + 1)]
     return [copies[begin:end] for begin, end in pairwise(ends)]
 
 
-def _copies(phase: Phase) -> list[Phase]:
-    """Return the trips of a fetch, each as a phase of its own."""
+def _copies(phase: Phase, step: Var) -> list[Phase]:
+    """Return the trips of a fetch, each as a phase of its own, if each fills a part of the buffer for itself."""
     trip = next((v for v in phase.unrolled if v.name == TRIP), None)
     if trip is None:
         return [phase]
     rest = tuple(v for v in phase.unrolled if v != trip)
-    return [evolve(substitute_phase(phase, {trip: Index(n)}), unrolled=rest) for n in range(trip.extent)]
+    trips = [evolve(substitute_phase(phase, {trip: Index(n)}), unrolled=rest) for n in range(trip.extent)]
+    filled = sorted(_filled(each, step) for each in trips)
+    return trips if all(end < begin for (_, end), (begin, _) in pairwise(filled)) else [phase]
+
+
+def _filled(fetch: Phase, step: Var) -> tuple[int, int]:
+    """Return the first and the last element that a fetch may write to in the first turn of the loop over `step`."""
+    (store,) = (root for root in fetch.roots if isinstance(root, Store))
+    address = substitute(store.address, {s.var: s.value for s in fetch.shares})
+    return substitute(address, {step: 0}).bounds()
 
 
 def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
