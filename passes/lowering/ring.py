@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 from attrs import evolve, frozen
 
@@ -29,13 +28,12 @@ from ...ir import (
     clamp,
     dtype_of,
     operands,
-    substitute,
 )
-from .extract import substitute_phase
-from .fetch import TRIP, fetch_phase
+from .fetch import fetch_phase
 from .multiply import Multiplication
 from .segment_state import SegmentState
 from .staging import AxisBinding, Tile, stage
+from .substitute_phase import substitute_phase
 
 
 def staged_tiles(
@@ -150,48 +148,22 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
         wait; barrier; fetch c + 2; multiply c
             ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
 
-    Copies lie between all steps but the last: many at once fill the queue of the memory units, and threads wait.
+    Copies may begin with the first step, and are spread over all but the last one (`spread_copies`).
 
     A slot is filled again behind the barrier that comes after all loads from it. Behind the last chunk there is none to
     load from, so its own first step is loaded once more, and copies of chunks that are not there bring zeros: the loop
     has no branches.
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
-    items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
+    items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index()), *products.begin()]
     later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
-    parts = _divided(following, ring.step, steps - 1)
-    body: list[Item] = []
-    for number, part in enumerate(parts):
-        body += [products.keep(number + 1, at), *part, products.step(number)]
+    body: list[Item] = [products.keep(1, at), *following, products.step(0)]
+    for number in range(1, steps - 1):
+        body += [products.keep(number + 1, at), products.step(number)]
     body += [*ring.commit, *ring.arrived]
     body += [products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
-    return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
-
-
-def _divided(fetches: Sequence[Phase], step: Var, count: int) -> list[list[Phase]]:
-    """Divide the fetches of a turn of the loop over `step` into `count` parts of about as many copies each."""
-    copies = [copy for phase in fetches for copy in _copies(phase, step)]
-    ends = [len(copies) * number // count for number in range(count + 1)]
-    return [copies[begin:end] for begin, end in pairwise(ends)]
-
-
-def _copies(phase: Phase, step: Var) -> list[Phase]:
-    """Return the trips of a fetch, each as a phase of its own, if each fills a part of the buffer for itself."""
-    trip = next((v for v in phase.unrolled if v.name == TRIP), None)
-    if trip is None:
-        return [phase]
-    rest = tuple(v for v in phase.unrolled if v != trip)
-    trips = [evolve(substitute_phase(phase, {trip: Index(n)}), unrolled=rest) for n in range(trip.extent)]
-    filled = sorted(_filled(each, step) for each in trips)
-    return trips if all(end < begin for (_, end), (begin, _) in pairwise(filled)) else [phase]
-
-
-def _filled(fetch: Phase, step: Var) -> tuple[int, int]:
-    """Return the first and the last element that a fetch may write to in the first turn of the loop over `step`."""
-    (store,) = (root for root in fetch.roots if isinstance(root, Store))
-    address = substitute(store.address, {s.var: s.value for s in fetch.shares})
-    return substitute(address, {step: 0}).bounds()
+    return [*items, *ring.loop(body), *products.end(), *((Wait(0),) if ring.behind else ())]
 
 
 def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
