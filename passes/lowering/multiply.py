@@ -77,26 +77,13 @@ class Multiplication:
         loop = self._loop(None)
         return self._phase("", [*self._before(), *self._products(self.a, self.b, loop), *self._behind()], loop)
 
-    def begin(self) -> list[Phase]:
-        """Return what is done before the steps of the first chunk."""
-        return self._apart("begin", self._before())
-
     def step(self, number: int) -> Phase:
-        """Return the phase that multiplies the fragments that are kept of a step.
-
-        Partial sums of a chunk are promoted at the first step of the next one, where its products hide the additions.
-        """
+        """Return the phase that multiplies the fragments that are kept of a step."""
         loop = self._loop(number)
         a, b = (self._kept(operand, number, value) for operand, value in (("a", self.a), ("b", self.b)))
-        promoted = [*self._behind(), *self._before()] if number == 0 else []
-        return self._phase(f"step{number}", [*promoted, *self._products(a, b, loop)], loop)
-
-    def end(self) -> list[Phase]:
-        """Return what is done behind the steps of the last chunk."""
-        return self._apart("end", self._behind())
-
-    def _apart(self, name: str, roots: list[Root]) -> list[Phase]:
-        return [self._phase(name, roots, self._loop(0))] if roots else []
+        first, last = number == 0, number == self.steps - 1
+        before, behind = self._before() if first else [], self._behind() if last else []
+        return self._phase(f"step{number}", [*before, *self._products(a, b, loop), *behind], loop)
 
     def keep(self, number: int, chunk: Index) -> Phase:
         """Return the phase that loads the fragments of a step of some chunk into registers."""

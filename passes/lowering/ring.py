@@ -155,7 +155,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     has no branches.
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
-    items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index()), *products.begin()]
+    items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
     later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
     body: list[Item] = [products.keep(1, at), *following, products.step(0)]
@@ -163,7 +163,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
         body += [products.keep(number + 1, at), products.step(number)]
     body += [*ring.commit, *ring.arrived]
     body += [products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
-    return [*items, *ring.loop(body), *products.end(), *((Wait(0),) if ring.behind else ())]
+    return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
 
 
 def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
