@@ -20,8 +20,9 @@ from ...ops import Registry
 from ...ops.gradient import Gradients
 from ...ops.language import Instance, Instances, OpDecl, syntax
 from .captured import Captured, captured_graph
-from .reader import DTYPES, Reader, Value, dtype_of
-from .tensors import CompileGraph, function_of_tensors
+from .program import CompileGraph
+from .reader import TORCH_TYPES, Reader, Value, dtype_of
+from .tensors import function_of_tensors
 
 NAMESPACE = "cuts"
 #: How the kinds of attributes are written in a schema.
@@ -29,7 +30,6 @@ _KINDS = {
     "int": "int", "axis": "int", "float": "float", "bool": "bool", "string": "str", "choice": "str",
     "dtype": "ScalarType", "ints": "int[]", "axes": "int[]", "floats": "float[]", "strings": "str[]",
 }  # fmt: skip
-_TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 Types = Sequence[TensorType | None]
 
@@ -213,7 +213,7 @@ def _type(tensor: Any) -> TensorType | None:
 
 
 def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
-    return torch.empty(type_.shape, dtype=_TORCH_TYPES[type_.dtype], device=device)
+    return torch.empty(type_.shape, dtype=TORCH_TYPES[type_.dtype], device=device)
 
 
 def plain(attributes: Mapping[str, Any]) -> dict[str, Attribute]:

@@ -21,12 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...ir import CutsError
 from .load import graph_of_nodes, training_decompositions
-from .tensors import CompileGraph, function_of_tensors
-
-
-def matmul_precision() -> str:
-    """Return what PyTorch allows in products of f32: "highest", "high" or "medium"."""
-    return str(torch.get_float32_matmul_precision())
+from .program import CompileGraph
+from .tensors import function_of_tensors
 
 
 class UncompiledWarning(UserWarning):

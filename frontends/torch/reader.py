@@ -35,6 +35,10 @@ DTYPES = {
 }  # fmt: skip
 
 
+#: How our element types are called in PyTorch.
+TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
 class Value(str):
     """The name of a tensor of the graph, as conversions get and return it."""
 
@@ -225,9 +229,8 @@ class Reader:
 
     def promoted(self, *values: Any) -> DType:
         """Return the element type that PyTorch promotes tensors and numbers to."""
-        kinds = {kind: torch_kind for torch_kind, kind in DTYPES.items()}
         samples = [
-            torch.empty((1,) * len(self.shape(v)), dtype=kinds[self.type(v).dtype]) if isinstance(v, Value) else v
+            torch.empty((1,) * len(self.shape(v)), dtype=TORCH_TYPES[self.type(v).dtype]) if isinstance(v, Value) else v
             for v in values
         ]
         first, *others = samples

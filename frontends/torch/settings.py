@@ -1,0 +1,40 @@
+"""What PyTorch says at the moment of a call, asked in the cheapest way that this version of it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def matmul_precision() -> str:
+    """Return what PyTorch allows in products of f32: "highest", "high" or "medium"."""
+    return str(torch.get_float32_matmul_precision())
+
+
+def current_stream(device: torch.device) -> int:
+    """Return the handle of the current stream of a device; 0 on the CPU."""
+    if device.type != "cuda":
+        return 0
+    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if quick is None or device.index is None:
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    return quick(device.index)
+
+
+def is_recorded(device: torch.device) -> bool:
+    """Whether somebody records the current stream as a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+_EQUAL: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)  # PyTorch's own CUDA graphs ask it
+
+
+def same_pointers(tensors: Sequence[torch.Tensor], pointers: list[int]) -> bool:
+    """Whether tensors lie at these addresses."""
+    if len(tensors) != len(pointers):
+        return False
+    if _EQUAL is not None:
+        return bool(_EQUAL(list(tensors), pointers, list(range(len(pointers)))))
+    return [tensor.data_ptr() for tensor in tensors] == pointers
