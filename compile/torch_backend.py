@@ -38,7 +38,8 @@ def cuts_backend(module: Any, examples: Sequence[Any], options: Mapping[str, Any
     """
     from ..frontends.torch import dynamo_backend
 
-    return dynamo_backend(module, examples, partial(_compile, _read(options or {})))
+    wishes = _read(options or {})
+    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze)
 
 
 @frozen
@@ -49,6 +50,7 @@ class _Wishes:
     budget: float | None = None
     tune: bool = False
     libraries: bool = False
+    freeze: bool = False
 
 
 def _read(options: Mapping[str, Any]) -> _Wishes:

@@ -32,7 +32,9 @@ class Captured:
 def captured_graph(
     reader: Reader, name: str, places: Sequence[str], found: Sequence[str | int | float | None]
 ) -> Captured:
-    """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph."""
+    """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph, nor
+    are those without a name.
+    """
     outputs = tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
     whole = read_graph(reader, name, (*(p for p in places if p in reader.types), *reader.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
