@@ -94,7 +94,7 @@ def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
     for step in plan.steps:
         kernel = plan.kernels[step.kernel]
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
-            buffer = None if argument.table else plan.storages[tensor].buffer
+            buffer = "" if argument.table else plan.storages[tensor].buffer
             if buffer in moving and (kernel.dialect == "library" or (argument.written and buffer in given)):
                 found.add(buffer)
     return found

@@ -32,7 +32,6 @@ from ..ir import (
 )
 from .memory import Lifetime, Placement, place_buffers
 
-
 #: A buffer of tensors ("tensor", 0, name), or a table of a kernel ("table", number of the kernel, name).
 BufferKey: TypeAlias = tuple[str, int, str]
 

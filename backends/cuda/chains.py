@@ -145,7 +145,7 @@ class _KernelNode:
 
     def _params(self) -> Any:
         params = self.chains.cu.CUDA_KERNEL_NODE_PARAMS()
-        names = "func gridDimX gridDimY gridDimZ blockDimX blockDimY blockDimZ sharedMemBytes".split()
+        names = ["func", "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"]
         for name, value in zip(names, self.shape, strict=True):
             setattr(params, name, value)
         params.kernelParams, params.extra = self.arguments, 0

@@ -96,4 +96,3 @@ class OpenCLChain(Chain):
 
     def _copy(self, copied: Copied) -> None:
         self.device.copy(self._pointer(copied.destination), self._pointer(copied.source), copied.nbytes)
-

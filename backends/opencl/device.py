@@ -366,7 +366,7 @@ def launched_function(launch: Launch) -> Any:
 
 def host_bytes(address: int, nbytes: int) -> Array:
     """Return host memory that somebody else owns as bytes."""
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 def _nothing() -> None:

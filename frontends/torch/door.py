@@ -66,15 +66,16 @@ class _Opened:
 
 @frozen(eq=False)
 class _Known:
-    """Where the held inputs of an opened program lay at the last call."""
+    """Where the held inputs of an opened program lay at the last call: `pointers` at `indices` of the arguments."""
 
     opened: _Opened
     pointers: list[int]
+    indices: list[int]
     fixed: tuple[int, ...]
 
     def still(self, arguments: Sequence[Any]) -> bool:
         """Whether they lie there now."""
-        return same_pointers([arguments[item.at] for item in self.opened.held], self.pointers)
+        return same_pointers(arguments, self.pointers, self.indices)
 
 
 class Door:
@@ -114,7 +115,7 @@ class Door:
         opened, stream = known.opened, current_stream(self.device)
         if is_recorded(self.device):
             scratch = torch.empty_like(opened.memory[1])
-            fixed = opened.running.fixed(known.pointers, scratch.data_ptr())
+            fixed = opened.running.fixed([known.pointers[n] for n in known.indices], scratch.data_ptr())
             opened.running.launch_apart(fixed, addresses, stream)
             return
         if stream not in opened.streams:
@@ -128,7 +129,7 @@ class Door:
         draws them, so that its seed counts.
         """
         count = len(self.captured.seeds)
-        return torch.randint(1 << 32, (count,), device=self.device).split(1) if count else ()
+        return torch.tensor_split(torch.randint(1 << 32, (count,), device=self.device), count) if count else ()
 
     # ---- what is done once
 
@@ -138,8 +139,9 @@ class Door:
             opened = self._known.opened if self._known else self._open(arguments)
             if not all(_is_readable(item.of(arguments)) for item in opened.held):
                 opened = self._open(arguments)
-            pointers = [item.of(arguments).data_ptr() for item in opened.held]
-            self._known = _Known(opened, pointers, opened.running.fixed(pointers))
+            places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
+            pointers = [places.get(n, 0) for n in range(len(arguments))]
+            self._known = _Known(opened, pointers, list(places), opened.running.fixed(tuple(places.values())))
             return self._known
 
     def _open(self, arguments: Sequence[Any]) -> _Opened:

@@ -33,11 +33,13 @@ class _State:
     aliases: tuple[torch.Tensor, ...]
     pointers: list[int]
     versions: list[int]
+    indices: list[int]
 
     def holds(self, given: Sequence[torch.Tensor]) -> bool:
         """Whether these are the same tensors with the same elements."""
         same = all(a is b for a, b in zip(given, self.tensors, strict=True))
-        return same and [t._version for t in given] == self.versions and same_pointers(given, self.pointers)
+        unwritten = same and [t._version for t in given] == self.versions
+        return unwritten and same_pointers(given, self.pointers, self.indices)
 
 
 class FrozenFunction:
@@ -84,4 +86,4 @@ class FrozenFunction:
         aliases = tuple(t.detach() for t in given)
         pointers, versions = [t.data_ptr() for t in given], [t._version for t in given]
         function = self._compile(dict(zip(self.numbers, aliases, strict=True)))
-        return _State(function, given, aliases, pointers, versions)
+        return _State(function, given, aliases, pointers, versions, list(range(len(given))))

@@ -10,7 +10,7 @@ from .captured import Captured
 
 
 class Outlet(Protocol):
-    """Where an output is found: elements from the start of a block, with strides; `owned` where the block is its own."""
+    """Where an output is found: elements from the start of a block, with strides; `owned` where the block is for it."""
 
     @property
     def name(self) -> str: ...

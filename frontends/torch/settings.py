@@ -31,10 +31,8 @@ def is_recorded(device: torch.device) -> bool:
 _EQUAL: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)  # PyTorch's own CUDA graphs ask it
 
 
-def same_pointers(tensors: Sequence[torch.Tensor], pointers: list[int]) -> bool:
-    """Whether tensors lie at these addresses."""
-    if len(tensors) != len(pointers):
-        return False
+def same_pointers(values: Sequence[Any], pointers: list[int], indices: list[int]) -> bool:
+    """Whether the tensors at some indices lie at the addresses that `pointers` has there."""
     if _EQUAL is not None:
-        return bool(_EQUAL(list(tensors), pointers, list(range(len(pointers)))))
-    return [tensor.data_ptr() for tensor in tensors] == pointers
+        return bool(_EQUAL(list(values), pointers, indices))
+    return all(values[n].data_ptr() == pointers[n] for n in indices)

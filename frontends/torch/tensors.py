@@ -34,7 +34,8 @@ def function_of_tensors(
     def call(*arguments: Any) -> list[Any]:
         chosen = choose()
         if id(chosen) not in functions:
-            made = Door(captured, device, chosen, held) if hasattr(chosen, "open") else _through_arrays(captured, chosen)
+            in_place = hasattr(chosen, "open")
+            made = Door(captured, device, chosen, held) if in_place else _through_arrays(captured, chosen)
             functions.setdefault(id(chosen), (chosen, made))
         return functions[id(chosen)][1](*arguments)
 

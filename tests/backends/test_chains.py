@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends import Called, ChainPlan, Copied, Place, find_target
-from cuts.backends.cuda import CudaChains, chains as cuda_chains
+from cuts.backends.cuda import CudaChains
+from cuts.backends.cuda import chains as cuda_chains
 from cuts.ir import BackendError
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -123,7 +124,11 @@ def test_what_is_too_long_for_a_graph_is_launched_in_order(
 def test_an_error_of_the_driver_is_one_of_ours(driver: FakeDriver, call: str) -> None:
     memory = Memory()
     driver.fails.add(call)
-    with pytest.raises(BackendError, match="CUDA_ERROR_UNKNOWN"):
+
+    def run() -> None:
         chain = CudaChains(find_target("cuda:sm_90"), 0, driver).chain(PLAN, KERNELS, (b"one", b"two"))
         chain.launch(fixed(memory, 1, 2, 3, 4), (memory.new(), memory.new(), memory.new()), 0)
+
+    with pytest.raises(BackendError, match="CUDA_ERROR_UNKNOWN"):
+        run()
     assert not driver.contexts

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -225,9 +224,10 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
         found.append((options.budget, tuning))
 
     monkeypatch.setattr(torch_backend, "build_tuned", build)
+    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
     captured = SimpleNamespace(graph=None, registry=None, texts={})
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
-        torch_backend._compile(torch_backend._read(options), captured, "cpu")  # type: ignore[arg-type]
+        torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [
         (None, {"tune": False, "libraries": False}),
         (None, {"tune": True, "libraries": False}),
