@@ -14,7 +14,7 @@ from attrs import field, fields, frozen
 from ..ir import PRECISIONS, CompileOptions, PrecisionName, Target, UsageError, quote
 from .driver import precisions_of
 from .in_place import program_of, spec_of, target_of
-from .tuned import build_tuned
+from .tuned import build_again
 
 if TYPE_CHECKING:
     from ..frontends.torch import ArrayFunction, Captured, Program
@@ -100,7 +100,7 @@ class _Precisions:
 
     def _compiled(self, precision: PrecisionName) -> Program | ArrayFunction:
         options = CompileOptions(precision=precision, budget=self.wishes.budget)
-        plan = build_tuned(
+        plan = build_again(
             self.captured.graph,
             spec_of(self.captured),
             self.target,

@@ -146,13 +146,13 @@ def test_gradients_under_autocast_are_those_of_pytorch() -> None:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The policies that graphs are compiled with, in order."""
     found: list[str] = []
-    build = torch_backend.build_tuned
+    build = torch_backend.build_again
 
     def noting(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         return build(graph, spec, target, options, **tuning)
 
-    monkeypatch.setattr(torch_backend, "build_tuned", noting)
+    monkeypatch.setattr(torch_backend, "build_again", noting)
     return found
 
 
@@ -188,7 +188,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         found.append(options.precision)
         return options.precision
 
-    monkeypatch.setattr(torch_backend, "build_tuned", build)
+    monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
     captured = SimpleNamespace(graph=None, registry=None, texts={})
@@ -223,7 +223,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning))
 
-    monkeypatch.setattr(torch_backend, "build_tuned", build)
+    monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
     captured = SimpleNamespace(graph=None, registry=None, texts={})
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):

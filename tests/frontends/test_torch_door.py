@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.backends import find_target
+from cuts.compile import tuned
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.door import Door
 from cuts.frontends.torch.frozen import FrozenWarning
@@ -338,6 +339,28 @@ def test_buffers_that_a_frozen_model_writes_to_stay_inputs(place: str) -> None:
 def test_gradients_of_a_frozen_model_are_refused(place: str) -> None:
     with pytest.raises(Exception, match="option 'freeze': gradients of the parameters are wanted"):
         compiled(small(place), freeze=True)(image(place))
+
+
+# ---- later processes
+
+
+@everywhere
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_later_process_finds_the_plan(
+    place: str, freeze: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tuned, "WORTH_KEEPING", 0.0)
+    model, x = small(place), image(place)
+    with torch.no_grad():
+        first = compiled(model, freeze=freeze)(x)
+        torch._dynamo.reset()
+        monkeypatch.setattr(tuned, "build_tuned", None)
+        assert torch.equal(compiled(model, freeze=freeze)(x), first)
+        model.first.weight.add_(1)
+        torch._dynamo.reset()
+        monkeypatch.undo()
+        assert near(compiled(model, freeze=freeze)(x), model(x))
 
 
 # ---- what only a GPU has
