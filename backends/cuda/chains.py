@@ -342,10 +342,9 @@ def _node(chains: CudaChains, loaded: Any, kernel: KernelFunction, places: Seque
 
 
 def _destroy(chains: CudaChains, graph: Any, executable: Any) -> None:
-    """Give a graph back when nothing of it is running any more."""
+    """Give a graph back. What is running of it ends first; we may not wait for it, as somebody may be recording."""
 
     def give_back() -> None:
-        chains.cu.cuCtxSynchronize()
         chains.cu.cuGraphExecDestroy(executable)
         chains.cu.cuGraphDestroy(graph)
 

@@ -24,8 +24,13 @@ def current_stream(device: torch.device) -> int:
 
 
 def is_recorded(device: torch.device) -> bool:
-    """Whether somebody records the current stream as a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether somebody records the current stream of a device as a CUDA graph."""
+    if device.type != "cuda":
+        return False
+    if device.index == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 _EQUAL: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)  # PyTorch's own CUDA graphs ask it

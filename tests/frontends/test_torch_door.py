@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from cuts.backends import find_target
 from cuts.compile import tuned
 from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch import door as door_module
 from cuts.frontends.torch.door import Door
 from cuts.frontends.torch.frozen import FrozenWarning
 from cuts.ir import BackendError, CutsError, UsageError
@@ -341,6 +342,38 @@ def test_gradients_of_a_frozen_model_are_refused(place: str) -> None:
         compiled(small(place), freeze=True)(image(place))
 
 
+# ---- recordings
+
+
+@everywhere
+def test_a_recorded_call_has_memory_of_its_own(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    apart = InPlaceSession.launch_apart
+
+    def record(self: Any, fixed: Any, moving: Any, stream: int) -> None:
+        seen.append(tuple(fixed))
+        assert fixed[0] == self.constants and fixed[1] != self.scratch
+        apart(self, fixed, moving, stream)
+
+    monkeypatch.setattr(InPlaceSession, "launch_apart", record)
+    model, x = small(place), image(place)
+    call = compiled(model)
+    with torch.no_grad():
+        call(x)
+        monkeypatch.setattr(door_module, "is_recorded", lambda device: True)
+        assert near(call(x), model(x))
+        monkeypatch.undo()
+        assert near(call(x), model(x))
+    assert len(seen) == 1
+
+
+@everywhere
+def test_a_first_call_cannot_be_recorded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "is_recorded", lambda device: True)
+    with torch.no_grad(), pytest.raises(BackendError, match="call the model once before"):
+        compiled(small(place))(image(place))
+
+
 # ---- later processes
 
 
@@ -441,15 +474,6 @@ def test_a_recording_runs_beside_calls() -> None:
             found = [call(other) for _ in range(20)]
             torch.cuda.synchronize()
             assert near(y, wanted) and all(near(f, wanted_other) for f in found)
-
-
-@on_gpu
-def test_a_first_call_cannot_be_recorded() -> None:
-    door = Door.__new__(Door)
-    door.device = torch.device("cuda", 0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), pytest.raises(BackendError, match="call the model once before"):
-        door._open(())
 
 
 @on_gpu
