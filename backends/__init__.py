@@ -1,7 +1,7 @@
 """How kernels run: targets as data, devices, the cache of compiled code, the reference."""
 
 from .cache import cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
-from .chains import BLOCK_ALIGNMENT, Called, Chain, ChainPlan, Chains, Copied, Place
+from .chains import BLOCK_ALIGNMENT, BlockPlace, Called, Chain, ChainPlan, Chains, Copied
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
 from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
@@ -12,6 +12,7 @@ from .transfers import Transfers
 __all__ = [
     "BLOCK_ALIGNMENT",
     "Array",
+    "BlockPlace",
     "Buffer",
     "Called",
     "Chain",
@@ -20,7 +21,6 @@ __all__ = [
     "Copied",
     "Device",
     "Launch",
-    "Place",
     "Pointer",
     "Timing",
     "Transfers",

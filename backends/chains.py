@@ -15,7 +15,7 @@ BLOCK_ALIGNMENT = 16
 
 
 @frozen
-class Place:
+class BlockPlace:
     """A place in memory: the number of a block, and how many bytes from its start."""
 
     block: int
@@ -26,8 +26,8 @@ class Place:
 class Copied:
     """Bytes that are copied from one place to another."""
 
-    source: Place
-    destination: Place
+    source: BlockPlace
+    destination: BlockPlace
     nbytes: int
 
 
@@ -39,7 +39,7 @@ class Called:
     """
 
     kernel: int
-    turns: tuple[tuple[Place, ...], ...]
+    turns: tuple[tuple[BlockPlace, ...], ...]
 
 
 @frozen

@@ -14,7 +14,7 @@ from .loading import Spec
 from .plan import CompiledPlan
 
 if TYPE_CHECKING:
-    from ..frontends.torch import ArrayFunction, Captured, Program
+    from ..frontends.torch import ArrayFunction, Captured, TensorProgram
 
 
 @frozen(eq=False)
@@ -33,14 +33,14 @@ class InPlaceProgram:
 class OneProgram:
     """A choice among one."""
 
-    program: Program | ArrayFunction
+    program: TensorProgram | ArrayFunction
 
-    def choose(self) -> Program | ArrayFunction:
+    def choose(self) -> TensorProgram | ArrayFunction:
         """Return it."""
         return self.program
 
 
-def program_of(made: CompiledPlan, ordinal: int) -> Program | ArrayFunction:
+def program_of(made: CompiledPlan, ordinal: int) -> TensorProgram | ArrayFunction:
     """Return a plan as a program on the device of that number; as a function of arrays where the device has a memory of
     its own that PyTorch does not know.
     """

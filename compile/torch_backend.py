@@ -17,7 +17,7 @@ from .in_place import program_of, spec_of, target_of
 from .tuned import build_again
 
 if TYPE_CHECKING:
-    from ..frontends.torch import ArrayFunction, Captured, Program
+    from ..frontends.torch import ArrayFunction, Captured, TensorProgram
 
 
 #: How PyTorch's word for products of f32 reads as a policy (`torch.set_float32_matmul_precision`).
@@ -79,10 +79,10 @@ class _Precisions:
     captured: Captured
     target: Target
     ordinal: int
-    made: dict[PrecisionName, Program | ArrayFunction] = field(factory=dict)
+    made: dict[PrecisionName, TensorProgram | ArrayFunction] = field(factory=dict)
     compiling: Any = field(factory=Lock)
 
-    def choose(self) -> Program | ArrayFunction:
+    def choose(self) -> TensorProgram | ArrayFunction:
         """Return the plan in the precision that holds now."""
         precision = self._precision()
         with self.compiling:
@@ -98,7 +98,7 @@ class _Precisions:
         followed = _FOLLOWED[matmul_precision()]
         return followed if followed in precisions_of(self.target) else "fp32"
 
-    def _compiled(self, precision: PrecisionName) -> Program | ArrayFunction:
+    def _compiled(self, precision: PrecisionName) -> TensorProgram | ArrayFunction:
         options = CompileOptions(precision=precision, budget=self.wishes.budget)
         plan = build_again(
             self.captured.graph,

@@ -13,7 +13,7 @@ from threading import Lock
 import numpy as np
 from attrs import evolve, frozen
 
-from ..backends import Array, Called, ChainPlan, Chains, Copied, Place
+from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
 from ..ir import DType
 from .memory import Lifetime, aligned, place_buffers
 from .plan import BufferKey, Plan, extent_bytes, lifetimes_of
@@ -52,7 +52,7 @@ class Layout:
     held: tuple[str, ...]
     moving: tuple[str, ...]
     outlets: tuple[Outlet, ...]
-    places: Mapping[BufferKey, Place]
+    places: Mapping[BufferKey, BlockPlace]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -102,39 +102,39 @@ def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
 
 def _place_inside(
     plan: Plan, kept: Collection[str], blocks: Mapping[str, int], staged: Collection[str]
-) -> tuple[dict[BufferKey, Place], tuple[int, int]]:
+) -> tuple[dict[BufferKey, BlockPlace], tuple[int, int]]:
     """Place constants and tables one behind the other, and share the scratch block among what lives between kernels."""
     sizes = {("tensor", 0, buffer): place.nbytes for buffer, place in plan.buffers.items()}
     sizes |= {("table", n, table): place.nbytes for n, each in enumerate(plan.tables) for table, place in each.items()}
     lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
     lifetimes |= {("tensor", 0, b): Lifetime(-1, len(plan.steps)) for b in staged}
-    places: dict[BufferKey, Place] = {}
+    places: dict[BufferKey, BlockPlace] = {}
     end = 0
     scratch: dict[BufferKey, int] = {}
     for key, nbytes in sizes.items():
         kind, _, name = key
         if kind == "table" or name in kept:
-            places[key] = Place(CONSTANTS, end)
+            places[key] = BlockPlace(CONSTANTS, end)
             end += aligned(nbytes)
         elif name in blocks and name not in staged:
-            places[key] = Place(blocks[name])
+            places[key] = BlockPlace(blocks[name])
         else:
             scratch[key] = nbytes
     inside, total = place_buffers(scratch, lifetimes)
-    places |= {key: Place(SCRATCH, placement.offset) for key, placement in inside.items()}
+    places |= {key: BlockPlace(SCRATCH, placement.offset) for key, placement in inside.items()}
     return places, (end, total)
 
 
 def _copy(
-    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, Place], buffer: str, inwards: bool
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockPlace], buffer: str, inwards: bool
 ) -> Copied:
-    ours, theirs = places["tensor", 0, buffer], Place(blocks[buffer])
+    ours, theirs = places["tensor", 0, buffer], BlockPlace(blocks[buffer])
     nbytes = plan.buffers[buffer].nbytes
     return Copied(theirs, ours, nbytes) if inwards else Copied(ours, theirs, nbytes)
 
 
-def _calls(plan: Plan, places: Mapping[BufferKey, Place]) -> tuple[Called, ...]:
-    def place(step: int, argument: int, turn: int) -> Place:
+def _calls(plan: Plan, places: Mapping[BufferKey, BlockPlace]) -> tuple[Called, ...]:
+    def place(step: int, argument: int, turn: int) -> BlockPlace:
         number, tensor = plan.steps[step].kernel, plan.steps[step].tensors[argument]
         if plan.kernels[number].arguments[argument].table:
             return places["table", number, tensor]
@@ -152,12 +152,12 @@ def _calls(plan: Plan, places: Mapping[BufferKey, Place]) -> tuple[Called, ...]:
 
 
 def _outlets(
-    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, Place], written: Collection[str]
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockPlace], written: Collection[str]
 ) -> Iterator[Outlet]:
     taken: set[str] = set()
     for name in plan.outputs:
         storage, type_ = plan.storages[name], plan.types[name]
-        start = Place(blocks[storage.buffer]) if storage.buffer in blocks else places["tensor", 0, storage.buffer]
+        start = BlockPlace(blocks[storage.buffer]) if storage.buffer in blocks else places["tensor", 0, storage.buffer]
         owned = storage.buffer in written and storage.buffer not in taken
         taken.add(storage.buffer)
         offset = start.offset // type_.dtype.size + storage.start()

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ...ir import BackendError, KernelFunction, Target
-from ..chains import Chain, ChainPlan, Chains, Copied, Place, moved
+from ..chains import BlockPlace, Chain, ChainPlan, Chains, Copied, moved
 from ..device import Array, Buffer, Pointer
 from ..library import DIALECT, Routine
 from .compile import compile_kernels
@@ -132,7 +132,7 @@ def _bindings() -> Any:
 class _KernelNode:
     """A launch whose arguments can be set: the driver reads them from memory of ours when it is told of a change."""
 
-    def __init__(self, chains: CudaChains, function: Any, kernel: KernelFunction, places: Sequence[Place]) -> None:
+    def __init__(self, chains: CudaChains, function: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> None:
         self.places = tuple(places)
         self.values = (ctypes.c_uint64 * max(len(places), 1))()
         size, start = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self.values)
@@ -208,7 +208,9 @@ class _CopyNode:
 class _RoutineNode:
     """A routine of a library, as a graph within the graph; it is bound anew where its tensors moved."""
 
-    def __init__(self, chains: CudaChains, routine: Routine, kernel: KernelFunction, places: Sequence[Place]) -> None:
+    def __init__(
+        self, chains: CudaChains, routine: Routine, kernel: KernelFunction, places: Sequence[BlockPlace]
+    ) -> None:
         self.chains, self.routine, self.kernel, self.places = chains, routine, kernel, tuple(places)
         self.handle: Any = None
         self.launched: Any = None
@@ -335,7 +337,7 @@ class CudaChain(Chain):
         self._last = stream, event
 
 
-def _node(chains: CudaChains, loaded: Any, kernel: KernelFunction, places: Sequence[Place]) -> _Node:
+def _node(chains: CudaChains, loaded: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> _Node:
     if isinstance(loaded, Routine):
         return _RoutineNode(chains, loaded, kernel, places)
     return _KernelNode(chains, loaded, kernel, places)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ir import KernelFunction
-from ..chains import Chain, ChainPlan, Chains, Copied, Place, moved
+from ..chains import BlockPlace, Chain, ChainPlan, Chains, Copied, moved
 from ..device import Array, Buffer, Launch, Pointer
 from .device import OpenCLDevice, launched_function
 
@@ -91,7 +91,7 @@ class OpenCLChain(Chain):
                 if place.block in blocks and function is not None:
                     function.set_arg(2 * number, self._buffers[place.block].handle)  # each is followed by its offset
 
-    def _pointer(self, place: Place) -> Pointer:
+    def _pointer(self, place: BlockPlace) -> Pointer:
         return Pointer(self._buffers[place.block], place.offset)
 
     def _copy(self, copied: Copied) -> None:

@@ -5,7 +5,7 @@ Programs are decomposed to PyTorch's core operations. What each of them means is
 
 from .captured import Captured
 from .dynamo import dynamo_backend
-from .program import ArrayFunction, Program
+from .program import ArrayFunction, TensorProgram
 from .read import read_torch
 from .registered import OPERATORS, define_operator
 from .settings import matmul_precision
@@ -14,7 +14,7 @@ __all__ = [
     "OPERATORS",
     "ArrayFunction",
     "Captured",
-    "Program",
+    "TensorProgram",
     "define_operator",
     "dynamo_backend",
     "matmul_precision",

@@ -234,7 +234,7 @@ def plain(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
 def _plain(value: Any) -> Attribute:
     if isinstance(value, torch.dtype):
         return dtype_of(value).value
-    return tuple(value) if isinstance(value, list) else value  # type: ignore[no-any-return]
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _key(attributes: Mapping[str, Attribute]) -> tuple[tuple[str, str], ...]:

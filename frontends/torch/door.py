@@ -19,7 +19,7 @@ from attrs import frozen
 from ...ir import BackendError, UsageError, quote
 from .captured import Captured
 from .outlets import Made, made_of
-from .program import Program, Running
+from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
 from .settings import current_stream, is_recorded, same_pointers
 
@@ -84,7 +84,9 @@ class Door:
     `held` are the numbers of inputs that a model holds (parameters, buffers). Any thread may call it.
     """
 
-    def __init__(self, captured: Captured, device: torch.device, program: Program, held: Collection[int] = ()) -> None:
+    def __init__(
+        self, captured: Captured, device: torch.device, program: TensorProgram, held: Collection[int] = ()
+    ) -> None:
         self.captured, self.device, self.program = captured, device, program
         self._held = frozenset(held)
         self._known: _Known | None = None

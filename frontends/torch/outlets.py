@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from attrs import frozen
 
-from .program import Blocks, Outlet
+from .program import Blocks, OutletLike
 from .reader import TORCH_TYPES
 
 
@@ -19,7 +19,7 @@ class Made:
     """
 
     forms: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
-    outlets: tuple[Outlet, ...]
+    outlets: tuple[OutletLike, ...]
     whole: bool
 
     @property
@@ -55,14 +55,14 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
     return torch.empty(shape, device="meta").stride()
 
 
-def _is_whole(outlet: Outlet, nbytes: int) -> bool:
+def _is_whole(outlet: OutletLike, nbytes: int) -> bool:
     """Whether an output is dense and all of its block."""
     steps = zip(_dense(outlet.shape), outlet.strides, outlet.shape, strict=True)
     dense = all(a == b for a, b, extent in steps if extent != 1) or 0 in outlet.shape
     return dense and outlet.offset == 0 and torch.Size(outlet.shape).numel() * outlet.dtype.size == nbytes
 
 
-def _view(block: torch.Tensor, outlet: Outlet) -> torch.Tensor:
+def _view(block: torch.Tensor, outlet: OutletLike) -> torch.Tensor:
     """Return an output as a view of the block that it lies in."""
     dtype = TORCH_TYPES[outlet.dtype]
     if block.dtype is dtype and block.shape == outlet.shape and outlet.offset == 0 and block.is_contiguous():

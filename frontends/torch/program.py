@@ -9,7 +9,7 @@ from ...ir import DType
 from .captured import Captured
 
 
-class Outlet(Protocol):
+class OutletLike(Protocol):
     """Where an output is found: elements from the start of a block, with strides; `owned` where the block is for it."""
 
     @property
@@ -40,7 +40,7 @@ class Blocks(Protocol):
     @property
     def fresh(self) -> tuple[int, ...]: ...
     @property
-    def outlets(self) -> Sequence[Outlet]: ...
+    def outlets(self) -> Sequence[OutletLike]: ...
 
 
 class Running(Protocol):
@@ -55,7 +55,7 @@ class Running(Protocol):
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
 
 
-class Program(Protocol):
+class TensorProgram(Protocol):
     """A compiled graph that runs over memory of another library."""
 
     def open(self, held: Collection[str], allocate: Callable[[int], int]) -> Running: ...
@@ -68,7 +68,7 @@ ArrayFunction: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 class Choice(Protocol):
     """Compiled forms of one graph: PyTorch's settings say, at each call, which of them runs."""
 
-    def choose(self) -> Program | ArrayFunction: ...
+    def choose(self) -> TensorProgram | ArrayFunction: ...
 
 
 #: Compiles a graph for a device of PyTorch.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends import Called, ChainPlan, Copied, Place, find_target
+from cuts.backends import BlockPlace, Called, ChainPlan, Copied, find_target
 from cuts.backends.cuda import CudaChains
 from cuts.backends.cuda import chains as cuda_chains
 from cuts.ir import BackendError
@@ -40,9 +40,12 @@ def kernel(name: str, written: str) -> KernelFunction:
 PLAN = ChainPlan(
     blocks=(16, 32, 16, 16, 16, 16),
     fixed=3,
-    calls=(Called(0, ((Place(2), Place(3), Place(1, 16)),)), Called(1, ((Place(1, 16), Place(4)),))),
+    calls=(
+        Called(0, ((BlockPlace(2), BlockPlace(3), BlockPlace(1, 16)),)),
+        Called(1, ((BlockPlace(1, 16), BlockPlace(4)),)),
+    ),
     order=((0, 0), (1, 0)),
-    after=(Copied(Place(1, 16), Place(5), 16),),
+    after=(Copied(BlockPlace(1, 16), BlockPlace(5), 16),),
 )
 KERNELS = (kernel("add", "rrw"), kernel("double", "rw"))
 
