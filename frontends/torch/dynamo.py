@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...ir import CutsError, UsageError
+from .dynamic import by_shape, is_dynamic
 from .frozen import FrozenFunction
 from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes, training_decompositions
@@ -38,7 +39,7 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
     Raises `UsageError` where gradients of what is frozen are wanted.
     """
 
-    def compile_static(arguments: Sequence[Any]) -> Callable[..., Any]:
+    def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
         held = held_inputs(module, arguments)
         frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
         _check_frozen(frozen)
@@ -60,7 +61,7 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
             compiled: Callable[..., Any] = backend(module, arguments)
             return compiled
 
-    return _by_shape(compile_static) if any(map(_is_dynamic, examples)) else compile_static(examples)
+    return by_shape(module, compile_static) if any(map(is_dynamic, examples)) else compile_static(module, examples)
 
 
 def _check_frozen(frozen: Mapping[int, Any]) -> None:
@@ -96,30 +97,6 @@ def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
     """Return how PyTorch may write attention: whole, or as contractions and a softmax where gradients are wanted."""
     trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
     return [SDPBackend.MATH] if trained else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-
-
-def _is_dynamic(example: Any) -> bool:
-    if isinstance(example, torch.Tensor):
-        return any(isinstance(extent, torch.SymInt) for extent in example.shape)
-    return isinstance(example, torch.SymInt)
-
-
-def _by_shape(compile_static: Callable[[Sequence[Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a function that compiles for the shapes of its arguments: ours are static where Dynamo would have them
-    symbolic.
-    """
-    compiled: dict[Any, Callable[..., Any]] = {}
-
-    def call(*arguments: Any) -> Any:
-        key = tuple(
-            (a.shape, a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments
-        )
-        key = (torch.is_grad_enabled(), *key)
-        if key not in compiled:
-            compiled[key] = compile_static(arguments)
-        return compiled[key](*arguments)
-
-    return call
 
 
 def _compiled(

@@ -213,13 +213,18 @@ def test_inputs_that_a_model_writes_to_have_the_new_values(place: str) -> None:
 
 
 @everywhere
-def test_each_batch_size_has_a_plan(place: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_each_batch_size_has_a_plan(place: str, options: dict[str, object], dynamic: bool | None) -> None:
+    """Where all is dynamic, Dynamo passes the numbers of a norm as tensors, of which only the number is read."""
     model = small(place)
-    call = torch.compile(model, backend=cuts_backend)
+    call = torch.compile(model, backend=cuts_backend, dynamic=dynamic, options=options)
     with torch.no_grad():
         for batch in (2, 5, 1, 2):
             x = image(place, batch)
             assert near(call(x), model(x))
+        model.norm.eps = 0.5
+        assert near(call(x), model(x))
 
 
 # ---- training
