@@ -36,13 +36,16 @@ class _Expected:
     dtype: torch.dtype
     shape: torch.Size
     device: torch.device
+    order: tuple[int, ...] | None = None
 
     def of(self, arguments: Sequence[Any]) -> torch.Tensor:
-        """Return the input among the arguments.
+        """Return the input among the arguments, with its axes in the order that the graph has.
 
         Raises `UsageError` where it is not what the graph was compiled for.
         """
         tensor: torch.Tensor = arguments[self.at]
+        if self.order is not None and tensor.dim() == len(self.order):
+            tensor = tensor.permute(self.order)
         if tensor.dtype is not self.dtype or tensor.shape != self.shape or tensor.device != self.device:
             raise UsageError(
                 f"input {quote(self.name)}: expected {self.dtype}{list(self.shape)} on {self.device}, "
@@ -109,7 +112,7 @@ class Door:
         if opened.made.whole:
             found = dict(zip(opened.made.names, made, strict=True))
         else:
-            held = (arguments[item.at].detach() for item in opened.held)
+            held = (item.of(arguments).detach() for item in opened.held)
             found = opened.made.found((*opened.memory, *held, *given, *made))
         return [found[name] if isinstance(name, str) else name for name in self.captured.results]
 
@@ -154,12 +157,12 @@ class Door:
                 hint="call the model once before torch.cuda.graph",
             )
         places = {name: at for at, name in enumerate(self.captured.inputs) if name is not None}
-        held = [name for name, at in places.items() if at in self._held and _is_readable(arguments[at])]
+        expected = {name: self._expected(name, at) for name, at in places.items()}
+        held = [name for name, at in places.items() if at in self._held and _is_readable(expected[name].of(arguments))]
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
             running = self.program.open(held, lambda nbytes: self._allocate(memory, nbytes))
         layout = running.layout
-        expected = {name: self._expected(name, at) for name, at in places.items()}
         return _Opened(
             running,
             tuple(memory),
@@ -178,7 +181,8 @@ class Door:
 
     def _expected(self, name: str, at: int) -> _Expected:
         type_ = self.captured.graph.types[name]
-        return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device)
+        order = self.captured.orders.get(name)
+        return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:

@@ -108,10 +108,11 @@ def _compiled(
 ) -> Callable[..., list[Any]]:
     """Compile a graph that autograd made; `held` and `frozen` are inputs of the captured module, by number."""
     device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), torch.device("cpu"))
-    places = {place for place, number in own_numbers(part.graph).items() if number in held}
+    own = own_numbers(part.graph)  # what is kept for a backward graph lies as we make it
+    places = {place for place, number in own.items() if number in held}
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> Callable[..., list[Any]]:
-        return function_of_tensors(graph_of_nodes(part.graph, constants), device, compile_graph, places)
+        return function_of_tensors(graph_of_nodes(part.graph, constants, own), device, compile_graph, places)
 
     constants = frozen_places(part.graph, frozen)
     return FrozenFunction(compile_with, constants) if constants else compile_with({})

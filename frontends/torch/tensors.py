@@ -49,9 +49,9 @@ def _through_arrays(captured: Captured, run: ArrayFunction) -> TensorFunction:
         seeds = (
             torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)
         )  # PyTorch's generator, so that its seed counts
-        arrays = {
-            name: _array(value) for name, value in zip(captured.inputs, arguments, strict=True) if name is not None
-        }
+        named = {name: value for name, value in zip(captured.inputs, arguments, strict=True) if name is not None}
+        named |= {name: named[name].permute(order) for name, order in captured.orders.items() if name in named}
+        arrays = {name: _array(value) for name, value in named.items()}
         arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
         found = run(arrays)
         tensors = {name: _tensor(found[name]) for name in captured.graph.outputs}

@@ -128,6 +128,38 @@ def test_dense_inputs_and_parameters_are_read_where_they_lie(place: str, monkeyp
 
 
 @everywhere
+@pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
+def test_channels_may_lie_last(place: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense tensors are read where they lie, in whatever order their axes are."""
+    copies: list[Any] = []
+    readable = door_module._readable
+    monkeypatch.setattr(door_module, "_readable", lambda t: (copies.append(t) if readable(t) is not t else None, t)[1])
+    model, x = small(place), image(place)
+    with torch.no_grad():
+        expected = model(x)
+        model = model.to(memory_format=torch.channels_last)
+        call = compiled(model, **options)
+        assert not model.first.weight.is_contiguous()
+        assert near(call(x.contiguous(memory_format=torch.channels_last)), expected) and not copies
+        monkeypatch.undo()
+        model.first.weight.mul_(2)
+        assert near(call(x.contiguous(memory_format=torch.channels_last)), model(x))
+        assert near(call(x), model(x))
+
+
+@everywhere
+def test_channels_may_lie_last_in_training(place: str) -> None:
+    eager = small(place).to(memory_format=torch.channels_last).train()
+    ours = copy.deepcopy(eager)
+    x, target = image(place).contiguous(memory_format=torch.channels_last), torch.randn(2, 5, device=place)
+    for network, call in ((eager, eager), (ours, compiled(ours))):
+        (call(x) - target).square().mean().backward()
+        assert all(parameter.grad is not None for parameter in network.parameters())
+    for a, b in zip(ours.parameters(), eager.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+
+
+@everywhere
 def test_parameters_may_change_and_move(place: str) -> None:
     model, x = small(place), image(place)
     call = compiled(model)
