@@ -11,13 +11,13 @@ import ctypes
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from ...ir import BackendError, KernelFunction, Target
 from ..chains import BlockPlace, Chain, ChainPlan, Chains, Copied, moved
 from ..device import Array, Buffer, Pointer
 from ..library import DIALECT, Routine
+from .calls import DriverCalls, DriverError
 from .compile import compile_kernels
 from .device import CudaDevice, Foreign
 
@@ -32,7 +32,8 @@ class CudaChains(Chains):
     waits = False
 
     def __init__(self, target: Target, ordinal: int, cu: Any = None) -> None:
-        self.cu = cu or _bindings()
+        self._calls = _calls(cu)
+        self.cu = self._calls.cu
         self.target, self.ordinal = target, ordinal
         self._foreign: CudaDevice | None = None
         self.checked(self.cu.cuInit(0))
@@ -55,10 +56,10 @@ class CudaChains(Chains):
 
     def checked(self, result: tuple[Any, ...]) -> Any:
         """Return what a call of the driver returned, or raise `BackendError` with the name of its error."""
-        if int(result[0]) != 0:
-            name = self.cu.cuGetErrorName(result[0])[1]
-            raise BackendError(f"CUDA: {name.decode() if isinstance(name, bytes) else name}")
-        return result[1] if len(result) > 1 else None
+        try:
+            return self._calls.checked(result)
+        except DriverError as error:
+            raise BackendError(f"CUDA: {error}") from error
 
     def within(self, action: Callable[[], Any]) -> Any:
         """Do something with the device's context current, whatever is current in this thread."""
@@ -120,9 +121,9 @@ class CudaChains(Chains):
         return self._foreign
 
 
-def _bindings() -> Any:
+def _calls(cu: Any) -> DriverCalls:
     try:
-        return import_module("cuda.bindings.driver")
+        return DriverCalls(cu)
     except ImportError as error:
         raise BackendError(
             f"running PyTorch's models on CUDA needs NVIDIA's bindings: {error}", hint="pip install cuda-bindings"

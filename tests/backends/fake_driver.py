@@ -1,152 +1,97 @@
-"""A CUDA driver in Python: memory is the host's, a kernel is a function of addresses, a graph runs when it is launched.
-
-Like the real one it takes arguments from memory when it is told of them, and not later.
+"""A CUDA driver in Python that records graphs: like the real one it takes arguments from memory when it is told of
+them, and not later.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-#: Kernels by name: each takes the addresses of its arguments.
-Kernels = Mapping[str, Callable[..., None]]
+from .fake_bindings import FakeBindings
+
+#: Streams that there are from the start.
+STREAMS = (0, 7, 8, 9)
 
 
 class Params(SimpleNamespace):
     """The parameters of a node."""
 
 
-class FakeDriver:
-    """What `cuda.bindings.driver` has, as far as chains use it; `calls` counts them."""
+class FakeDriver(FakeBindings):
+    """A driver whose graphs run when they are launched; `calls` counts what is asked of it, `fails` is what fails."""
 
-    CUdevice_attribute = SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor"
-    )
-    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
     CUDA_KERNEL_NODE_PARAMS = Params
     CUDA_MEMCPY3D = Params
 
-    def __init__(self, kernels: Kernels | None = None) -> None:
-        self.kernels = kernels or {}
-        self.calls: dict[str, int] = {}
-        self.contexts: list[str] = []
+    def __init__(self, kernels: Mapping[str, Callable[..., None]] | None = None) -> None:
+        super().__init__(kernels or {}, {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0})
+        self.calls: Counter[str] = Counter()
         self.fails: set[str] = set()
+        self.live |= {stream: f"stream {stream}" for stream in STREAMS}
 
-    def __getattribute__(self, name: str) -> Any:
-        found = object.__getattribute__(self, name)
-        if not name.startswith("cu"):
-            return found
+    def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        call = super().__getattr__(name)
 
-        def counted(*arguments: Any) -> Any:
-            self.calls[name] = self.calls.get(name, 0) + 1
-            return (999,) if name in self.fails else found(*arguments)
+        def counted(*arguments: Any) -> tuple[Any, ...]:
+            self.calls[name] += 1
+            return (2,) if name in self.fails else call(*arguments)
 
         return counted
 
-    def cuInit(self, flags: int) -> tuple[int]:
-        return (0,)
-
-    def cuDeviceGet(self, ordinal: int) -> tuple[int, int]:
-        return 0, ordinal
-
-    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[int, int]:
-        return 0, {"major": 9, "minor": 0}[attribute]
-
-    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, str]:
-        return 0, f"context {device}"
-
-    def cuGetErrorName(self, code: int) -> tuple[int, bytes]:
-        return 0, b"CUDA_ERROR_UNKNOWN"
-
-    def cuCtxPushCurrent(self, context: str) -> tuple[int]:
-        self.contexts.append(context)
-        return (0,)
-
-    def cuCtxPopCurrent(self) -> tuple[int, str]:
-        return 0, self.contexts.pop()
-
-    def cuCtxSynchronize(self) -> tuple[int]:
-        return (0,)
-
-    def cuMemcpyHtoD(self, destination: int, source: int, nbytes: int) -> tuple[int]:
-        ctypes.memmove(destination, source, nbytes)
-        return (0,)
-
-    def cuMemcpyDtoDAsync(self, destination: int, source: int, nbytes: int, stream: int) -> tuple[int]:
-        return self.cuMemcpyHtoD(destination, source, nbytes)
-
-    def cuModuleLoadData(self, code: bytes) -> tuple[int, bytes]:
-        return 0, code
-
-    def cuModuleGetFunction(self, module: bytes, name: bytes) -> tuple[int, str]:
-        return 0, name.decode()
-
-    def cuFuncSetAttribute(self, function: str, attribute: int, value: int) -> tuple[int]:
-        return (0,)
-
-    def cuLaunchKernel(self, function: str, *rest: Any) -> tuple[int]:
-        self._kernel(function, rest[-2])()
-        return (0,)
-
-    def cuGraphCreate(self, flags: int) -> tuple[int, list[Any]]:
+    def _cuGraphCreate(self, flags: int) -> tuple[int, list[Any]]:
         return 0, []
 
-    def cuGraphAddKernelNode(self, graph: list[Any], before: Any, count: int, params: Params) -> tuple[int, int]:
+    def _cuGraphAddKernelNode(self, graph: list[Any], before: Any, count: int, params: Params) -> tuple[int, int]:
         return self._add(graph, before, self._kernel(params.func, params.kernelParams))
 
-    def cuGraphAddMemcpyNode(
+    def _cuGraphAddMemcpyNode(
         self, graph: list[Any], before: Any, count: int, params: Params, context: str
     ) -> tuple[int, int]:
         return self._add(graph, before, self._copy(params))
 
-    def _add(self, graph: list[Any], before: Sequence[int] | None, action: Callable[[], None]) -> tuple[int, int]:
+    def _add(self, graph: list[Any], before: Sequence[int] | None, action: Callable[[], object]) -> tuple[int, int]:
         assert list(before or []) == ([len(graph) - 1] if graph else []), "each node comes behind the one before"
         graph.append(action)
         return 0, len(graph) - 1
 
-    def cuGraphInstantiate(self, graph: list[Any], flags: int) -> tuple[int, list[Any]]:
+    def _cuGraphInstantiate(self, graph: list[Any], flags: int) -> tuple[int, list[Any]]:
         return 0, list(graph)
 
-    def cuGraphExecKernelNodeSetParams(self, executable: list[Any], node: int, params: Params) -> tuple[int]:
+    def _cuGraphExecKernelNodeSetParams(self, executable: list[Any], node: int, params: Params) -> tuple[int]:
         executable[node] = self._kernel(params.func, params.kernelParams)
         return (0,)
 
-    def cuGraphExecMemcpyNodeSetParams(
+    def _cuGraphExecMemcpyNodeSetParams(
         self, executable: list[Any], node: int, params: Params, context: str
     ) -> tuple[int]:
         executable[node] = self._copy(params)
         return (0,)
 
-    def cuGraphLaunch(self, executable: list[Any], stream: int) -> tuple[int]:
-        assert self.contexts, "a context is current"
+    def _cuGraphLaunch(self, executable: list[Any], stream: int) -> tuple[int]:
+        assert stream in self.live
         for action in executable:
             action()
         return (0,)
 
-    def cuGraphExecDestroy(self, executable: list[Any]) -> tuple[int]:
+    def _cuGraphExecDestroy(self, executable: list[Any]) -> tuple[int]:
         return (0,)
 
-    def cuGraphDestroy(self, graph: list[Any]) -> tuple[int]:
-        return (0,)
+    _cuGraphDestroy = _cuGraphExecDestroy
 
-    def cuEventCreate(self, flags: int) -> tuple[int, str]:
-        return 0, "event"
-
-    def cuEventRecord(self, event: str, stream: int) -> tuple[int]:
-        return (0,)
-
-    def cuStreamWaitEvent(self, stream: int, event: str, flags: int) -> tuple[int]:
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[int]:
+        assert stream in self.live and self.live[event], "what is waited for was recorded"
         return (0,)
 
     def _kernel(self, name: str, arguments: int) -> Callable[[], None]:
-        run, count = self.kernels[name], self.kernels[name].__code__.co_argcount
-        pointers = (ctypes.c_void_p * count).from_address(arguments)
+        run = self.kernels[name]
+        pointers = (ctypes.c_void_p * run.__code__.co_argcount).from_address(arguments)
         values = [ctypes.c_uint64.from_address(p or 0).value for p in pointers]
         return lambda: run(*values)
 
-    def _copy(self, params: Params) -> Callable[[], None]:
+    def _copy(self, params: Params) -> Callable[[], object]:
         source, destination, nbytes = params.srcDevice, params.dstDevice, params.WidthInBytes
         return lambda: ctypes.memmove(destination, source, nbytes)

@@ -132,6 +132,6 @@ def test_an_error_of_the_driver_is_one_of_ours(driver: FakeDriver, call: str) ->
         chain = CudaChains(find_target("cuda:sm_90"), 0, driver).chain(PLAN, KERNELS, (b"one", b"two"))
         chain.launch(fixed(memory, 1, 2, 3, 4), (memory.new(), memory.new(), memory.new()), 0)
 
-    with pytest.raises(BackendError, match="CUDA_ERROR_UNKNOWN"):
+    with pytest.raises(BackendError, match="CUDA_ERROR_OUT_OF_MEMORY"):
         run()
     assert not driver.contexts

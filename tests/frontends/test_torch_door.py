@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.backends import find_target
+from cuts.backends.opencl import OpenCLDevice
 from cuts.compile import tuned
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import door as door_module
@@ -21,7 +22,7 @@ from cuts.frontends.torch.door import Door
 from cuts.frontends.torch.frozen import FrozenWarning
 from cuts.ir import BackendError, CutsError, UsageError
 from cuts.runtime import InPlaceSession
-from cuts.tests.needs import cuda_reason, needs_cuda, opencl_reason
+from cuts.tests.needs import cuda_reason, needs_cuda, needs_opencl, opencl_reason
 
 nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
@@ -189,6 +190,18 @@ def test_a_tensor_of_another_kind_is_one_error(place: str, monkeypatch: pytest.M
         for wrong in (x.double(), x[:1], x.to("meta")):
             with pytest.raises(UsageError, match=r"expected torch.float32\[2, 3, 6, 6\] on .*, found"):
                 call(door, *given[:at], wrong, *given[at + 1 :])
+
+
+@needs_opencl
+def test_a_device_with_a_memory_of_its_own_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenCLDevice, "shares_host_memory", False)
+    monkeypatch.setattr(Door, "__call__", None)
+    model, x = small("cpu"), image("cpu")
+    call = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            assert near(call(x.contiguous(memory_format=torch.channels_last)), model(x))
+            model.first.weight.mul_(2)
 
 
 # ---- outputs
