@@ -1,16 +1,24 @@
 """How kernels run: targets as data, devices, the cache of compiled code, the reference."""
 
 from .cache import cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
+from .chains import BLOCK_ALIGNMENT, BlockPlace, Called, Chain, ChainPlan, Chains, Copied
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
-from .devices import find_target, open_device, open_transfers
+from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
 from .targets import known_targets, target_aliases
 from .transfers import Transfers
 
 __all__ = [
+    "BLOCK_ALIGNMENT",
     "Array",
+    "BlockPlace",
     "Buffer",
+    "Called",
+    "Chain",
+    "ChainPlan",
+    "Chains",
+    "Copied",
     "Device",
     "Launch",
     "Pointer",
@@ -24,6 +32,7 @@ __all__ = [
     "file_size",
     "find_target",
     "known_targets",
+    "open_chains",
     "open_device",
     "open_transfers",
     "private_folder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ir import BackendError, Target
+from .chains import Chains
 from .device import Device
 from .targets import DEFAULT_CUDA, described_target
 from .transfers import Transfers
@@ -51,3 +52,17 @@ def open_transfers(device: Device) -> Transfers:
     from .opencl import OpenCLTransfers
 
     return OpenCLTransfers(device)
+
+
+def open_chains(target: Target, ordinal: int = 0) -> Chains | None:
+    """Return what runs kernels for a target in memory of another library, on the GPU of that number; None where the
+    device has a memory of its own that no other library knows.
+    """
+    if target.dialect == "cuda":
+        from .cuda import CudaChains
+
+        return CudaChains(target, ordinal)
+    from .opencl import OpenCLChains, OpenCLDevice
+
+    device = OpenCLDevice(target)
+    return OpenCLChains(device) if device.shares_host_memory else None

@@ -1,5 +1,5 @@
-"""Plans of models that were tuned to the end, kept so that the same model needs no second search and no second
-compilation.
+"""Plans of models, kept so that the same model needs no second search and no second compilation: those that were tuned
+to the end, and those of PyTorch's door, which a later process asks for with the same wishes.
 
 A plan is found by everything it was made from: the graph with its weights, the declarations, the target, the machine,
 the settings of the search, and this very version of the compiler. The newest plans are kept, up to a size.
@@ -50,6 +50,17 @@ class PlanCache:
             return None
         return cls(folder, plan_key(graph, spec, target, options, selector), target)
 
+    @classmethod
+    def of_wishes(
+        cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, *wishes: object
+    ) -> PlanCache | None:
+        """Return where the plan of what somebody asked for is kept, budget included, whether its search came to an end
+        or not; None where caching is off.
+        """
+        folder = _folder()
+        asked = (options.mode, options.precision, repr(options.debug), repr(options.budget), *map(repr, wishes))
+        return None if folder is None else cls(folder, cache_key([*_facts(graph, spec, target), *asked]), target)
+
     def find(self) -> CompiledPlan | None:
         """Return the kept plan; one that is damaged or of another version is deleted."""
         place = self.folder / self.key
@@ -64,22 +75,25 @@ class PlanCache:
             return None
 
     def keep(self, made: CompiledPlan) -> None:
-        """Keep the plan of a search that came to its end, and drop the oldest ones beyond the limit."""
+        """Keep a plan, and drop the oldest ones beyond the limit."""
         save_plan(made.plan, self.folder / self.key)
         _trim(self.folder)
 
 
 def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector) -> str:
     """Return the key of everything that a tuned plan depends on."""
-    facts = (
-        compiler_digest(),
-        print_graph(graph),
-        repr(sorted(spec.texts.items())),
-        repr(target),
-        repr(sorted(machine_of(target).items())),
-    )
     asked = (options.mode, options.precision, repr(options.debug), repr(selector.settings))
-    return cache_key([*facts, *asked, *_weights(graph)])
+    return cache_key([*_facts(graph, spec, target), *asked])
+
+
+def _facts(graph: Graph, spec: Spec, target: Target) -> Iterator[str | bytes]:
+    """Yield what every plan depends on."""
+    yield compiler_digest()
+    yield print_graph(graph)
+    yield repr(sorted(spec.texts.items()))
+    yield repr(target)
+    yield repr(sorted(machine_of(target).items()))
+    yield from _weights(graph)
 
 
 #: Folders of the repository that no compilation depends on.

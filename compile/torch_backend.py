@@ -4,21 +4,20 @@ installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from attrs import fields, frozen
+from attrs import field, fields, frozen
 
-from ..backends import find_target
-from ..ir import PRECISIONS, CompileOptions, PrecisionName, UsageError, quote
+from ..ir import PRECISIONS, CompileOptions, PrecisionName, Target, UsageError, quote
 from .driver import precisions_of
-from .loading import Spec
-from .plan import CompiledPlan
-from .tuned import build_tuned
+from .in_place import program_of, spec_of, target_of
+from .tuned import build_again
 
 if TYPE_CHECKING:
-    from ..frontends.torch import Captured
+    from ..frontends.torch import ArrayFunction, Captured, TensorProgram
 
 
 #: How PyTorch's word for products of f32 reads as a policy (`torch.set_float32_matmul_precision`).
@@ -39,7 +38,8 @@ def cuts_backend(module: Any, examples: Sequence[Any], options: Mapping[str, Any
     """
     from ..frontends.torch import dynamo_backend
 
-    return dynamo_backend(module, examples, partial(_compile, _read(options or {})))
+    wishes = _read(options or {})
+    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze)
 
 
 @frozen
@@ -50,6 +50,7 @@ class _Wishes:
     budget: float | None = None
     tune: bool = False
     libraries: bool = False
+    freeze: bool = False
 
 
 def _read(options: Mapping[str, Any]) -> _Wishes:
@@ -70,22 +71,49 @@ def _read(options: Mapping[str, Any]) -> _Wishes:
     return wishes
 
 
-def _compile(wishes: _Wishes, captured: Captured, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """Compile a graph in the precision that holds now, and again where another one holds when it runs."""
-    from ..frontends.torch import matmul_precision
+@frozen(eq=False)
+class _Precisions:
+    """The plans of a captured graph: one in each precision that held when it ran."""
 
-    target, spec = find_target("cuda" if device == "cuda" else "opencl"), Spec(captured.registry, captured.texts)
-    able = precisions_of(target)
+    wishes: _Wishes
+    captured: Captured
+    target: Target
+    ordinal: int
+    made: dict[PrecisionName, TensorProgram | ArrayFunction] = field(factory=dict)
+    compiling: Any = field(factory=Lock)
 
-    @cache
-    def plan_in(precision: PrecisionName) -> CompiledPlan:
-        options = CompileOptions(precision=precision, budget=wishes.budget)
-        tune = wishes.tune or wishes.budget is not None
-        return build_tuned(captured.graph, spec, target, options, tune=tune, libraries=wishes.libraries)
+    def choose(self) -> TensorProgram | ArrayFunction:
+        """Return the plan in the precision that holds now."""
+        precision = self._precision()
+        with self.compiling:
+            if precision not in self.made:
+                self.made[precision] = self._compiled(precision)
+            return self.made[precision]
 
-    def plan() -> CompiledPlan:
+    def _precision(self) -> PrecisionName:
+        from ..frontends.torch import matmul_precision
+
+        if self.wishes.precision is not None:
+            return self.wishes.precision
         followed = _FOLLOWED[matmul_precision()]
-        return plan_in(wishes.precision or (followed if followed in able else "fp32"))
+        return followed if followed in precisions_of(self.target) else "fp32"
 
-    plan()  # what cannot be compiled is said where the graph is captured
-    return lambda arrays: plan().run(arrays, on_device=device == "cuda")
+    def _compiled(self, precision: PrecisionName) -> TensorProgram | ArrayFunction:
+        options = CompileOptions(precision=precision, budget=self.wishes.budget)
+        plan = build_again(
+            self.captured.graph,
+            spec_of(self.captured),
+            self.target,
+            options,
+            tune=self.wishes.tune or self.wishes.budget is not None,
+            libraries=self.wishes.libraries,
+        )
+        return program_of(plan, self.ordinal)
+
+
+def _compile(wishes: _Wishes, captured: Captured, device: Any) -> _Precisions:
+    """Compile a graph in the precision that holds now, and again where another one holds when it runs."""
+    target, ordinal = target_of(device)
+    plans = _Precisions(wishes, captured, target, ordinal)
+    plans.choose()  # what cannot be compiled is said where the graph is captured
+    return plans

@@ -6,11 +6,11 @@ This is how Woodpecker-DL binds custom operators to third-party engines (section
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..backends import find_target
 from ..ir import BackendError, CompileOptions, PrecisionName, UsageError, quote
+from .in_place import OneProgram, program_of, spec_of, target_of
 from .loading import Spec, load_spec
 from .tuned import build_tuned
 
@@ -47,10 +47,10 @@ def torch_op(
     decl = vocabulary.registry[name or _only(vocabulary)]
     options = CompileOptions(precision=precision, budget=budget)
 
-    def compile_graph(captured: Captured, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-        target, own = find_target("cuda" if device == "cuda" else "opencl"), Spec(captured.registry, captured.texts)
-        plan = build_tuned(captured.graph, own, target, options, tune=tune)
-        return lambda arrays: plan.run(arrays, on_device=device == "cuda")
+    def compile_graph(captured: Captured, device: Any) -> OneProgram:
+        target, ordinal = target_of(device)
+        plan = build_tuned(captured.graph, spec_of(captured), target, options, tune=tune)
+        return OneProgram(program_of(plan, ordinal))
 
     return define_operator(decl, vocabulary.registry, vocabulary.texts, compile_graph)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from ..ir import CompileOptions, Graph, Target
 from .driver import build_graph
 from .loading import Spec
 from .plan import CompiledPlan
+from .plan_cache import PlanCache
+
+#: Seconds that a plan must have taken to be kept for later processes.
+WORTH_KEEPING = 2.0
 
 
 def build_tuned(
@@ -31,3 +37,18 @@ def build_tuned(
     settings = Settings(libraries=libraries)
     with tuning_session(target, budget=options.budget, frozen=frozen, settings=settings) as selector:
         return build_graph(graph, spec, target, options, selector)
+
+
+def build_again(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, *, tune: bool = False, libraries: bool = False
+) -> CompiledPlan:
+    """Compile a graph like `build_tuned`, or find what an earlier process made of it with the same wishes."""
+    cache = PlanCache.of_wishes(graph, spec, target, options, tune, libraries)
+    found = cache.find() if cache else None
+    if found is not None:
+        return found
+    start = perf_counter()
+    made = build_tuned(graph, spec, target, options, tune=tune, libraries=libraries)
+    if cache and perf_counter() - start > WORTH_KEEPING:
+        cache.keep(made)
+    return made

@@ -2,6 +2,7 @@
 
 from .arrays import check_names, checked_inputs, random_inputs
 from .executor import Session
+from .in_place import InPlaceSession, Layout, Outlet, layout_of
 from .memory import Lifetime, aligned, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, across_turns, extent_bytes, make_plan
@@ -13,7 +14,10 @@ from .verify import Comparison, compare, first_wrong_step, outgrown, require_rig
 
 __all__ = [
     "Comparison",
+    "InPlaceSession",
+    "Layout",
     "Lifetime",
+    "Outlet",
     "Plan",
     "PlannedModel",
     "PlannedPart",
@@ -30,6 +34,7 @@ __all__ = [
     "html_page",
     "html_section",
     "is_staged",
+    "layout_of",
     "load_plan",
     "load_staged",
     "make_plan",

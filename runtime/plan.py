@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
+from typing import TypeAlias
 
 import numpy as np
 from attrs import field, frozen
@@ -30,6 +31,9 @@ from ..ir import (
     quote,
 )
 from .memory import Lifetime, Placement, place_buffers
+
+#: A buffer of tensors ("tensor", 0, name), or a table of a kernel ("table", number of the kernel, name).
+BufferKey: TypeAlias = tuple[str, int, str]
 
 
 def cuts_version() -> str:
@@ -141,37 +145,51 @@ def make_plan(
 
 def _demands(
     compiled: CompiledGraph, storages: Mapping[str, Storage], constants: Iterable[str]
-) -> tuple[dict[tuple[str, int, str], int], dict[tuple[str, int, str], Lifetime]]:
+) -> tuple[dict[BufferKey, int], dict[BufferKey, Lifetime]]:
     """Return the bytes of each buffer and of each table of a kernel, and the steps between which it holds something."""
     graph = compiled.graph
-    sizes: dict[tuple[str, int, str], int] = {}
-    lifetimes: dict[tuple[str, int, str], Lifetime] = {}
-    ends = (-1, len(compiled.steps))
-
-    def use(tensor: str, step: int) -> None:
+    lifetimes = lifetimes_of(compiled, graph.inputs, graph.outputs, constants, storages)
+    sizes = {("tensor", 0, buffer): 0 for kind, _, buffer in lifetimes if kind == "tensor"}
+    for tensor in (*_touched(compiled), *constants):
         key = ("tensor", 0, storages[tensor].buffer)
-        sizes[key] = max(sizes.get(key, 0), extent_bytes(graph.types[tensor], storages[tensor]))
-        lifetimes[key] = lifetimes.get(key, Lifetime(step, step)).extended(step)
+        sizes[key] = max(sizes[key], extent_bytes(graph.types[tensor], storages[tensor]))
+    for number, kernel in enumerate(compiled.kernels):
+        sizes |= {("table", number, table): 4 * len(values) for table, values in kernel.tables.items()}
+    return sizes, lifetimes
 
-    for tensor in graph.inputs:
+
+def lifetimes_of(
+    what: CompiledGraph | Plan,
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    constants: Iterable[str],
+    storages: Mapping[str, Storage],
+) -> dict[BufferKey, Lifetime]:
+    """Return the steps between which each buffer, and each table of a kernel, holds something."""
+    lifetimes: dict[BufferKey, Lifetime] = {}
+    ends = (-1, len(what.steps))
+
+    def use(tensor: str, *steps: int) -> None:
+        key = ("tensor", 0, storages[tensor].buffer)
+        for step in steps:
+            lifetimes[key] = lifetimes.get(key, Lifetime(step, step)).extended(step)
+
+    for tensor in inputs:
         use(tensor, ends[0])
-    for tensor in graph.outputs:
+    for tensor in outputs:
         use(tensor, ends[1])
     for tensor in constants:
-        use(tensor, ends[0])
-        use(tensor, ends[1])
-    for index, step in enumerate(compiled.steps):
-        for argument, tensor in zip(compiled.kernels[step.kernel].arguments, step.tensors, strict=True):
+        use(tensor, *ends)
+    for index, step in enumerate(what.steps):
+        for argument, tensor in zip(what.kernels[step.kernel].arguments, step.tensors, strict=True):
             if not argument.table:
                 use(tensor, index)
-    for buffer, loop in across_turns(compiled, storages):
+    for buffer, loop in across_turns(what, storages):
         key = "tensor", 0, buffer
         lifetimes[key] = lifetimes[key].extended(loop.first).extended(loop.last - 1)
-    for number, kernel in enumerate(compiled.kernels):
-        for table, values in kernel.tables.items():
-            sizes["table", number, table] = 4 * len(values)
-            lifetimes["table", number, table] = Lifetime(*ends)
-    return sizes, lifetimes
+    for number, kernel in enumerate(what.kernels):
+        lifetimes |= {("table", number, table): Lifetime(*ends) for table in kernel.tables}
+    return lifetimes
 
 
 def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) -> Iterator[tuple[str, Turns]]:

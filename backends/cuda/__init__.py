@@ -2,6 +2,7 @@
 
 from .calibrate import load_ceilings, measure_ceilings, save_ceilings
 from .ceiling_kernels import empty_kernel
+from .chains import CudaChains
 from .compile import Cubin, compile_kernel, compile_kernels, find_toolchain, toolchains
 from .device import CudaDevice
 from .query import driver, query_target
@@ -9,6 +10,7 @@ from .transfers import CudaTransfers
 
 __all__ = [
     "Cubin",
+    "CudaChains",
     "CudaDevice",
     "CudaTransfers",
     "compile_kernel",

@@ -1,6 +1,7 @@
 """Running kernels through OpenCL: a device chosen by rule, programs built once, launches timed by events."""
 
+from .chains import OpenCLChains
 from .device import OpenCLDevice, choose_device
 from .transfers import OpenCLTransfers
 
-__all__ = ["OpenCLDevice", "OpenCLTransfers", "choose_device"]
+__all__ = ["OpenCLChains", "OpenCLDevice", "OpenCLTransfers", "choose_device"]

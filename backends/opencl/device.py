@@ -7,6 +7,7 @@ end.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import re
@@ -180,6 +181,18 @@ class OpenCLDevice(Device):
         except self._cl.Error as error:
             raise BackendError(f"cannot allocate {nbytes:,} bytes on {self.name}: {error}") from error
 
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether kernels run on the host's own memory, wherever it lies: PoCL's do on a CPU."""
+        return self.choice.platform.name == _POCL and bool(self.choice.device.type & self._cl.device_type.CPU)
+
+    def over(self, address: int, nbytes: int) -> Buffer:
+        """Return host memory that somebody else owns, and keeps, as device memory."""
+        if not nbytes:
+            return self.allocate(1)
+        flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
+        return Buffer(self._cl.Buffer(self._context, flags, hostbuf=host_bytes(address, nbytes)), nbytes)
+
     def upload(self, destination: Pointer, source: Array) -> None:
         """Copy from the host, blocking."""
         if source.nbytes:
@@ -342,6 +355,18 @@ class OpenCLDevice(Device):
             "memory_bytes": int(device.global_mem_size),
             "max_allocation": int(device.max_mem_alloc_size),
         }
+
+
+def launched_function(launch: Launch) -> Any:
+    """Return the kernel object that a launch enqueues; None where it enqueues none."""
+    if isinstance(launch, _MovedKernel):
+        return launch.bound.function
+    return launch.function if isinstance(launch, _BoundKernel) else None
+
+
+def host_bytes(address: int, nbytes: int) -> Array:
+    """Return host memory that somebody else owns as bytes."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 def _nothing() -> None:

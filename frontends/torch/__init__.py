@@ -4,8 +4,19 @@ Programs are decomposed to PyTorch's core operations. What each of them means is
 """
 
 from .captured import Captured
-from .dynamo import dynamo_backend, matmul_precision
+from .dynamo import dynamo_backend
+from .program import ArrayFunction, TensorProgram
 from .read import read_torch
 from .registered import OPERATORS, define_operator
+from .settings import matmul_precision
 
-__all__ = ["OPERATORS", "Captured", "define_operator", "dynamo_backend", "matmul_precision", "read_torch"]
+__all__ = [
+    "OPERATORS",
+    "ArrayFunction",
+    "Captured",
+    "TensorProgram",
+    "define_operator",
+    "dynamo_backend",
+    "matmul_precision",
+    "read_torch",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import Graph, verify_graph
 from ...ops import Registry
@@ -18,7 +18,8 @@ class Captured:
     derived gradients that it uses.
 
     `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
-    `seeds`: random numbers, new ones for each run.
+    `seeds`: random numbers, new ones for each run. Where `orders` has an input, the graph's input is that one with its
+    axes in this order.
     """
 
     graph: Graph
@@ -27,12 +28,15 @@ class Captured:
     seeds: tuple[str, ...]
     registry: Registry
     texts: Mapping[str, str]
+    orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
 
 
 def captured_graph(
     reader: Reader, name: str, places: Sequence[str], found: Sequence[str | int | float | None]
 ) -> Captured:
-    """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph."""
+    """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph, nor
+    are those without a name.
+    """
     outputs = tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
     whole = read_graph(reader, name, (*(p for p in places if p in reader.types), *reader.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
@@ -42,4 +46,4 @@ def captured_graph(
     types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
     registry = reader.gradients.registry
     graph = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
-    return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts)
+    return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts, reader.orders)

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from attrs import define, evolve, field, frozen
 
-from ...ir import Attribute, DType, Graph, Node, TensorType, verify_graph
+from ...ir import Attribute, DType, Graph, Node, TensorType, UsageError, quote, verify_graph
 from ...ops import Registry
 from ...ops.gradient import Gradients
 from ...ops.language import Instance, Instances, OpDecl, syntax
 from .captured import Captured, captured_graph
-from .reader import DTYPES, Reader, Value, dtype_of
-from .tensors import CompileGraph, function_of_tensors
+from .program import CompileGraph
+from .reader import TORCH_TYPES, Reader, Value, dtype_of
+from .tensors import function_of_tensors
 
 NAMESPACE = "cuts"
 #: How the kinds of attributes are written in a schema.
@@ -29,7 +30,6 @@ _KINDS = {
     "int": "int", "axis": "int", "float": "float", "bool": "bool", "string": "str", "choice": "str",
     "dtype": "ScalarType", "ints": "int[]", "axes": "int[]", "floats": "float[]", "strings": "str[]",
 }  # fmt: skip
-_TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 Types = Sequence[TensorType | None]
 
@@ -53,7 +53,7 @@ class BackwardCall:
         """Return what `text` wrote."""
         operands, attributes, wanted, given = json.loads(text)
         types = tuple(None if t is None else TensorType(DType(t[0]), tuple(t[1])) for t in operands)
-        return BackwardCall(types, attributes, tuple(wanted), tuple(given))
+        return BackwardCall(types, plain(attributes), tuple(wanted), tuple(given))
 
 
 @define(eq=False)
@@ -102,7 +102,7 @@ class DeclaredOperator:
     def fake(self, *operands: Any, **attributes: Any) -> Any:
         """Return results that have types and no elements."""
         tensors = self.flat(operands)
-        device = next((t.device for t in tensors if t is not None), torch.device("cpu"))
+        device = _device(self.decl.name, tensors)
         instance = self.instance(tuple(map(_type, tensors)), plain(attributes))
         return self.packed([_empty(type_, device) for type_ in instance.output_types])
 
@@ -188,7 +188,7 @@ class DeclaredOperator:
         return [*found, *(None for _ in self.decl.operands[len(operands) :])] if several else found
 
     def _run(self, key: object, tensors: Sequence[Any], captured: Callable[[], Captured]) -> list[Any]:
-        device = next((t.device for t in tensors if t is not None), torch.device("cpu"))
+        device = _device(self.decl.name, tensors)
         with self.lock:
             if (key, device) not in self.compiled:
                 self.compiled[key, device] = function_of_tensors(captured(), device, self.compile_graph)
@@ -213,16 +213,28 @@ def _type(tensor: Any) -> TensorType | None:
 
 
 def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
-    return torch.empty(type_.shape, dtype=_TORCH_TYPES[type_.dtype], device=device)
+    return torch.empty(type_.shape, dtype=TORCH_TYPES[type_.dtype], device=device)
+
+
+def _device(name: str, tensors: Sequence[Any]) -> torch.device:
+    """Return where the operands are; raise `UsageError` where they are in several places."""
+    found = list(dict.fromkeys(t.device for t in tensors if t is not None))
+    if len(found) > 1:
+        raise UsageError(
+            f"operation {quote(name)}: its operands lie on {' and '.join(map(str, found))}", hint="move them to one"
+        )
+    return found[0] if found else torch.device("cpu")
 
 
 def plain(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
-    """Return the attributes that are given, element types by our names."""
-    return {
-        name: dtype_of(value).value if isinstance(value, torch.dtype) else value
-        for name, value in attributes.items()
-        if value is not None
-    }
+    """Return the attributes that are given, element types by our names, lists as tuples."""
+    return {name: _plain(value) for name, value in attributes.items() if value is not None}
+
+
+def _plain(value: Any) -> Attribute:
+    if isinstance(value, torch.dtype):
+        return dtype_of(value).value
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _key(attributes: Mapping[str, Attribute]) -> tuple[tuple[str, str], ...]:

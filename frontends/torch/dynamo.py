@@ -8,7 +8,7 @@ graph that we cannot read runs in PyTorch, with a warning.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,42 +19,57 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...ir import CutsError
+from ...ir import CutsError, UsageError
+from .dynamic import by_shape, is_dynamic
+from .frozen import FrozenFunction
+from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes, training_decompositions
-from .tensors import CompileGraph, function_of_tensors
-
-
-def matmul_precision() -> str:
-    """Return what PyTorch allows in products of f32: "highest", "high" or "medium"."""
-    return str(torch.get_float32_matmul_precision())
+from .program import CompileGraph
+from .tensors import function_of_tensors
 
 
 class UncompiledWarning(UserWarning):
     """A captured graph could not be read and runs in PyTorch."""
 
 
-def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileGraph) -> Any:
+def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileGraph, freeze: bool = False) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls. Gradients, where wanted, are PyTorch's graphs,
-    compiled alike.
+    compiled alike. With `freeze`, parameters and buffers become constants.
+
+    Raises `UsageError` where gradients of what is frozen are wanted.
     """
 
-    def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
-        try:
-            with unset_fake_temporarily():  # constants are numbers here
-                return make_boxed_func(_compiled(part, inputs, compile_graph))
-        except CutsError as error:
-            warnings.warn(
-                f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=2
-            )
-            return make_boxed_func(part.forward)
+    def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
+        held = held_inputs(module, arguments)
+        frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
+        _check_frozen(frozen)
 
-    def compile_static(arguments: Sequence[Any]) -> Callable[..., Any]:
+        def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
+            try:
+                with unset_fake_temporarily():  # constants are numbers here
+                    return make_boxed_func(_compiled(part, inputs, compile_graph, held, frozen))
+            except CutsError as error:
+                warnings.warn(
+                    f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}",
+                    UncompiledWarning,
+                    stacklevel=2,
+                )
+                return make_boxed_func(part.forward)
+
         with sdpa_kernel(_attention_kernels(arguments)), _resizing_whole():
             backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
             compiled: Callable[..., Any] = backend(module, arguments)
             return compiled
 
-    return _by_shape(compile_static) if any(map(_is_dynamic, examples)) else compile_static(examples)
+    return by_shape(module, compile_static) if any(map(is_dynamic, examples)) else compile_static(module, examples)
+
+
+def _check_frozen(frozen: Mapping[int, Any]) -> None:
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in frozen.values()):
+        raise UsageError(
+            "option 'freeze': gradients of the parameters are wanted",
+            hint="call the model under torch.no_grad(), or leave 'freeze' out to train it",
+        )
 
 
 @contextmanager
@@ -84,30 +99,20 @@ def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
     return [SDPBackend.MATH] if trained else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
-def _is_dynamic(example: Any) -> bool:
-    if isinstance(example, torch.Tensor):
-        return any(isinstance(extent, torch.SymInt) for extent in example.shape)
-    return isinstance(example, torch.SymInt)
-
-
-def _by_shape(compile_static: Callable[[Sequence[Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a function that compiles for the shapes of its arguments: ours are static where Dynamo would have them
-    symbolic.
-    """
-    compiled: dict[Any, Callable[..., Any]] = {}
-
-    def call(*arguments: Any) -> Any:
-        key = tuple(
-            (a.shape, a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments
-        )
-        key = (torch.is_grad_enabled(), *key)
-        if key not in compiled:
-            compiled[key] = compile_static(arguments)
-        return compiled[key](*arguments)
-
-    return call
-
-
-def _compiled(part: Any, inputs: Sequence[Any], compile_graph: CompileGraph) -> Callable[..., list[Any]]:
+def _compiled(
+    part: Any,
+    inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+) -> Callable[..., list[Any]]:
+    """Compile a graph that autograd made; `held` and `frozen` are inputs of the captured module, by number."""
     device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), torch.device("cpu"))
-    return function_of_tensors(graph_of_nodes(part.graph), device, compile_graph)
+    own = own_numbers(part.graph)  # what is kept for a backward graph lies as we make it
+    places = {place for place, number in own.items() if number in held}
+
+    def compile_with(constants: Mapping[int, torch.Tensor]) -> Callable[..., list[Any]]:
+        return function_of_tensors(graph_of_nodes(part.graph, constants, own), device, compile_graph, places)
+
+    constants = frozen_places(part.graph, frozen)
+    return FrozenFunction(compile_with, constants) if constants else compile_with({})

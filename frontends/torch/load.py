@@ -7,7 +7,7 @@ is in the tables of `operators`. Parameters and buffers become constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,19 +70,29 @@ def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
     return reader.output(value, name)
 
 
-def graph_of_nodes(graph: torch.fx.Graph) -> Captured:
-    """Return a captured graph of core operations, every placeholder an input;
-    backward operations become derived gradients.
+def graph_of_nodes(
+    graph: torch.fx.Graph,
+    constants: Mapping[int, torch.Tensor] | None = None,
+    as_they_lie: Collection[int] = (),
+) -> Captured:
+    """Return a captured graph of core operations; backward operations become derived gradients.
+
+    Every placeholder is an input, but those whose numbers `constants` has. Those of the numbers `as_they_lie` have
+    their axes in the order in which the examples have them in memory.
     """
     reader = Reader(default_inference())
     places = [node for node in graph.nodes if node.op == "placeholder"]
-    for node in places:
-        if isinstance(node.meta.get("val"), (int, float)):
+    frozen = {places[n]: tensor for n, tensor in (constants or {}).items()}
+    for number, node in enumerate(places):
+        if node in frozen:
+            define(node, frozen[node], reader)
+        elif isinstance(node.meta.get("val"), (int, float)):
             reader.values[node] = node.meta["val"]  # an extent that Dynamo passes by itself; graphs are for one each
         elif node.users or "val" in node.meta:
-            reader.define_input(node)
+            reader.define_input(node, number in as_they_lie)
     walk(graph, reader)
-    return captured_graph(reader, "torch", [n.name for n in places], [_result(reader, n) for n in results(graph)])
+    names = ["" if node in frozen else node.name for node in places]
+    return captured_graph(reader, "torch", names, [_result(reader, n) for n in results(graph)])
 
 
 def _result(reader: Reader, node: object) -> str | int | float | None:

@@ -35,6 +35,10 @@ DTYPES = {
 }  # fmt: skip
 
 
+#: How our element types are called in PyTorch.
+TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
 class Value(str):
     """The name of a tensor of the graph, as conversions get and return it."""
 
@@ -59,6 +63,14 @@ def array_of(tensor: torch.Tensor) -> Array:
     return np.ascontiguousarray(array).reshape(tuple(tensor.shape))
 
 
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the axes of a tensor, the outermost in memory first; as they are where it is not dense in any order."""
+    plain = tuple(range(tensor.dim()))
+    strides = tensor.stride()
+    order = tuple(sorted(plain, key=lambda axis: (-strides[axis], axis)))
+    return plain if tensor.is_contiguous() or not tensor.permute(order).is_contiguous() else order
+
+
 @define
 class Reader:
     """The state of one import."""
@@ -73,6 +85,7 @@ class Reader:
     node: torch.fx.Node | None = None
     taken: set[str] = field(factory=set)
     seeds: list[str] = field(factory=list)
+    orders: dict[str, tuple[int, ...]] = field(factory=dict)
     gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
 
     def fail(self, message: str) -> NoReturn:
@@ -81,8 +94,8 @@ class Reader:
 
     # ---- values
 
-    def define_input(self, node: torch.fx.Node) -> None:
-        """Make an input known.
+    def define_input(self, node: torch.fx.Node, as_it_lies: bool = False) -> None:
+        """Make an input known; `as_it_lies`, with its axes in the order in which the example has them in memory.
 
         Raises `GraphError` where it is no tensor, or its shape is dynamic.
         """
@@ -93,9 +106,15 @@ class Reader:
             raise GraphError(
                 f"input '{node.name}': shape {tuple(example.shape)} is dynamic", hint="export with static shapes"
             )
-        self.types[node.name] = TensorType(dtype_of(example.dtype), tuple(example.shape))
+        order = memory_order(example) if as_it_lies else tuple(range(example.dim()))
+        self.types[node.name] = TensorType(dtype_of(example.dtype), tuple(example.shape[axis] for axis in order))
         self.taken.add(node.name)
         self.values[node] = Value(node.name)
+        if order != tuple(range(len(order))):
+            self.orders[node.name] = order
+            self.origin = node.name
+            back = tuple(order.index(axis) for axis in range(len(order)))
+            self.values[node] = self.emit("transpose", node.name, perm=back)
 
     def define_constant(self, node: torch.fx.Node, array: Array) -> None:
         """Make a parameter known."""
@@ -225,9 +244,8 @@ class Reader:
 
     def promoted(self, *values: Any) -> DType:
         """Return the element type that PyTorch promotes tensors and numbers to."""
-        kinds = {kind: torch_kind for torch_kind, kind in DTYPES.items()}
         samples = [
-            torch.empty((1,) * len(self.shape(v)), dtype=kinds[self.type(v).dtype]) if isinstance(v, Value) else v
+            torch.empty((1,) * len(self.shape(v)), dtype=TORCH_TYPES[self.type(v).dtype]) if isinstance(v, Value) else v
             for v in values
         ]
         first, *others = samples

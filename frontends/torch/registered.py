@@ -12,8 +12,8 @@ from ...ir import Node, UsageError, quote
 from ...ops import Registry
 from ...ops.language import OpDecl
 from .declared import NAMESPACE, BackwardCall, DeclaredOperator, gradients_of, plain
+from .program import CompileGraph
 from .reader import Convert, Reader, Value
-from .tensors import CompileGraph
 
 #: The operators that declarations became, by name.
 OPERATORS: dict[str, DeclaredOperator] = {}

@@ -1,8 +1,10 @@
-"""Plans as functions of PyTorch's tensors, on the CPU and on a GPU."""
+"""Compiled graphs as functions of PyTorch's tensors: through the door where a plan runs in PyTorch's memory, through
+arrays where it has a memory of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -10,45 +12,63 @@ import torch
 
 from ...ir import DType, dtype_of_numpy
 from .captured import Captured
+from .door import Door
+from .program import ArrayFunction, CompileGraph
 
-#: Compiles a graph for the device that tensors live on ("cpu" or "cuda") into a function of arrays by name.
-CompileGraph = Callable[[Captured, str], Callable[[Mapping[str, Any]], Mapping[str, Any]]]
+#: A compiled graph as a function of its inputs, in order.
+TensorFunction = Callable[..., list[Any]]
 
 
 def function_of_tensors(
-    captured: Captured, device: torch.device, compile_graph: CompileGraph
-) -> Callable[..., list[Any]]:
-    """Compile a captured graph, and return the function of its inputs, in order, that runs it."""
-    run = compile_graph(captured, device.type)
+    captured: Captured, device: torch.device, compile_graph: CompileGraph, held: Collection[int] = ()
+) -> TensorFunction:
+    """Compile a captured graph, and return the function of its inputs, in order, that runs it; `held` are the numbers
+    of those that a model holds.
+    """
+    compiled = compile_graph(captured, device)
+    choose = getattr(compiled, "choose", None)
+    if choose is None:
+        return _through_arrays(captured, compiled)  # type: ignore[arg-type]
+    functions: dict[int, tuple[object, TensorFunction]] = {}
 
     def call(*arguments: Any) -> list[Any]:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # we launch on a stream of our own
+        chosen = choose()
+        if id(chosen) not in functions:
+            in_place = hasattr(chosen, "open")
+            made = Door(captured, device, chosen, held) if in_place else _through_arrays(captured, chosen)
+            functions.setdefault(id(chosen), (chosen, made))
+        return functions[id(chosen)][1](*arguments)
+
+    return call
+
+
+def _through_arrays(captured: Captured, run: ArrayFunction) -> TensorFunction:
+    """Return a function of tensors on the CPU, which are copied to and from a plan's memory."""
+
+    def call(*arguments: Any) -> list[Any]:
         seeds = (
             torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)
         )  # PyTorch's generator, so that its seed counts
-        arrays = {
-            name: _array(value) for name, value in zip(captured.inputs, arguments, strict=True) if name is not None
-        }
+        named = {name: value for name, value in zip(captured.inputs, arguments, strict=True) if name is not None}
+        named |= {name: named[name].permute(order) for name, order in captured.orders.items() if name in named}
+        arrays = {name: _array(value) for name, value in named.items()}
         arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
         found = run(arrays)
-        tensors = {name: _tensor(found[name], device) for name in captured.graph.outputs}
+        tensors = {name: _tensor(found[name]) for name in captured.graph.outputs}
         return [tensors[name] if isinstance(name, str) else name for name in captured.results]
 
     return call
 
 
-def _tensor(value: Any, device: torch.device) -> Any:
-    """Return a result as a tensor; what lies in a plan's memory on a GPU is copied, as the next run writes over it."""
+def _tensor(value: Any) -> Any:
+    """Return a result as a tensor."""
     if dtype_of_numpy(value.dtype) is DType.BF16:  # known to PyTorch by other names than to NumPy: it goes as bits
-        tensor = torch.as_tensor(value.view(np.int16), device=device).view(torch.bfloat16)
-    else:
-        tensor = torch.as_tensor(value, device=device)
-    return tensor.clone() if device.type == "cuda" else tensor
+        return torch.as_tensor(value.view(np.int16)).view(torch.bfloat16)
+    return torch.as_tensor(value)
 
 
 def _array(value: Any) -> Any:
-    """Return a tensor as an array of its device, without a copy where it is contiguous."""
+    """Return a tensor as an array, without a copy where it is contiguous."""
     tensor = value.detach().contiguous()
     tensor = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
-    return tensor if tensor.is_cuda else tensor.numpy()
+    return tensor.numpy()

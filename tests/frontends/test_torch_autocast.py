@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -147,13 +146,13 @@ def test_gradients_under_autocast_are_those_of_pytorch() -> None:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The policies that graphs are compiled with, in order."""
     found: list[str] = []
-    build = torch_backend.build_tuned
+    build = torch_backend.build_again
 
     def noting(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         return build(graph, spec, target, options, **tuning)
 
-    monkeypatch.setattr(torch_backend, "build_tuned", noting)
+    monkeypatch.setattr(torch_backend, "build_again", noting)
     return found
 
 
@@ -187,15 +186,16 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
-        return SimpleNamespace(run=lambda arrays, on_device: {"y": np.zeros(1)})
+        return options.precision
 
-    monkeypatch.setattr(torch_backend, "build_tuned", build)
-    monkeypatch.setattr(torch_backend, "find_target", lambda name: find_target("cuda:sm_80"))
+    monkeypatch.setattr(torch_backend, "build_again", build)
+    monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
+    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
     captured = SimpleNamespace(graph=None, registry=None, texts={})
-    run = torch_backend._compile(torch_backend._read({}), captured, "cuda")  # type: ignore[arg-type]
-    for setting in ("high", "medium", "highest", "high"):
+    plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
+    for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
         torch.set_float32_matmul_precision(setting)
-        run({})
+        assert plans.choose() == expected
     assert found == ["fp32", "tf32", "bf16"]
     assert precisions_of(find_target("opencl")) == ("fp32", "bf16", "fp16")
     assert precisions_of(find_target("cuda:t4")) == ("fp32", "bf16", "fp16")
@@ -205,7 +205,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     ("options", "message"),
     [
         ({"precision": "fp8"}, "unknown precision 'fp8'; precisions are: fp32, fp32x3, tf32, bf16, fp16"),
-        ({"speed": 1}, "unknown option 'speed'; options are: precision, budget, tune, libraries"),
+        ({"speed": 1}, "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze"),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
         ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),
         ({"libraries": True}, "option 'libraries': nothing is timed; give a budget too, or tune=True"),
@@ -223,10 +223,11 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning))
 
-    monkeypatch.setattr(torch_backend, "build_tuned", build)
+    monkeypatch.setattr(torch_backend, "build_again", build)
+    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
     captured = SimpleNamespace(graph=None, registry=None, texts={})
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
-        torch_backend._compile(torch_backend._read(options), captured, "cpu")  # type: ignore[arg-type]
+        torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [
         (None, {"tune": False, "libraries": False}),
         (None, {"tune": True, "libraries": False}),

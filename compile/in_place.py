@@ -1,0 +1,58 @@
+"""Plans as programs that run in the memory of another library, for PyTorch's doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from ..backends import Chains, find_target, open_chains
+from ..ir import Target
+from ..runtime import InPlaceSession, Plan
+from .loading import Spec
+from .plan import CompiledPlan
+
+if TYPE_CHECKING:
+    from ..frontends.torch import ArrayFunction, Captured, TensorProgram
+
+
+@frozen(eq=False)
+class InPlaceProgram:
+    """A plan, and the device that it is to run on."""
+
+    plan: Plan
+    chains: Chains
+
+    def open(self, held: Collection[str], allocate: Callable[[int], int]) -> InPlaceSession:
+        """Open the plan in memory that `allocate` gives; `held` are inputs that seldom move."""
+        return InPlaceSession(self.plan, self.chains, held, allocate)
+
+
+@frozen(eq=False)
+class OneProgram:
+    """A choice among one."""
+
+    program: TensorProgram | ArrayFunction
+
+    def choose(self) -> TensorProgram | ArrayFunction:
+        """Return it."""
+        return self.program
+
+
+def program_of(made: CompiledPlan, ordinal: int) -> TensorProgram | ArrayFunction:
+    """Return a plan as a program on the device of that number; as a function of arrays where the device has a memory of
+    its own that PyTorch does not know.
+    """
+    chains = open_chains(made.target, ordinal)
+    return made.run if chains is None else InPlaceProgram(made.plan, chains)
+
+
+def target_of(device: Any) -> tuple[Target, int]:
+    """Return what a graph on a device of PyTorch is compiled for, and the number of the device."""
+    return find_target("cuda" if device.type == "cuda" else "opencl"), device.index or 0
+
+
+def spec_of(captured: Captured) -> Spec:
+    """Return the vocabulary of a captured graph."""
+    return Spec(captured.registry, captured.texts)

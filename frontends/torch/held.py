@@ -1,0 +1,69 @@
+"""Inputs of a captured graph that a model holds: its parameters and buffers, which Dynamo passes like any input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+#: What PyTorch's autograd calls the inputs of the graphs that it makes of a captured one: by their number, from 1 where
+#: there is a backward graph, from 0 where there is none.
+_FROM_ONE, _FROM_ZERO = re.compile(r"primals_(\d+)"), re.compile(r"arg(\d+)_1")
+
+
+def held_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
+    """Return the numbers of the inputs of a captured module that are parameters or buffers."""
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    if len(places) != len(examples):
+        return frozenset()
+    return frozenset(n for n, (node, value) in enumerate(zip(places, examples, strict=True)) if _is_held(node, value))
+
+
+def _is_held(node: torch.fx.Node, value: Any) -> bool:
+    marked = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+    return isinstance(value, torch.nn.Parameter) or (isinstance(value, torch.Tensor) and marked is not None)
+
+
+def own_numbers(graph: torch.fx.Graph) -> dict[int, int]:
+    """Return the inputs of a graph that autograd made which are those of the captured module, with their number there;
+    a backward graph has those that it reads.
+    """
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    found = ((place, _number(node.name)) for place, node in enumerate(places))
+    return {place: number for place, number in found if number is not None}
+
+
+def _number(name: str) -> int | None:
+    if match := _FROM_ONE.fullmatch(name):
+        return int(match[1]) - 1
+    match = _FROM_ZERO.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def frozen_places(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Return which inputs of a graph can become constants: held ones, by number, that the graph does not write to.
+
+    Where there is a backward graph, there are none: it may get tensors that were kept for it.
+    """
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    if any(_FROM_ONE.fullmatch(node.name) for node in places):
+        return {}
+    written = _written()
+    numbers = own_numbers(graph).items()
+    found = {place: held[number] for place, number in numbers if number in held and number not in written}
+    return {place: tensor for place, tensor in found.items() if _is_like(places[place].meta.get("val"), tensor)}
+
+
+def _is_like(example: Any, tensor: torch.Tensor) -> bool:
+    known = isinstance(example, torch.Tensor)
+    return known and example.shape == tensor.shape and example.dtype is tensor.dtype
+
+
+def _written() -> frozenset[int]:
+    """Return the numbers of the inputs to which the graph that is being compiled writes."""
+    context = torch._guards.TracingContext.try_get()
+    facts = getattr(context, "fw_metadata", None)
+    inputs = enumerate(getattr(facts, "input_info", ()))
+    return frozenset(number for number, about in inputs if about.mutates_data or about.mutates_metadata)

@@ -1,0 +1,211 @@
+"""Running a plan over memory that another library owns: inputs are read and outputs are written where they lie.
+
+Memory comes in blocks. The first holds constants and tables, the second what lives between kernels; then there is one
+for each input and for each buffer of outputs, whose addresses each run gives. Inputs that are *held*, as a model holds
+its parameters, seldom move; what moves is set in the recorded launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from threading import Lock
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
+from ..ir import DType
+from .memory import Lifetime, aligned, place_buffers
+from .plan import BufferKey, Plan, extent_bytes, lifetimes_of
+
+CONSTANTS, SCRATCH = 0, 1
+
+#: Gives memory of so many bytes, zeros, by its address; whoever gives it keeps it.
+Allocate = Callable[[int], int]
+
+
+@frozen
+class Outlet:
+    """Where an output is found: `offset` elements from the start of a block, with these strides.
+
+    `owned` are the outputs that a block of outputs is made for; the others are views of inputs, of constants or of an
+    output before them, and must be copied, as whoever gets them may write to them.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    block: int
+    offset: int
+    strides: tuple[int, ...]
+    owned: bool
+
+
+@frozen
+class Layout:
+    """A plan whose inputs and outputs lie elsewhere: its launches over blocks, and where each thing is.
+
+    `held` and `moving` are the inputs in the order of their blocks, behind which those of outputs come.
+    """
+
+    chain: ChainPlan
+    held: tuple[str, ...]
+    moving: tuple[str, ...]
+    outlets: tuple[Outlet, ...]
+    places: Mapping[BufferKey, BlockPlace]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each block."""
+        return self.chain.blocks
+
+    @property
+    def fresh(self) -> tuple[int, ...]:
+        """The numbers of the blocks that each run needs new ones of, for its outputs."""
+        return tuple(range(2 + len(self.held) + len(self.moving), len(self.chain.blocks)))
+
+
+def layout_of(plan: Plan, held: Collection[str] = ()) -> Layout:
+    """Return how a plan runs in place; `held` are inputs that seldom move."""
+    buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
+    kept = {plan.storages[name].buffer for name in plan.constants}
+    stays = tuple(name for name in plan.inputs if name in held)
+    moves = tuple(name for name in plan.inputs if name not in held)
+    outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
+    blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), 2)}
+    staged = _staged(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
+    places, sizes = _place_inside(plan, kept, blocks, staged)
+    before = [_copy(plan, blocks, places, buffers[name], inwards=True) for name in moves if buffers[name] in staged]
+    written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
+    after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in written]
+    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in blocks))
+    fixed = 2 + len(stays)
+    chain = ChainPlan(nbytes, fixed, _calls(plan, places), tuple(plan.launches()), tuple(before), tuple(after))
+    outlets = tuple(_outlets(plan, blocks, places, written))
+    return Layout(chain, stays, moves, outlets, places)
+
+
+def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
+    """Return the buffers that have a place of ours beside the caller's, and are copied between: what routines of
+    libraries touch, which are bound for good, and inputs that something writes to.
+    """
+    given = {plan.storages[name].buffer for name in plan.inputs}
+    found = set()
+    for step in plan.steps:
+        kernel = plan.kernels[step.kernel]
+        for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
+            buffer = "" if argument.table else plan.storages[tensor].buffer
+            if buffer in moving and (kernel.dialect == "library" or (argument.written and buffer in given)):
+                found.add(buffer)
+    return found
+
+
+def _place_inside(
+    plan: Plan, kept: Collection[str], blocks: Mapping[str, int], staged: Collection[str]
+) -> tuple[dict[BufferKey, BlockPlace], tuple[int, int]]:
+    """Place constants and tables one behind the other, and share the scratch block among what lives between kernels."""
+    sizes = {("tensor", 0, buffer): place.nbytes for buffer, place in plan.buffers.items()}
+    sizes |= {("table", n, table): place.nbytes for n, each in enumerate(plan.tables) for table, place in each.items()}
+    lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
+    lifetimes |= {("tensor", 0, b): Lifetime(-1, len(plan.steps)) for b in staged}
+    places: dict[BufferKey, BlockPlace] = {}
+    end = 0
+    scratch: dict[BufferKey, int] = {}
+    for key, nbytes in sizes.items():
+        kind, _, name = key
+        if kind == "table" or name in kept:
+            places[key] = BlockPlace(CONSTANTS, end)
+            end += aligned(nbytes)
+        elif name in blocks and name not in staged:
+            places[key] = BlockPlace(blocks[name])
+        else:
+            scratch[key] = nbytes
+    inside, total = place_buffers(scratch, lifetimes)
+    places |= {key: BlockPlace(SCRATCH, placement.offset) for key, placement in inside.items()}
+    return places, (end, total)
+
+
+def _copy(
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockPlace], buffer: str, inwards: bool
+) -> Copied:
+    ours, theirs = places["tensor", 0, buffer], BlockPlace(blocks[buffer])
+    nbytes = plan.buffers[buffer].nbytes
+    return Copied(theirs, ours, nbytes) if inwards else Copied(ours, theirs, nbytes)
+
+
+def _calls(plan: Plan, places: Mapping[BufferKey, BlockPlace]) -> tuple[Called, ...]:
+    def place(step: int, argument: int, turn: int) -> BlockPlace:
+        number, tensor = plan.steps[step].kernel, plan.steps[step].tensors[argument]
+        if plan.kernels[number].arguments[argument].table:
+            return places["table", number, tensor]
+        storage = plan.storages[tensor]
+        start = places["tensor", 0, storage.buffer]
+        return evolve(start, offset=start.offset + storage.start(turn) * plan.types[tensor].dtype.size)
+
+    return tuple(
+        Called(
+            step.kernel,
+            tuple(tuple(place(n, a, turn) for a in range(len(step.tensors))) for turn in range(plan.turns(n))),
+        )
+        for n, step in enumerate(plan.steps)
+    )
+
+
+def _outlets(
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockPlace], written: Collection[str]
+) -> Iterator[Outlet]:
+    taken: set[str] = set()
+    for name in plan.outputs:
+        storage, type_ = plan.storages[name], plan.types[name]
+        start = BlockPlace(blocks[storage.buffer]) if storage.buffer in blocks else places["tensor", 0, storage.buffer]
+        owned = storage.buffer in written and storage.buffer not in taken
+        taken.add(storage.buffer)
+        offset = start.offset // type_.dtype.size + storage.start()
+        yield Outlet(name, type_.dtype, type_.shape, start.block, offset, storage.strides, owned)
+
+
+class InPlaceSession:
+    """A plan opened over memory that another library owns. Any thread may launch it; one launch waits for another."""
+
+    def __init__(self, plan: Plan, chains: Chains, held: Collection[str], allocate: Allocate) -> None:
+        self.plan, self.chains = plan, chains
+        self.layout = layout_of(plan, held)
+        self.waits = chains.waits
+        self.constants, self.scratch = (allocate(self.layout.chain.blocks[n]) for n in (CONSTANTS, SCRATCH))
+        self._chain = chains.chain(self.layout.chain, plan.kernels, plan.binaries)
+        self._lock = Lock()
+        self._upload()
+
+    def fixed(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]:
+        """Return the addresses of the blocks that seldom move, for a launch with held inputs at these addresses."""
+        return (self.constants, self.scratch if scratch is None else scratch, *held)
+
+    def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
+        """Launch on a stream, with the other inputs, and then blocks of outputs, at the addresses `moving`."""
+        with self._lock:
+            self._chain.launch(fixed, moving, stream)
+
+    def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
+        """Launch on a stream that somebody records; `fixed` has a scratch block that no other launch uses."""
+        with self._lock:
+            self._chain.launch_apart(fixed, moving, stream)
+
+    def _upload(self) -> None:
+        images: dict[str, Array] = {}
+        for name, array in self.plan.constants.items():
+            storage, type_ = self.plan.storages[name], self.plan.types[name]
+            if storage.buffer not in images:
+                images[storage.buffer] = np.zeros(self.plan.buffers[storage.buffer].nbytes, np.uint8)
+            image, size = images[storage.buffer], type_.dtype.size
+            elements = image[: extent_bytes(type_, storage)].view(type_.dtype.numpy)[storage.start() :]
+            strides = tuple(stride * size for stride in storage.strides)
+            np.lib.stride_tricks.as_strided(elements, type_.shape, strides)[...] = array
+        for buffer, image in images.items():
+            self.chains.upload(self._address("tensor", 0, buffer), image)
+        for number, kernel in enumerate(self.plan.kernels):
+            for table, values in kernel.tables.items():
+                self.chains.upload(self._address("table", number, table), np.array(values, np.int32))
+        self.chains.settle()
+
+    def _address(self, *key: object) -> int:
+        return self.constants + self.layout.places[key].offset  # type: ignore[index]

@@ -1,0 +1,97 @@
+"""A CUDA driver in Python that records graphs: like the real one it takes arguments from memory when it is told of
+them, and not later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from .fake_bindings import FakeBindings
+
+#: Streams that there are from the start.
+STREAMS = (0, 7, 8, 9)
+
+
+class Params(SimpleNamespace):
+    """The parameters of a node."""
+
+
+class FakeDriver(FakeBindings):
+    """A driver whose graphs run when they are launched; `calls` counts what is asked of it, `fails` is what fails."""
+
+    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+    CUDA_KERNEL_NODE_PARAMS = Params
+    CUDA_MEMCPY3D = Params
+
+    def __init__(self, kernels: Mapping[str, Callable[..., None]] | None = None) -> None:
+        super().__init__(kernels or {}, {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0})
+        self.calls: Counter[str] = Counter()
+        self.fails: set[str] = set()
+        self.live |= {stream: f"stream {stream}" for stream in STREAMS}
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        call = super().__getattr__(name)
+
+        def counted(*arguments: Any) -> tuple[Any, ...]:
+            self.calls[name] += 1
+            return (2,) if name in self.fails else call(*arguments)
+
+        return counted
+
+    def _cuGraphCreate(self, flags: int) -> tuple[int, list[Any]]:
+        return 0, []
+
+    def _cuGraphAddKernelNode(self, graph: list[Any], before: Any, count: int, params: Params) -> tuple[int, int]:
+        return self._add(graph, before, self._kernel(params.func, params.kernelParams))
+
+    def _cuGraphAddMemcpyNode(
+        self, graph: list[Any], before: Any, count: int, params: Params, context: str
+    ) -> tuple[int, int]:
+        return self._add(graph, before, self._copy(params))
+
+    def _add(self, graph: list[Any], before: Sequence[int] | None, action: Callable[[], object]) -> tuple[int, int]:
+        assert list(before or []) == ([len(graph) - 1] if graph else []), "each node comes behind the one before"
+        graph.append(action)
+        return 0, len(graph) - 1
+
+    def _cuGraphInstantiate(self, graph: list[Any], flags: int) -> tuple[int, list[Any]]:
+        return 0, list(graph)
+
+    def _cuGraphExecKernelNodeSetParams(self, executable: list[Any], node: int, params: Params) -> tuple[int]:
+        executable[node] = self._kernel(params.func, params.kernelParams)
+        return (0,)
+
+    def _cuGraphExecMemcpyNodeSetParams(
+        self, executable: list[Any], node: int, params: Params, context: str
+    ) -> tuple[int]:
+        executable[node] = self._copy(params)
+        return (0,)
+
+    def _cuGraphLaunch(self, executable: list[Any], stream: int) -> tuple[int]:
+        assert stream in self.live
+        for action in executable:
+            action()
+        return (0,)
+
+    def _cuGraphExecDestroy(self, executable: list[Any]) -> tuple[int]:
+        return (0,)
+
+    _cuGraphDestroy = _cuGraphExecDestroy
+
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[int]:
+        assert stream in self.live and self.live[event], "what is waited for was recorded"
+        return (0,)
+
+    def _kernel(self, name: str, arguments: int) -> Callable[[], None]:
+        run = self.kernels[name]
+        pointers = (ctypes.c_void_p * run.__code__.co_argcount).from_address(arguments)
+        values = [ctypes.c_uint64.from_address(p or 0).value for p in pointers]
+        return lambda: run(*values)
+
+    def _copy(self, params: Params) -> Callable[[], object]:
+        source, destination, nbytes = params.srcDevice, params.dstDevice, params.WidthInBytes
+        return lambda: ctypes.memmove(destination, source, nbytes)

@@ -1,0 +1,137 @@
+"""Chains: launches over blocks that move, on a driver in Python and on OpenCL."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends import BlockPlace, Called, ChainPlan, Copied, find_target
+from cuts.backends.cuda import CudaChains
+from cuts.backends.cuda import chains as cuda_chains
+from cuts.ir import BackendError
+from cuts.ir.launch import Argument, KernelFunction
+from cuts.ir.types import DType
+from cuts.tests.backends.fake_driver import FakeDriver
+
+COUNT = 4
+
+
+def floats(address: int) -> Any:
+    """Return the elements that lie at an address."""
+    return np.frombuffer((ctypes.c_float * COUNT).from_address(address), np.float32)
+
+
+def add(a: int, b: int, c: int) -> None:
+    floats(c)[...] = floats(a) + floats(b)
+
+
+def double(a: int, c: int) -> None:
+    floats(c)[...] = 2 * floats(a)
+
+
+def kernel(name: str, written: str) -> KernelFunction:
+    arguments = tuple(Argument(f"t{n}", DType.F32, letter == "w") for n, letter in enumerate(written))
+    return KernelFunction(name, "cuda", "", (1, 1, 1), (COUNT, 1, 1), arguments)
+
+
+#: `out = 2 * (held + x)`, through scratch; and a copy of what is in scratch to the last block.
+PLAN = ChainPlan(
+    blocks=(16, 32, 16, 16, 16, 16),
+    fixed=3,
+    calls=(
+        Called(0, ((BlockPlace(2), BlockPlace(3), BlockPlace(1, 16)),)),
+        Called(1, ((BlockPlace(1, 16), BlockPlace(4)),)),
+    ),
+    order=((0, 0), (1, 0)),
+    after=(Copied(BlockPlace(1, 16), BlockPlace(5), 16),),
+)
+KERNELS = (kernel("add", "rrw"), kernel("double", "rw"))
+
+
+class Memory:
+    """Blocks of host memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def new(self, *values: float) -> int:
+        array = np.array(values or (np.nan,) * 2 * COUNT, np.float32)
+        self.kept.append(array)
+        return int(array.ctypes.data)
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver({"add": add, "double": double})
+
+
+@pytest.fixture
+def chain(driver: FakeDriver) -> Any:
+    chains = CudaChains(find_target("cuda:sm_90"), 0, driver)
+    return chains.chain(PLAN, KERNELS, (b"one", b"two"))
+
+
+def fixed(memory: Memory, *held: float) -> tuple[int, ...]:
+    return memory.new(), memory.new(), memory.new(*held)
+
+
+def test_only_nodes_that_touch_what_moved_are_set(chain: Any, driver: FakeDriver) -> None:
+    memory = Memory()
+    ours = fixed(memory, 1, 2, 3, 4)
+    x, y, copy = memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    for _ in range(3):
+        chain.launch(ours, (x, y, copy), 7)
+    assert driver.calls["cuGraphInstantiate"] == 1 and driver.calls["cuGraphLaunch"] == 3
+    assert "cuGraphExecKernelNodeSetParams" not in driver.calls
+    assert floats(y).tolist() == [4, 6, 8, 10] and floats(copy).tolist() == [2, 3, 4, 5]
+    other = memory.new()
+    chain.launch(ours, (x, other, copy), 7)
+    assert driver.calls["cuGraphExecKernelNodeSetParams"] == 1 and "cuGraphExecMemcpyNodeSetParams" not in driver.calls
+    assert floats(other).tolist() == [4, 6, 8, 10]
+    last = memory.new()
+    chain.launch((*ours[:2], memory.new(0, 0, 0, 1)), (memory.new(5, 5, 5, 5), other, last), 7)
+    assert driver.calls["cuGraphExecKernelNodeSetParams"] == 2 and driver.calls["cuGraphExecMemcpyNodeSetParams"] == 1
+    assert floats(other).tolist() == [10, 10, 10, 12] and floats(last).tolist() == [5, 5, 5, 6]
+    assert not driver.contexts, "what was current is current again"
+
+
+def test_a_recorded_launch_uses_the_memory_it_is_given(chain: Any, driver: FakeDriver) -> None:
+    memory = Memory()
+    ours, x, y, copy = fixed(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    chain.launch(ours, (x, y, copy), 0)
+    scratch, apart = memory.new(), memory.new()
+    chain.launch_apart((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), apart, copy), 9)
+    assert driver.calls["cuGraphLaunch"] == 1 and driver.calls["cuLaunchKernel"] == 2
+    assert floats(apart).tolist() == [6, 8, 10, 12] and floats(scratch + 16).tolist() == [3, 4, 5, 6]
+    chain.launch(ours, (x, y, copy), 0)
+    assert "cuGraphExecKernelNodeSetParams" not in driver.calls, "the recording was not touched"
+    assert floats(y).tolist() == [4, 6, 8, 10]
+
+
+def test_what_is_too_long_for_a_graph_is_launched_in_order(
+    chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_chains, "LONGEST_RECORDING", 1)
+    memory = Memory()
+    ours, x, y, copy = fixed(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    for stream in (7, 7, 8):
+        chain.launch(ours, (x, y, copy), stream)
+    assert floats(y).tolist() == [4, 6, 8, 10]
+    assert driver.calls["cuStreamWaitEvent"] == 1, "another stream waits for the one before"
+    assert "cuGraphLaunch" not in driver.calls
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cuGraphInstantiate", "cuModuleLoadData"])
+def test_an_error_of_the_driver_is_one_of_ours(driver: FakeDriver, call: str) -> None:
+    memory = Memory()
+    driver.fails.add(call)
+
+    def run() -> None:
+        chain = CudaChains(find_target("cuda:sm_90"), 0, driver).chain(PLAN, KERNELS, (b"one", b"two"))
+        chain.launch(fixed(memory, 1, 2, 3, 4), (memory.new(), memory.new(), memory.new()), 0)
+
+    with pytest.raises(BackendError, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        run()
+    assert not driver.contexts

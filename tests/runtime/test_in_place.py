@@ -1,0 +1,176 @@
+"""Plans that run over memory of somebody else: what they compute, what they touch, and how their memory is laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends import Chains, find_target, open_chains
+from cuts.backends.cuda import CudaChains
+from cuts.compile import build_graph
+from cuts.ir import CompileOptions
+from cuts.ir.compiled import Step
+from cuts.ir.launch import Storage
+from cuts.runtime import InPlaceSession, Plan, Session, layout_of, make_plan
+from cuts.tests.backends.fake_driver import FakeDriver
+from cuts.tests.needs import needs_opencl
+from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
+from cuts.tests.operations_graph import bench_of
+
+from .handmade import COLUMNS, ROWS, example, example_plan, expected, kernel, random_x
+
+#: Bytes of no tensor around each block, all of a value that no kernel writes.
+ZONE, UNTOUCHED = 64, 0xA5
+
+
+class Arena:
+    """Memory of a caller: blocks with zones around them."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[Any, int, int]] = []
+
+    def new(self, nbytes: int, values: Any = None) -> int:
+        """Return the address of a new block, of zeros or of the bytes of an array."""
+        whole = np.full(nbytes + 3 * ZONE, UNTOUCHED, np.uint8)
+        start = ZONE + -(whole.ctypes.data + ZONE) % ZONE
+        whole[start : start + nbytes] = 0 if values is None else np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        self.blocks.append((whole, start, nbytes))
+        return int(whole.ctypes.data) + start
+
+    def bytes_at(self, address: int) -> Any:
+        """Return the bytes of the block at an address."""
+        return next(w[s : s + n] for w, s, n in self.blocks if int(w.ctypes.data) + s == address)
+
+    def untouched(self) -> bool:
+        """Whether nothing was written around any block."""
+        return all(np.all(w[:s] == UNTOUCHED) and np.all(w[s + n :] == UNTOUCHED) for w, s, n in self.blocks)
+
+
+def run(plan: Plan, chains: Chains, inputs: dict[str, Any], held: tuple[str, ...] = (), times: int = 2) -> Any:
+    """Run a plan in place, over other memory each time, and return what the last run computed."""
+    arena = Arena()
+    session = InPlaceSession(plan, chains, held, arena.new)
+    layout = session.layout
+    fixed = session.fixed([arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held])
+    found: dict[str, Any] = {}
+    for _ in range(times):
+        given = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.moving]
+        made = [arena.new(layout.sizes[n]) for n in layout.fresh]
+        session.launch(fixed, [*given, *made], 0)
+        blocks = [*fixed, *given, *made]
+        for outlet in layout.outlets:
+            elements = arena.bytes_at(blocks[outlet.block]).view(outlet.dtype.numpy)[outlet.offset :]
+            strides = tuple(s * outlet.dtype.size for s in outlet.strides)
+            found[outlet.name] = np.lib.stride_tricks.as_strided(elements, outlet.shape, strides).copy()
+        for name, address in zip((*layout.held, *layout.moving), (*fixed[2:], *given), strict=True):
+            same = arena.bytes_at(address) == np.ascontiguousarray(inputs[name]).reshape(-1).view(np.uint8)
+            assert np.all(same), f"input {name} was written to"
+        assert arena.untouched()
+    return found
+
+
+def opencl() -> Chains:
+    chains = open_chains(find_target("opencl"))
+    assert chains is not None
+    return chains
+
+
+USES = [*DIFFERENTIABLE, *SCALAR, *FLAT]
+
+
+@needs_opencl
+@pytest.mark.parametrize("first", range(3))
+def test_any_operations_compute_in_place_what_they_do_in_an_arena(first: int) -> None:
+    """Recurrences, concatenations, views, scatters and tables among them, in one plan."""
+    bench = bench_of([use for use in USES[first::6] if use.op in ("lstm", "gru", "concat") or use in USES[first::12]])
+    made = build_graph(bench.graph, bench.spec, find_target("opencl"), CompileOptions())
+    inputs = {name: np.asarray(bench.inputs[name]) for name in made.plan.inputs}
+    found = run(made.plan, opencl(), inputs, held=made.plan.inputs[::2])
+    for name, value in Session(made.plan).run(inputs).items():
+        assert np.array_equal(found[name], value, equal_nan=value.dtype.kind == "f"), name
+
+
+@needs_opencl
+@pytest.mark.parametrize("held", [(), ("x",)])
+def test_parts_of_one_buffer_are_found_in_it(held: tuple[str, ...]) -> None:
+    x = random_x()
+    found = run(example_plan(), opencl(), {"x": x}, held)
+    assert all(np.allclose(found[name], value, atol=1e-5) for name, value in expected(x).items())
+
+
+def test_only_the_first_output_of_a_block_is_its_owner() -> None:
+    layout = layout_of(example_plan())
+    assert [(outlet.name, outlet.owned) for outlet in layout.outlets] == [("y", True), ("left", False)]
+    assert layout.sizes[layout.fresh[0]] == ROWS * 2 * COLUMNS * 4
+
+
+def test_inputs_and_outputs_take_no_memory_of_the_plan() -> None:
+    plan = example_plan()
+    layout = layout_of(plan)
+    constants, scratch = layout.sizes[:2]
+    assert scratch == 256, "one tensor lives between kernels"
+    assert constants == 512, "a constant and a table"
+    assert plan.arena > constants + scratch
+
+
+@needs_opencl
+def test_an_input_that_a_kernel_writes_to_is_copied_first() -> None:
+    compiled, graph = example()
+    clear = kernel("opencl", "k_clear", [("a", True)], "a[i] = 0.0f;")
+    steps = (*compiled.steps, Step(2, ("x",)))
+    plan = make_plan(
+        evolve(compiled, kernels=(*compiled.kernels, clear), steps=steps, groups=()), find_target("opencl")
+    )
+    assert [copied.nbytes for copied in layout_of(plan).chain.before] == [ROWS * COLUMNS * 4]
+    x = random_x()
+    assert np.allclose(run(plan, opencl(), {"x": x})["y"], expected(x)["y"], atol=1e-5)
+    assert graph.inputs == ("x",)
+
+
+def test_what_routines_of_libraries_touch_stays_where_it_is() -> None:
+    """They are bound for good: what moves is copied to and from a place of ours, what a model holds is not."""
+    compiled, _ = example("cuda")
+    routine = evolve(compiled.kernels[1], dialect="library")
+    plan = make_plan(evolve(compiled, kernels=(compiled.kernels[0], routine)), find_target("cuda:sm_90"))
+    moving, held = layout_of(plan), layout_of(plan, ["x"])
+    assert [c.source.block for c in moving.chain.before] == [2] and [c.source.block for c in held.chain.before] == []
+    assert [c.destination.block for c in moving.chain.after] == [3]
+    touched = {place.block for call in moving.chain.calls if call.kernel == 1 for place in call.turns[0]}
+    assert touched == {1}
+    assert {place.block for call in held.chain.calls if call.kernel == 1 for place in call.turns[0]} == {1, 2}
+
+
+@needs_opencl
+def test_outputs_may_be_inputs() -> None:
+    compiled, graph = example()
+    whole = evolve(graph, outputs=("y", "back"), types={**graph.types, "back": graph.types["x"]})
+    storages = {**compiled.storages, "back": Storage("x", 0, (COLUMNS, 1))}
+    plan = make_plan(evolve(compiled, graph=whole, storages=storages), find_target("opencl"))
+    x = random_x()
+    assert np.array_equal(run(plan, opencl(), {"x": x})["back"], x)
+    assert [outlet.owned for outlet in layout_of(plan).outlets] == [True, False]
+
+
+def test_a_gpu_runs_the_same_chain() -> None:
+    """On a driver in Python, so that what is recorded, set and launched is looked at here too."""
+    import ctypes
+
+    def at(address: int, count: int) -> Any:
+        return np.frombuffer((ctypes.c_float * count).from_address(address), np.float32)
+
+    def k_add(a: int, b: int, c: int, t: int) -> None:
+        count = ROWS * COLUMNS
+        factor = np.frombuffer((ctypes.c_int32 * 2).from_address(t), np.int32)[1]
+        at(c, count)[...] = at(a, count) + at(b, count) * factor
+
+    def k_double(a: int, c: int) -> None:
+        to = np.lib.stride_tricks.as_strided(at(c, 1), (ROWS, COLUMNS), (8 * COLUMNS, 4))
+        to[...] = 2 * at(a, ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+
+    plan = evolve(example_plan("cuda"), binaries=(b"add", b"double"))
+    chains = CudaChains(plan.target, 0, FakeDriver({"k_add": k_add, "k_double": k_double}))
+    x = random_x()
+    found = run(plan, chains, {"x": x}, times=3)
+    assert all(np.allclose(found[name], value, atol=1e-5) for name, value in expected(x).items())
