@@ -37,6 +37,7 @@ from ...ir import (
     distinct,
     dtype_of,
     expr_indirects,
+    indirects,
     rebuild,
     substitute_expr,
 )
@@ -62,6 +63,8 @@ def apply_guards(
     live = tuple(g for g in guards if not g.always)
     if not live:
         return expr
+    if any(isinstance(node, IndexValue) and indirects(node.index) for node in distinct(expr)):
+        raise FusionError("a place that a tensor names is a value, which no guard keeps from being looked up")
     for candidate in dict.fromkeys((0.0, fill)):
         guarded = _guard_reads(expr, live, candidate, tensors, held)
         if _outside_value(guarded, held, tensors) == fill:
@@ -74,13 +77,18 @@ def apply_guards(
 def _guard_reads(
     expr: Expr, guards: tuple[Guard, ...], fill: float, tensors: Mapping[str, TensorType], held: frozenset[str]
 ) -> Expr:
-    """Guard every read below; those without a value outside get `fill`, or 0 where it is no value of their type."""
+    """Guard every read below; those without a value outside get `fill`, or 0 where it is no value of their type.
+
+    Conditions that look up elements are guarded too.
+    """
 
     def leaf(node: Expr) -> Expr:
+        if guards and isinstance(node, InRange) and any(indirects(g.index) for g in node.guards):
+            return InRange(joined(node.guards, guards))
         if not guards or not isinstance(node, Read) or node.tensor in held:
             return node
         own = node.fill if node.guards else fill if tensors[node.tensor].dtype.holds(fill) else 0.0
-        return Read(node.tensor, node.indices, tuple(dict.fromkeys(node.guards + guards)), own)
+        return Read(node.tensor, node.indices, joined(node.guards, guards), own)
 
     return rebuild(expr, leaf)
 
@@ -126,7 +134,15 @@ def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | 
     condition, body, other = expr.args
     if not (isinstance(condition, InRange) and isinstance(other, Const) and float(other.value) == fill):
         return None
-    return Call("select", (InRange(tuple(dict.fromkeys(condition.guards + guards))), body, other))
+    return Call("select", (InRange(joined(condition.guards, guards)), body, other))
+
+
+def joined(own: tuple[Guard, ...], outer: tuple[Guard, ...]) -> tuple[Guard, ...]:
+    """Return guards with `outer` ones; those that look up elements come last, for they are tested from left to right
+    and the others say which elements there are.
+    """
+    every = tuple(dict.fromkeys((*own, *outer)))
+    return tuple(sorted(every, key=lambda guard: bool(indirects(guard.index))))
 
 
 def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:
