@@ -63,8 +63,6 @@ def apply_guards(
     live = tuple(g for g in guards if not g.always)
     if not live:
         return expr
-    if any(isinstance(node, IndexValue) and indirects(node.index) for node in distinct(expr)):
-        raise FusionError("a place that a tensor names is a value, which no guard keeps from being looked up")
     for candidate in dict.fromkeys((0.0, fill)):
         guarded = _guard_reads(expr, live, candidate, tensors, held)
         if _outside_value(guarded, held, tensors) == fill:
@@ -83,9 +81,13 @@ def _guard_reads(
     """
 
     def leaf(node: Expr) -> Expr:
-        if guards and isinstance(node, InRange) and any(indirects(g.index) for g in node.guards):
+        if not guards or (not any(map(indirects, node.own_indices)) and not isinstance(node, Read)):
+            return node
+        if isinstance(node, InRange):
             return InRange(joined(node.guards, guards))
-        if not guards or not isinstance(node, Read) or node.tensor in held:
+        if isinstance(node, IndexValue):
+            raise FusionError("a place that a tensor names is a value, which no guard keeps from being looked up")
+        if not isinstance(node, Read) or node.tensor in held:
             return node
         own = node.fill if node.guards else fill if tensors[node.tensor].dtype.holds(fill) else 0.0
         return Read(node.tensor, node.indices, joined(node.guards, guards), own)
