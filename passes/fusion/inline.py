@@ -38,6 +38,7 @@ from ...ir import (
     dtype_of,
     expr_indirects,
     indirects,
+    lookups_last,
     rebuild,
     substitute_expr,
 )
@@ -84,13 +85,13 @@ def _guard_reads(
         if not guards or (not any(map(indirects, node.own_indices)) and not isinstance(node, Read)):
             return node
         if isinstance(node, InRange):
-            return InRange(joined(node.guards, guards))
+            return InRange(lookups_last((*node.guards, *guards)))
         if isinstance(node, IndexValue):
             raise FusionError("a place that a tensor names is a value, which no guard keeps from being looked up")
         if not isinstance(node, Read) or node.tensor in held:
             return node
         own = node.fill if node.guards else fill if tensors[node.tensor].dtype.holds(fill) else 0.0
-        return Read(node.tensor, node.indices, joined(node.guards, guards), own)
+        return Read(node.tensor, node.indices, lookups_last((*node.guards, *guards)), own)
 
     return rebuild(expr, leaf)
 
@@ -136,15 +137,7 @@ def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | 
     condition, body, other = expr.args
     if not (isinstance(condition, InRange) and isinstance(other, Const) and float(other.value) == fill):
         return None
-    return Call("select", (InRange(joined(condition.guards, guards)), body, other))
-
-
-def joined(own: tuple[Guard, ...], outer: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """Return guards with `outer` ones; those that look up elements come last, for they are tested from left to right
-    and the others say which elements there are.
-    """
-    every = tuple(dict.fromkeys((*own, *outer)))
-    return tuple(sorted(every, key=lambda guard: bool(indirects(guard.index))))
+    return Call("select", (InRange(lookups_last((*condition.guards, *guards))), body, other))
 
 
 def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:
