@@ -7,7 +7,7 @@
 
 Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). With `--ledger` this
 goes by itself: the file says which graphs of which seed were checked on which target, each call goes on behind them,
-and what it finds is kept every fifty graphs, so it can be broken off at any time. Each graph is one job
+and what it finds is kept every fifty graphs (`--part`), so it can be broken off at any time. Each graph is one job
 of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends
 otherwise. A finding is shrunk, unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay`
 runs again.
@@ -44,7 +44,6 @@ SHRINKING = 60
 LIMIT = 120.0
 #: Graphs behind which a ledger is written.
 PART = 50
-LARGE = float("inf")
 
 
 @define
@@ -190,9 +189,10 @@ def fuzz_on(options: argparse.Namespace) -> int:
     first = max((row["until"] for row in own), default=options.first)
     end = time.monotonic() + options.limit
     while first < options.graphs and time.monotonic() < end:
-        count = min(PART, options.graphs - first)
-        part = argparse.Namespace(**{**vars(options), "first": first, "graphs": count, "out": path, "limit": LARGE})
-        row = {**_record(part, counted(part)), "until": first + count}
+        own_part = {"first": first, "graphs": min(options.part, options.graphs - first), "out": path}
+        part = argparse.Namespace(**{**vars(options), **own_part, "limit": end - time.monotonic()})
+        counts = counted(part)  # graphs are begun in order, and those that were begun are finished
+        row = {**_record(part, counts), "until": first + counts.graphs}
         rows, own, first = [*rows, row], [*own, row], row["until"]
         write_rows(path, rows, "parts")
         print(_total(own), flush=True)
@@ -277,6 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="compute a graph in all ways, or in one of them on the device",
     )
     parser.add_argument("--ledger", type=Path, help="a file of what has been checked, to go on behind it")
+    parser.add_argument("--part", type=int, default=PART, help="graphs behind which the ledger is written")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")
     parser.add_argument(

@@ -130,10 +130,11 @@ class Evaluation(ABC):
         )
 
     def inside(self, guards: tuple[Guard, ...]) -> Values:
-        """Return where all guards hold."""
+        """Return where all guards hold; each is looked at where those before it do."""
         total: Values = np.ones((), np.bool_)
         for guard in guards:
-            value = self.index(guard.index)
+            with self.only(total):
+                value = self.index(guard.index)
             total = total & (value >= guard.low) & (value < guard.high)
         return total
 

@@ -6,7 +6,7 @@ So a new kind is walked everywhere once its class says so. *Every* index of an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from .expr import Expr, Guard, MoveGuards, MoveIndex, Read
@@ -39,6 +39,13 @@ def variables(index: Index) -> frozenset[Var]:
 def indirects(index: Index) -> tuple[Indirect, ...]:
     """Return every indirect read that occurs anywhere in the index, inner ones first."""
     return tuple(dict.fromkeys(primary for primary in primaries(index) if isinstance(primary, Indirect)))
+
+
+def lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
+    """Return guards, each once, with those that look up elements behind the others: they are tested from left to right,
+    and the others say which elements there are.
+    """
+    return tuple(sorted(dict.fromkeys(guards), key=lambda guard: bool(indirects(guard.index))))
 
 
 def map_primaries(index: Index, change: Callable[[Primary, tuple[Index, ...]], Index | None]) -> Index:

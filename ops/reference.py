@@ -207,6 +207,15 @@ class _Run:
         return max(math.prod(box[v][1] - box[v][0] for v in group if v in box) for group in groups)
 
 
+def _magnitude(terms: Values) -> Values:
+    """Return by what the rounding of sums along the last axis is measured: the magnitudes of the terms, and of how far
+    they lie apart, for adding one after the other loses more of what differs (`ir.rounding`).
+    """
+    count = terms.shape[-1]
+    apart = abs(terms - terms.sum(axis=-1, keepdims=True) / max(count, 1))
+    return np.asarray(abs(terms).sum(axis=-1) + math.sqrt(count) * apart.sum(axis=-1))
+
+
 class _Box(Evaluation):
     """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary.
 
@@ -243,7 +252,7 @@ class _Box(Evaluation):
         assert dtype is not None
         initial = np.asarray(combiner.identity(dtype), flat.dtype)
         total = np.asarray(combiner.function.numpy.reduce(flat, axis=-1, initial=initial))  # type: ignore[attr-defined]
-        return self._moved_sum(total, lambda: abs(flat).sum(axis=-1)) if combiner.fn == "add" else total
+        return self._moved_sum(total, lambda: _magnitude(flat)) if combiner.fn == "add" else total
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         """Return the type that numbers of an element type are computed in."""

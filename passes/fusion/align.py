@@ -1,20 +1,24 @@
 """Alignment: the axes of every statement of a group as functions of the group's parallel axes.
 
 Starting from one statement, the root, the access maps of reads are solved along each edge, in both directions: a
-consumer's axes follow from what it reads, a producer's from where it is read. Free axes of a consumer become *row*
-axes, which the lanes of an instance share.
+consumer's axes follow from what it reads, a producer's from where it is read; what this does not reach is looked for
+through statements that are inlined. Free axes of a consumer become *row* axes, which the lanes of an instance share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import Index, Statement, Var, as_index, substitute, variables
 from .inline import FusionError
 from .solve import is_bijection, solve
+
+#: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
+Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]
 
 
 @frozen
@@ -49,8 +53,11 @@ def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
     root = reductions[-1] if reductions else max(wanted, key=lambda n: (prod(a.extent for a in statements[n].axes), -n))
     axes, start = _root_axes(statements[root])
     known: dict[int, Mapping[Var, Index]] = {root: start}
-    search = _Search(statements, axes, known)
+    search = _Search(statements, axes, known, tuple(_edges(statements)))
     search.spread([root])
+    if not known.keys() >= set(wanted):
+        search = evolve(search, edges=(*search.edges, *_inlined_edges(statements, wanted)))
+        search.spread(list(known))
     for number in wanted:
         if number not in known:
             known[number] = _by_shape(statements[number], axes)
@@ -68,36 +75,61 @@ def _root_axes(statement: Statement) -> tuple[tuple[Var, ...], Mapping[Var, Inde
 
 
 def _by_shape(statement: Statement, axes: Sequence[Var]) -> Mapping[Var, Index]:
-    """Pair axes of equal extents in order, for a statement that no edge connects to the others."""
-    own = [a for a in statement.axes if a.extent > 1]
-    group = [p for p in axes if p.extent > 1]
+    """Pair axes of equal extents, in order, for a statement that no edge connects to the others.
+
+    A tensor may be stored in another order of its dims than the others, and axes run as it lies.
+    """
+    own = sorted((a for a in statement.axes if a.extent > 1), key=lambda axis: axis.extent)
+    group = sorted((p for p in axes if p.extent > 1), key=lambda axis: axis.extent)
     if [a.extent for a in own] != [p.extent for p in group]:
         raise FusionError(f"the elements of {statement.target} cannot be matched with the instances of the group")
     return {**{a: as_index(0) for a in statement.axes}, **{a: as_index(p) for a, p in zip(own, group, strict=True)}}
 
 
+def _edges(statements: Sequence[Statement]) -> Iterator[Edge]:
+    """Yield what statements read of what one other alone writes."""
+    producers: dict[str, list[int]] = {}
+    for number, statement in enumerate(statements):
+        producers.setdefault(statement.target, []).append(number)
+    for consumer, statement in enumerate(statements):
+        for read in statement.reads:
+            if len(found := producers.get(read.tensor, ())) == 1:
+                yield found[0], consumer, read.indices
+
+
+def _inlined_edges(statements: Sequence[Statement], wanted: Collection[int]) -> Iterator[Edge]:
+    """Yield what statements read of `wanted` ones when the pointwise statements in between are inlined."""
+    reads: list[dict[Edge, None]] = [{} for _ in statements]
+    for producer, consumer, indices in _edges(statements):
+        first = statements[producer]
+        if producer in wanted:
+            reads[consumer][producer, consumer, indices] = None
+        if first.combine or not reads[producer]:
+            continue
+        solution = solve(list(zip(first.write, indices, strict=True)), first.axes)
+        if solution is None or solution.guards or solution.free:
+            continue
+        for further, _, inner in reads[producer]:
+            reads[consumer][further, consumer, tuple(substitute(i, solution.values) for i in inner)] = None
+    for found in reads:
+        yield from found
+
+
 @frozen
 class _Search:
-    """Breadth-first search over the reads between statements."""
+    """Breadth-first search over the edges between statements."""
 
     statements: Sequence[Statement]
     axes: tuple[Var, ...]
     known: dict[int, Mapping[Var, Index]]
+    edges: tuple[Edge, ...]
     fresh: list[Var] = field(factory=list)
 
     def spread(self, queue: list[int]) -> None:
-        producers: dict[str, list[int]] = {}
-        for number, statement in enumerate(self.statements):
-            producers.setdefault(statement.target, []).append(number)
-        edges = [
-            (producers[r.tensor][0], consumer, r.indices)
-            for consumer, s in enumerate(self.statements)
-            for r in s.reads
-            if len(producers.get(r.tensor, ())) == 1
-        ]
+        """Place all that the placed statements of a queue lead to."""
         while queue:
             here = queue.pop(0)
-            for producer, consumer, indices in edges:
+            for producer, consumer, indices in self.edges:
                 found: int | None = None
                 if here == producer and consumer not in self.known:
                     found = self._place(consumer, self._consumer(producer, consumer, indices))

@@ -37,6 +37,8 @@ from ...ir import (
     distinct,
     dtype_of,
     expr_indirects,
+    indirects,
+    lookups_last,
     rebuild,
     substitute_expr,
 )
@@ -74,13 +76,22 @@ def apply_guards(
 def _guard_reads(
     expr: Expr, guards: tuple[Guard, ...], fill: float, tensors: Mapping[str, TensorType], held: frozenset[str]
 ) -> Expr:
-    """Guard every read below; those without a value outside get `fill`, or 0 where it is no value of their type."""
+    """Guard every read below; those without a value outside get `fill`, or 0 where it is no value of their type.
+
+    Conditions that look up elements are guarded too.
+    """
 
     def leaf(node: Expr) -> Expr:
-        if not guards or not isinstance(node, Read) or node.tensor in held:
+        if not guards or (not any(map(indirects, node.own_indices)) and not isinstance(node, Read)):
+            return node
+        if isinstance(node, InRange):
+            return InRange(lookups_last((*node.guards, *guards)))
+        if isinstance(node, IndexValue):
+            raise FusionError("a place that a tensor names is a value, which no guard keeps from being looked up")
+        if not isinstance(node, Read) or node.tensor in held:
             return node
         own = node.fill if node.guards else fill if tensors[node.tensor].dtype.holds(fill) else 0.0
-        return Read(node.tensor, node.indices, tuple(dict.fromkeys(node.guards + guards)), own)
+        return Read(node.tensor, node.indices, lookups_last((*node.guards, *guards)), own)
 
     return rebuild(expr, leaf)
 
@@ -126,7 +137,7 @@ def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | 
     condition, body, other = expr.args
     if not (isinstance(condition, InRange) and isinstance(other, Const) and float(other.value) == fill):
         return None
-    return Call("select", (InRange(tuple(dict.fromkeys(condition.guards + guards))), body, other))
+    return Call("select", (InRange(lookups_last((*condition.guards, *guards))), body, other))
 
 
 def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:

@@ -36,7 +36,7 @@ from ...ir import (
     variables,
 )
 from .groups import Group, canonical_names, form_key
-from .inline import apply_guards
+from .inline import FusionError, apply_guards
 from .partition import GroupEvaluator
 from .views import Views
 
@@ -51,7 +51,7 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     """Return two groups that together compute a group, and the type of the workspace between them.
 
     The workspace is the only output of the first and the first input of the second. None where the group is not one
-    reduction, or none of its reduced axes has that many elements.
+    reduction, none of its reduced axes has that many elements, or no guard keeps it from what lies behind the last.
     """
     if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
         return None
@@ -61,7 +61,10 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     if axis is None:
         return None
     part, rest = Var(_free("part", segment), parts), Var(axis.name, -(-axis.extent // parts))
-    body = _part_of(reduction, axis, as_index(part) * rest.extent + rest, group)
+    try:
+        body = _part_of(reduction, axis, as_index(part) * rest.extent + rest, group)
+    except FusionError:
+        return None
     reduce = tuple(v for v in (rest if v == axis else v for v in reduction.reduce) if v.extent > 1) or (rest,)
     kind = group.tensors[reduction.name]
     workspace = TensorType(kind.dtype, (parts, *kind.shape))

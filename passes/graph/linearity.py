@@ -59,8 +59,9 @@ class _Walk:
         return degrees.pop() if len(degrees) == 1 else None
 
     def statement(self, statement: Statement, dim: int | None) -> int | None:
+        """Return the degree of what a statement writes: sums keep it, whether of what it reads or of what arrives."""
         degree = self.expr(statement.body, None if dim is None else statement.write[dim])
-        return degree if statement.combine in (None, "sum") or degree == 0 else None
+        return degree if {statement.combine, statement.into} <= {None, "sum"} or degree == 0 else None
 
     def expr(self, expr: Expr, axis: Index | None) -> int | None:
         if isinstance(expr, Read):

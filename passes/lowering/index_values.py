@@ -4,7 +4,7 @@ range.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
@@ -30,10 +30,10 @@ from ...ir import (
     Storage,
     Test,
     Value,
-    Var,
     dtype_of,
     indirects,
     linearise,
+    lookups_last,
     map_guards,
     map_primaries,
     substitute_expr,
@@ -82,22 +82,32 @@ def _leaf(expr: Expr, context: Context) -> Value:
     if isinstance(moved, Const):
         return Literal(moved.value, moved.dtype)
     if isinstance(moved, IndexValue):
-        return IndexNode(resolve(moved.index, context), moved.dtype)
+        place = IndexNode(resolve(moved.index, context), moved.dtype)
+        there = _existing([moved.index], context) if indirects(moved.index) else ()
+        return Op("select", (Test(there), place, Literal(0, moved.dtype)), moved.dtype) if there else place
     if isinstance(moved, InRange):
-        return Test(map_guards(moved.guards, lambda index: resolve(index, context)))
+        looked_up = [g.index for g in moved.guards if indirects(g.index)]
+        guards = map_guards(moved.guards, lambda index: resolve(index, context))
+        there = _existing(looked_up, context) if looked_up else ()
+        return Test(lookups_last((*there, *guards)))
     assert isinstance(moved, Read)
     return _load(moved, context)
 
 
+def _existing(indices: Iterable[Index], context: Context) -> tuple[Guard, ...]:
+    """Return the conditions under which the elements that indices look up are in a tensor: behind the end of a tile
+    there are none.
+    """
+    used = {v for index in indices for v in context.binding.depends(index)}
+    return (*(g for v, g in context.binding.valid.items() if v in used), *context.extra)
+
+
 def _load(read: Read, context: Context) -> Value:
     dtype = context.group.tensors[read.tensor].dtype
-    guards = list(map_guards(read.guards, lambda index: resolve(index, context)))
-    used: set[Var] = set()
-    for index in read.indices:
-        used |= context.binding.depends(index)
-    guards += [g for v, g in context.binding.valid.items() if v in used]
-    guards += context.extra
-    kept = tuple(dict.fromkeys(g for g in guards if not g.always))
+    guards = map_guards(read.guards, lambda index: resolve(index, context))
+    looked_up = (g.index for g in read.guards if indirects(g.index))
+    guards = (*guards, *_existing((*read.indices, *looked_up), context))
+    kept = lookups_last(g for g in guards if not g.always)
     if read.tensor in context.boxes:
         box = context.boxes[read.tensor]
         places = [i - b for i, b in zip(read.indices, box.base, strict=True)]

@@ -21,7 +21,10 @@ from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
 from cuts.passes.fusion.partition import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.reorder import reorder
 from cuts.passes.fusion.views import Views, find_views
+from cuts.passes.layout.accesses import find_aliases
+from cuts.passes.layout.fixed import fixed_tensors
 
 REGISTRY = Registry.builtin()
 Line = tuple[str, str, tuple[str, ...], dict[str, Any]]
@@ -49,6 +52,14 @@ def graph(inputs: Mapping[str, tuple[int, ...] | TensorType], *lines: Line, out:
 def views_of(made: Graph | Programs) -> Views:
     """Programs and views of a graph."""
     return find_views(made if isinstance(made, Programs) else build_programs(made, REGISTRY))
+
+
+def reordered(programs: Programs, rng: np.random.Generator) -> Programs:
+    """Store some of the tensors that may lie in any order of their dims in another one, by chance."""
+    fixed = fixed_tensors(programs, find_aliases(programs))
+    free = [t for t, type_ in programs.types.items() if t not in fixed and len(type_.shape) > 1]
+    orders = {t: tuple(rng.permutation(len(programs.types[t].shape)).tolist()) for t in free}
+    return reorder(programs, {t: order for t, order in orders.items() if rng.random() < 0.7})
 
 
 def workshop(made: Graph, **policy: Any) -> Workshop:

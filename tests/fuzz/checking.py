@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
+from cuts.backends import accumulations
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import build_graph
@@ -132,9 +133,9 @@ class Bench:
         self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
     ) -> Outcome:
         groups, found = interpreted(graph, self.registry, Chance(self.wide(seed), seed=seed, launched=False), inputs)
-        allowed = {
-            name: tolerance(graph.types[name].dtype, 1) for name in graph.outputs
-        }  # folded constants are rounded once more
+        # Folded constants are rounded once more, and conversions of what has the type already not at all.
+        narrowest = {name: a.narrowest for name, a in accumulations(graph, self.registry).items()}
+        allowed = {n: tolerance(graph.types[n].dtype, 1, narrowest=narrowest.get(n)) for n in graph.outputs}
         return self._outcome(way, [g.level for g in groups], 0, graph, inputs, expected, found, allowed)
 
     def _launched(

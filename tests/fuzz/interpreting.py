@@ -20,18 +20,23 @@ from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
 
-from ..fusion.build import run_groups
+from ..fusion.build import reordered, run_groups
 from .chance import Chance
 
 
 def interpreted(
     graph: Graph, registry: Registry, chance: Chance, inputs: Mapping[str, Any]
 ) -> tuple[Sequence[Group], dict[str, Any]]:
-    """Return the groups that chance makes of a graph, and the outputs that they compute."""
+    """Return the groups that chance makes of a graph, and the outputs that they compute; every other graph has its
+    tensors in orders of their dims that are drawn, too.
+    """
     graph = run_passes(graph, graph_passes(registry))
     evaluator = Remembered(chance.evaluator(chance.evaluator(None)))
     splitting = Splitting(evaluator, evaluator, chance.target)
-    views = find_views(build_programs(graph, registry))
+    programs = build_programs(graph, registry)
+    if chance.seed % 2:
+        programs = reordered(programs, np.random.default_rng(chance.seed))
+    views = find_views(programs)
     workshop = Workshop(views, Policy(shared_bytes=chance.target.MAX_shared))
     groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
     groups, views = split_groups(groups, views, splitting)

@@ -16,7 +16,16 @@ from cuts.tests.amounts import NIGHTLY
 from ..needs import DEVICES
 from .sweep.judging import Judge, near
 from .sweep.oracles import ORACLES
-from .sweep.running import batches_of_round, bound, compiled, judge_reference, judge_target, samples_of, simplified
+from .sweep.running import (
+    batches_of_round,
+    bound,
+    compiled,
+    judge_reference,
+    judge_target,
+    made_for,
+    samples_of,
+    simplified,
+)
 from .sweep.samples import Sample, Slot, draw, slots
 from .sweep.values import KINDS, operands
 
@@ -80,6 +89,13 @@ SHOWN = range(ROUND) if NIGHTLY else range(0, ROUND, 5)
 def test_kernels_agree_with_the_reference(batch: int, device: str) -> None:
     report = judge_target(REGISTRY, samples_of(REGISTRY, 1, batch), range(14), device, batch // 3)
     assert [f"{d.sample.text}: {d.text} on {d.operands}" for d in report.differences] == []
+
+
+@pytest.mark.parametrize("batch", range(ROUND) if NIGHTLY else range(3, ROUND, 8))
+def test_kernels_are_made_for_a_machine_with_matrix_atoms(batch: int) -> None:
+    """Layouts and atoms are for GPUs alone, so that nothing else here would find a graph that they do not suit."""
+    made = made_for(REGISTRY, samples_of(REGISTRY, 1, batch), "cuda:h200", batch // 3)
+    assert made.kernels and made.groups
 
 
 # ---- the judge

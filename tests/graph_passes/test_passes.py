@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.ir.errors import GraphError, PassError
-from cuts.ir.graph import Graph
+from cuts.ir.graph import Graph, Node
 from cuts.ir.graph_text import parse_graph, print_graph
-from cuts.ir.types import DType
+from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.language.inference import builtin_instances
@@ -22,6 +22,8 @@ from cuts.passes.graph.remove_dead_code import RemoveDeadCode
 from cuts.passes.graph.remove_identities import RemoveIdentities
 from cuts.tests.frontends.strategies import GraphBuilder, graphs
 from cuts.tests.kernels.extremes import extremes
+from cuts.tests.operations import DIFFERENTIABLE
+from cuts.tests.operations_graph import bench_of
 from hypothesis import given, settings
 
 INSTANCES = builtin_instances()
@@ -241,6 +243,36 @@ def test_what_is_not_a_scale_along_one_shared_axis_does_not_fold() -> None:
     mixed = build.node("mul", build.node("conv", x, w), x)  # not constant
     y = build.node("add", build.node("add", rows, both), build.node("add", power, mixed))
     assert len(folded(build, y).nodes) == len(build.nodes)
+
+
+def test_what_is_folded_into_any_operation_computes_the_same() -> None:
+    """Every operation with an affine reader, whatever of its operands is constant."""
+    folds = 0
+    for use in DIFFERENTIABLE:
+        bench = bench_of([use])
+        (node,) = bench.graph.nodes
+        if len(node.outputs) > 1 or len(node.operands) < 2:
+            continue
+        for free in node.operands:
+            graph = _read_affinely(bench.graph, {v: a for v, a in bench.inputs.items() if v != free})
+            after = run_passes(graph, [FoldAffine(INSTANCES)], infer=INSTANCES.infer)
+            folds += len(after.nodes) < len(graph.nodes)
+            given_ = {free: bench.inputs[free]}
+            expected = evaluate_graph(graph, Registry.builtin(), given_)["z"]
+            found = evaluate_graph(after, Registry.builtin(), given_)["z"]
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=f"{use.op}, free {free}")
+    assert folds > 20
+
+
+def _read_affinely(graph: Graph, constants: dict[str, np.ndarray]) -> Graph:
+    """Return a graph of one node whose result is scaled and negated, and some of whose inputs are constants."""
+    (value,) = graph.outputs
+    type_ = graph.types[value]
+    types = {**graph.types, "z": type_, "scaled": type_, "scale": TensorType(type_.dtype, ())}
+    nodes = (Node("scaling", "mul", (value, "scale"), ("scaled",)), Node("turning", "neg", ("scaled",), ("z",)))
+    inputs = tuple(v for v in graph.inputs if v not in constants)
+    known = {**constants, "scale": np.asarray(1.5, type_.dtype.numpy)}
+    return Graph("g", inputs, ("z",), types, (*graph.nodes, *nodes), known)
 
 
 def test_a_fold_that_would_overflow_is_not_made() -> None:

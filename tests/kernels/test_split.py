@@ -16,12 +16,19 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
 from cuts.passes.evaluators import Modelled
+from cuts.passes.fusion.groups import Workshop
 from cuts.passes.fusion.interpret import interpret
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.split_reduction import Splitting, candidates, split_reduction
+from cuts.passes.fusion.views import find_views
 from cuts.passes.pipeline import compile_graph
 from cuts.tests.amounts import examples
+from cuts.tests.operations import DIFFERENTIABLE, FLAT
+from cuts.tests.operations_graph import bench_of
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +66,24 @@ def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGro
     found = interpret(after, {t: (inputs | partial)[t] for t in after.inputs})
     for name, expected in interpret(group, inputs).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_halves_of_any_operation_read_nothing_that_is_not_there() -> None:
+    """Parts of unequal lengths: what lies behind the last is not looked up, be it in a condition or as a place."""
+    seen = 0
+    for use in (*DIFFERENTIABLE, *FLAT):
+        bench = bench_of([use])
+        shop = Workshop(find_views(build_programs(bench.graph, bench.spec.registry)), Policy())
+        for name in (n for n, unit in shop.units.items() if unit.repeat is None and not unit.free and shop.used(n)):
+            group = shop.single(name).form
+            for halves in filter(None, (split_reduction(group, parts) for parts in (2, 3, 4))):
+                seen += 1
+                inputs = arrays(group, 1)
+                partial = interpret(verify_group(halves[0]), {t: inputs[t] for t in halves[0].inputs})
+                found = interpret(verify_group(halves[1]), {t: (inputs | partial)[t] for t in halves[1].inputs})
+                for output, expected in interpret(group, inputs).items():
+                    np.testing.assert_allclose(found[output], expected, rtol=1e-9, atol=1e-9, err_msg=use.op)
+    assert seen > 50
 
 
 @pytest.mark.parametrize("device", DEVICES)

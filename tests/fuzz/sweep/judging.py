@@ -12,7 +12,7 @@ scientific computation", Mathematics and Computers in Simulation 35 (1993), sect
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -82,6 +82,7 @@ class Judge:
                 evaluate(self.program, self.operands, narrow, checked=False, stored=True),
                 # A fused multiply-add rounds once, so that no product overflows in it; its literals are the kernel's.
                 evaluate(self.program, self.operands, np.longdouble, checked=False),
+                evaluate(self.program, self.operands, np.longdouble, checked=False, moved=summed_in(narrow)),
                 evaluate(with_literals(self.program, narrow), self.operands, np.longdouble, checked=False),
             ]
             for seed in range(MOVES):
@@ -92,6 +93,18 @@ class Judge:
                 )
             self._explained = ways
         return self._explained
+
+
+def summed_in(kind: np.dtype[Any]) -> Callable[[str, Array], Array]:
+    """Return what rounds sums alone to a type, as fused multiply-adds do: what both lose together is a number there."""
+
+    def step(fn: str, values: Array) -> Array:
+        if fn not in ("add", "sub") or values.dtype.kind != "f":
+            return values
+        with np.errstate(all="ignore"):
+            return np.asarray(values.astype(kind).astype(values.dtype))
+
+    return step
 
 
 def working_type(program: Program) -> np.dtype[Any]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 from cuts.backends.devices import find_target
-from cuts.compile.driver import build_graph
+from cuts.compile.driver import build_graph, compile_model
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.compiled import CompiledGraph, CompileOptions, Mode
 from cuts.ir.errors import CutsError, CutsWarning
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
@@ -141,15 +141,27 @@ def bound(registry: Registry, samples: Sequence[Sample]) -> list[Bound]:
 
 def compiled(registry: Registry, uses: Sequence[Bound], target: str, mode: Mode) -> CompiledPlan:
     """Compile samples together."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CutsWarning)  # results without elements are meant
+        return build_graph(_graph(uses), Spec(registry), find_target(target), CompileOptions(mode=mode))
+
+
+def made_for(registry: Registry, samples: Sequence[Sample], target: str, turn: int = 0) -> CompiledGraph:
+    """Return the kernels of samples together, for a machine that need not be here."""
+    graph, options = _graph(bound(registry, samples)), CompileOptions(mode=_MODES[turn % len(_MODES)], verify=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CutsWarning)
+        return compile_model(graph, Spec(registry), find_target(target), options)
+
+
+def _graph(uses: Sequence[Bound]) -> Graph:
+    """Return samples as one graph."""
     types = {use.mark + name: type_ for use in uses for name, type_ in use.types.items()}
     inputs = tuple(types)
     for use in uses:
         types |= dict(zip(use.node.outputs, use.instance.output_types, strict=True))
     nodes = tuple(use.node for use in uses)
-    graph = Graph("sweep", inputs, tuple(v for node in nodes for v in node.outputs), types, nodes)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CutsWarning)  # results without elements are meant
-        return build_graph(graph, Spec(registry), find_target(target), CompileOptions(mode=mode))
+    return Graph("sweep", inputs, tuple(v for node in nodes for v in node.outputs), types, nodes)
 
 
 # ---- the reference against NumPy

@@ -1,0 +1,69 @@
+"""What kernels look up to know where an element goes exists, in tiles that reach beyond a tensor too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.ir import dfg, indirects
+from cuts.ir.dfg import DfgNode, IndexNode, Load, Op, post_order
+from cuts.ir.expr import Guard
+from cuts.ir.index import Indirect
+from cuts.ir.kernel import Kernel, phases
+from cuts.ir.ranges import proven
+from cuts.ir.segment import FusedGroup
+from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.legality import Policy
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.views import find_views
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.space import make_space
+from cuts.tests.operations import DIFFERENTIABLE, FLAT, Use
+from cuts.tests.operations_graph import bench_of
+
+from .cases import legal_points
+
+GPU = find_target("cuda:sm_90")
+#: Structures of a group, and points of each.
+STRUCTURES, POINTS = 6, 4
+#: A use of each operation that looks up places, or is told them.
+USES = {u.op: u for u in (*DIFFERENTIABLE, *FLAT) if any(t is not None and t.dtype.is_int for t in u.types)}
+
+
+def groups_of(use: Use) -> Iterator[FusedGroup]:
+    """Yield the normal forms of a use, a kernel per unit."""
+    bench = bench_of([use])
+    shop = Workshop(find_views(build_programs(bench.graph, bench.spec.registry)), Policy())
+    names = (n for n, unit in shop.units.items() if unit.repeat is None and not unit.free and shop.used(n))
+    yield from (shop.single(name).form for name in names)
+
+
+def lookups(kernel: Kernel) -> Iterator[tuple[Indirect, tuple[Guard, ...]]]:
+    """Yield every place that a kernel looks up, with the conditions under which it does: those to its left."""
+    for phase in phases(kernel.items):
+        nodes = post_order(phase.roots)
+        chosen = {n.args[1]: n.args[0].guards for n in nodes if isinstance(n, Op) and isinstance(n.args[0], dfg.Test)}
+        for node in nodes:
+            yield from _of_node(node, (*phase.when, *chosen.get(node, ())))  # type: ignore[call-overload]
+
+
+def _of_node(node: DfgNode, outer: tuple[Guard, ...]) -> Iterator[tuple[Indirect, tuple[Guard, ...]]]:
+    guards = getattr(node, "guards", ())
+    for number, guard in enumerate(guards):
+        yield from ((place, (*outer, *guards[:number])) for place in indirects(guard.index))
+    if isinstance(node, (Load, IndexNode)):
+        index = node.address if isinstance(node, Load) else node.index
+        yield from ((place, (*outer, *guards)) for place in indirects(index))
+
+
+@pytest.mark.parametrize("op", USES)
+def test_what_is_looked_up_exists(op: str) -> None:
+    for group in groups_of(USES[op]):
+        space = make_space(group, GPU)
+        for structure in space.structures[:STRUCTURES]:
+            for schedule in legal_points(space, structure, 1, POINTS):
+                for place, guards in lookups(lower(group, schedule, {}, GPU)):
+                    (flat,) = place.indices
+                    if place.tensor in group.tensors:
+                        assert proven(flat, group.tensors[place.tensor].size, guards), f"{place} if {guards}"
