@@ -158,8 +158,8 @@ def measure(
     found = torch.from_numpy(next(iter(plan.run(feeds).values())))
     ours = plan.session.time_compute(warmup=3, repeats=50).median * 1e3
     if kernels is not None:
-        found = {"search": search, "launches": list(launches(plan))}
-        kernels.write_text(json.dumps(found, indent=1) + "\n")
+        record = {"search": search, "launches": list(launches(plan))}
+        kernels.write_text(json.dumps(record, indent=1) + "\n")
     best, best_name, worst = float("inf"), "", 0.0
     for peer, run in peers(torch, model, inputs, policy, compiled) if not alone else ():
         taken = timed(torch, run)

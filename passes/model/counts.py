@@ -81,10 +81,12 @@ class Features:
     waited: Count = _sum("cycles of shared memory that tensor cores wait for: those of fragments not loaded ahead")
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
+    partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic
     transactions: Count = _sum("transactions of `TRANS_global` elements")
     bytes: Count = _sum("bytes of whole sectors that a block must get at least")
     streamed: Count = _sum("bytes that pass by the L1 cache")
+    missed: Count = _sum("bytes that copies past the L1 cache bring again")
     rows: Count = _sum("the part of `bytes` that depends on the outermost dim only")
     columns: Count = _sum("the part of `bytes` that does not depend on the outermost dim")
     again: Count = _sum("bytes that a later statement of the block reads once more")

@@ -158,7 +158,8 @@ def _moving(
     lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # part that L2 no longer holds
     dram = dram + costs.again * lost * features.grid * features.again
     asked = np.maximum(features.bytes, features.fetched)
-    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored + features.partial
+    through = through + (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 
 

@@ -18,7 +18,7 @@ def segment_knobs(
 ) -> Iterator[Knob]:
     """Yield the knobs of one segment; names begin with `prefix`, `widest` are the elements of its longest vector."""
     if structure.atom:
-        yield from atom_knobs(segment, structure, prefix, target, coarse)
+        yield from atom_knobs(segment, structure, prefix, target, coarse, widest)
         return
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
@@ -58,12 +58,12 @@ def segment_knobs(
 
 
 def atom_knobs(
-    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
     """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
-    chunks of whole atoms, fragments loaded ahead or not. Where the columns' operand lies along the depth, so that any
-    columns load as well, a lane's neighbours along them may be elements of two atoms, and results leave as longer
-    vectors.
+    chunks of whole atoms, fragments loaded ahead or not. Where a side's operand lies along the depth, so that any rows
+    or columns load as well, and results lie along that side, a lane's neighbours may be elements of several atoms, and
+    results leave as longer vectors.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -78,15 +78,15 @@ def atom_knobs(
         warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
-        mixed = (1, 2) if axis and not coarse and _lies_deep(reduction, structure) else (1,)
+        most = widest // NEIGHBOURS[axis] if _lies_deep(reduction, structure, axis) and _written(axes, segment) else 1
         yield Knob(
             names,
             tuple(
                 (w * along, n * run, NEIGHBOURS[axis] * x)
                 for w in warps
                 for n in counts
-                for x in mixed
-                if w * n * size <= limit and n % x == 0
+                for x in _mixtures(n, most, coarse)
+                if w * n * size <= limit
             ),
         )
     extent, most = prod(a.extent for a in structure.loops[0]), 64
@@ -96,16 +96,31 @@ def atom_knobs(
     stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4)
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
-def _lies_deep(reduction: Reduction, structure: SegmentStructure) -> bool:
-    """Whether the operand of an atom's columns runs along a reduced axis in memory."""
-    found = atom_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
+def _mixtures(atoms: int, most: int, coarse: bool) -> tuple[int, ...]:
+    """Return how many of a thread's atoms may mix their elements: powers of two that divide them, the largest alone in
+    a thinned space.
+    """
+    found = tuple(x for x in powers(1, most) if atoms % x == 0)
+    return found[-1:] if coarse else found
+
+
+def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> bool:
+    """Whether the operand of an atom's rows (`axis` 0) or columns (1) runs along a reduced axis in memory."""
+    rows, columns = structure.dims[structure.rows], structure.dims[structure.columns]
+    found = atom_operands(reduction, rows, columns)
     if found is None:
         return False
-    main = main_read(found[1], frozenset(structure.dims[structure.columns] + reduction.reduce))
+    main = main_read(found[axis], frozenset((rows, columns)[axis] + reduction.reduce))
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
+
+
+def _written(axes: Sequence[Var], segment: Segment) -> bool:
+    """Whether results lie along a dim in memory."""
+    return any(o.write and axes[-1] in variables(o.write[-1]) for o in segment.outputs)
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
