@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
-from ..lowering import atom_operands, main_read
+from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
@@ -61,9 +61,11 @@ def atom_knobs(
     segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
     """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
-    chunks of whole atoms, fragments loaded ahead or not. Where a side's operand lies along the depth, so that any rows
-    or columns load as well, and results lie along that side, a lane's neighbours may be elements of several atoms, and
-    results leave as longer vectors.
+    chunks of whole atoms, fragments loaded ahead or not, copies that L1 keeps or not.
+
+    Where a side's operand lies along the depth, so that any rows or columns load as well, and results lie along that
+    side, a lane's neighbours may be elements of several atoms, and results leave as longer vectors. Where words of the
+    rows' operand lie along the rows, what a lane holds of an atom may be neighbours, and loads bring two.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -78,15 +80,16 @@ def atom_knobs(
         warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
-        most = widest // NEIGHBOURS[axis] if _lies_deep(reduction, structure, axis) and _written(axes, segment) else 1
+        vectors = _atom_vectors(reduction, structure, axis, segment, widest)
+        longer = coarse and _lies_deep(reduction, structure, axis)
         yield Knob(
             names,
             tuple(
-                (w * along, n * run, NEIGHBOURS[axis] * x)
+                (w * along, n * run, vector)
                 for w in warps
                 for n in counts
-                for x in _mixtures(n, most, coarse)
-                if w * n * size <= limit
+                for vector in (_longest(vectors, n, run) if longer else vectors[: 1 if coarse else None])
+                if w * n * size <= limit and n % mixed_atoms(vector, run) == 0
             ),
         )
     extent, most = prod(a.extent for a in structure.loops[0]), 64
@@ -100,21 +103,28 @@ def atom_knobs(
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
-def _mixtures(atoms: int, most: int, coarse: bool) -> tuple[int, ...]:
-    """Return how many of a thread's atoms may mix their elements: powers of two that divide them, the largest alone in
-    a thinned space.
-    """
-    found = tuple(x for x in powers(1, most) if atoms % x == 0)
-    return found[-1:] if coarse else found
+def _atom_vectors(
+    reduction: Reduction, structure: SegmentStructure, axis: int, segment: Segment, widest: int
+) -> tuple[int, ...]:
+    """Return how many neighbours along an atom's rows (`axis` 0) or columns (1) a lane may hold."""
+    axes, least = structure.dims[(structure.rows, structure.columns)[axis]], NEIGHBOURS[axis]
+    if _lies_deep(reduction, structure, axis):
+        return powers(least, max(least, widest)) if _written(axes, segment) else (least,)
+    return (least,) if axis or MATRIX_ATOMS[structure.atom].a.packed > 1 else (least, 2 * least)
+
+
+def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:
+    """Return the longest of some vectors that take all of a thread's atoms."""
+    return (max(v for v in vectors if atoms % mixed_atoms(v, run) == 0),)
 
 
 def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> bool:
     """Whether the operand of an atom's rows (`axis` 0) or columns (1) runs along a reduced axis in memory."""
-    rows, columns = structure.dims[structure.rows], structure.dims[structure.columns]
-    found = atom_operands(reduction, rows, columns)
+    sides = structure.dims[structure.rows], structure.dims[structure.columns]
+    found = atom_operands(reduction, *sides)
     if found is None:
         return False
-    main = main_read(found[axis], frozenset((rows, columns)[axis] + reduction.reduce))
+    main = main_read(found[axis], frozenset(sides[axis] + reduction.reduce))
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 
