@@ -291,4 +291,6 @@ def test_tiles_of_a_convolution_are_fetched_sixteen_bytes_at_a_time() -> None:
     assert len(products) == 3
     # The first one may convert the caller's tensor as it fetches it.
     for body in (source for source in products if "const float*" not in source):
-        assert "cuts_copy16(" in body and not re.search(r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body)
+        assert re.search(r"cuts_copy16(_cached)?\(", body) and not re.search(
+            r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body
+        )
