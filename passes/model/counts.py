@@ -72,6 +72,7 @@ class Features:
     direct: Count = _sum("load instructions of one thread that are no part of a fetch")
     stores: Count = _sum("store instructions of all threads")
     copies: Count = _sum("instructions of all threads that fetch staged tiles")
+    carried: Count = _sum("instructions of all threads that fetch through registers what a ring could not copy")
     divided: Count = _sum("elements that a block fetches by way of divisions")
     divided_direct: Count = _sum("direct loads of one thread whose address takes divisions")
     certain: Count = _sum("memory instructions that are left where the compiler merges all neighbours into vectors")

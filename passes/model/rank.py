@@ -96,7 +96,7 @@ def _exposed(
     warps = ceil_div(features.threads, target.warp_size)
     staged = np.greater(features.copies, 0)
     others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
-    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1)
+    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.carried, 0)
     ahead = np.where(ring, features.stages - 1.0, 0.0) + 1.0 - 1.0 / others
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     rounds = waves * np.maximum(1.0, features.rounds)

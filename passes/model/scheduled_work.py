@@ -324,6 +324,8 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         if geometry.structure.atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     totals.add("copies", moved * cost)
+    if geometry.structure.atom and not isinstance(expr, Read):
+        totals.add("carried", moved * cost)
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
