@@ -35,6 +35,7 @@ _PACKAGES = (
     "nvidia-cublas",
     "nvidia-cuda-nvrtc",
     "pycuda",
+    "cuda-bindings",
 )
 
 
