@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -113,6 +114,19 @@ class Device(ABC):
     @abstractmethod
     def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
         """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each."""
+
+    def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
+        """Time each of several launches in a row, with caches as those before it leave them; here with the host's
+        clock.
+        """
+        samples: list[list[float]] = [[] for _ in runs]
+        for number in range(warmup + repeats):
+            for run, taken in zip(runs, samples, strict=True):
+                start = time.perf_counter()
+                run()
+                self.synchronize()
+                taken += [time.perf_counter() - start] if number >= warmup else []
+        return tuple(Timing(tuple(taken)) for taken in samples)
 
     def settle(self) -> None:
         """Wait until everything on the device has finished, what other libraries launched included."""

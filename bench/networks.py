@@ -2,8 +2,10 @@
 
 Run it with `python bench/networks.py --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60] [--compile]`. A case is a
 network, a batch and a policy; one without a policy is run in each of `--precision`. PyTorch runs as a captured graph,
-channels first and last, with `--compile` compiled too; the better one counts. Inputs are random, weights are those of
-an untrained network. Rows go to `FOLDER/networks.json`; the table comes last.
+channels first and last, with `--compile` compiled too; the better one counts, `--alone` leaves PyTorch out. Inputs are
+random, weights are those of an untrained network. Rows go to `FOLDER/networks.json`; the table comes last. With
+`--kernels`, every launch of a case goes to `FOLDER/kernels-CASE.json`: what it computes, its time among the others, the
+time it was chosen by, the model's estimate and bound, its schedule, registers and bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from typing import Any
 
 import cuts
 from attrs import asdict, frozen
+from cuts.backends import find_target
+from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
 from cuts.ir.precision import PRECISIONS, PrecisionName
+from cuts.search import summary_values, tuning_session
 
 #: Networks of torchvision, and the encoder of BERT-base over 128 tokens, without its embeddings.
 NETWORKS = ("resnet50", "mobilenet_v2", "encoder")
@@ -107,21 +112,56 @@ def _error(torch: Any, found: Any, exact: Any) -> float:
     return float((found.detach().cpu().double() - exact).abs().max() / exact.abs().max())
 
 
-def measure(case: tuple[str, int, PrecisionName], budget: float, compiled: bool, torch: Any) -> Outcome:
-    """Tune and time one case, and PyTorch beside it."""
+def tuned(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledPlan, dict[str, object]]:
+    """Return the plan that a search within a budget ends with, and what the search did."""
+    target, spec = find_target("cuda"), load_spec([])
+    graph = load_model(program, spec, None, ())
+    with tuning_session(target, budget=budget) as selector:
+        plan = build_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), selector)
+        return plan, summary_values(selector)
+
+
+def launches(plan: CompiledPlan) -> Iterator[dict[str, Any]]:
+    """Yield what there is to say of each launch of a plan that has run: times in microseconds, most first."""
+    times = plan.session.time_steps(repeats=20)
+    for group, step, time in sorted(
+        zip(plan.plan.groups, plan.plan.steps, times, strict=True), key=lambda each: -each[2].median
+    ):
+        kernel, cubin = plan.kernels[step.kernel], plan.cubins[step.kernel]
+        moved = {tensor: plan.plan.types[tensor].nbytes for tensor in step.tensors if tensor in plan.plan.types}
+        figures = {key: group.get(key) for key in ("ops", "nodes", "limit", "parameters", "terms", "form")}
+        yield figures | {
+            "time": time.median * 1e6,
+            **{key: value * 1e6 for key in ("measured", "estimate", "bound") if (value := group.get(key)) is not None},
+            "megabytes": sum(moved.values()) / 1e6,
+            "grid": kernel.grid,
+            "block": kernel.block,
+            "registers": cubin.registers,
+            "spilled": cubin.spill_bytes,
+            "shared": kernel.shared_bytes + kernel.dynamic_shared,
+        }
+
+
+def measure(
+    case: tuple[str, int, PrecisionName], budget: float, compiled: bool, alone: bool, kernels: Path | None, torch: Any
+) -> Outcome:
+    """Tune and time one case, and PyTorch beside it; write its launches where a file is named."""
     name, batch, policy = case
     model, inputs = network(name, batch, torch)
     with torch.no_grad():
         exact = _first(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
     model = model.float()
     start = perf_counter()
-    plan = cuts.build(torch.export.export(model, inputs), "cuda", precision=policy, tune=True, budget=budget)
+    plan, search = tuned(torch.export.export(model, inputs), policy, budget)
     tuning = perf_counter() - start
     feeds = {n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)}
     found = torch.from_numpy(next(iter(plan.run(feeds).values())))
     ours = plan.session.time_compute(warmup=3, repeats=50).median * 1e3
+    if kernels is not None:
+        record = {"search": search, "launches": list(launches(plan))}
+        kernels.write_text(json.dumps(record, indent=1) + "\n")
     best, best_name, worst = float("inf"), "", 0.0
-    for peer, run in peers(torch, model, inputs, policy, compiled):
+    for peer, run in peers(torch, model, inputs, policy, compiled) if not alone else ():
         taken = timed(torch, run)
         if taken < best:
             best, best_name, worst = taken, peer, _error(torch, _first(run()), exact)
@@ -164,18 +204,21 @@ def main() -> int:
     )
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tuning, for each case")
     parser.add_argument("--compile", action="store_true", help="let PyTorch compile, too")
+    parser.add_argument("--alone", action="store_true", help="leave PyTorch out")
+    parser.add_argument("--kernels", action="store_true", help="write what each launch is and takes, too")
     parser.add_argument("--out", type=Path, default=Path("."), metavar="FOLDER")
     arguments = parser.parse_args()
     torch = import_module("torch")
     rows: list[Outcome] = []
     cases = [case for text in arguments.only for case in parse_cases(text, arguments.precision)]
+    arguments.out.mkdir(parents=True, exist_ok=True)
     for case in cases:
+        file = arguments.out / f"kernels-{'-'.join(map(str, case))}.json" if arguments.kernels else None
         try:
-            rows.append(measure(case, arguments.budget, arguments.compile, torch))
+            rows.append(measure(case, arguments.budget, arguments.compile, arguments.alone, file, torch))
         except (RuntimeError, cuts.ir.CutsError) as error:
             print(f"{':'.join(map(str, case))}: {str(error)[:300]}", file=sys.stderr)
             continue
-        arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "networks.json").write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
         print(table(rows[-1:]).splitlines()[-1], flush=True)
     print(table(rows))

@@ -40,7 +40,7 @@ class Phase:
 
     `kind` is "fetch", "compute" or "exit". `when` must hold for the phase to run at all. `unrolled` lists the box
     variables in the order of their loops, outermost first. An `asynchronous` phase may copy behind the threads' backs
-    until a `Wait`.
+    until a `Wait`; what it brings is left in the L1 cache too where it is `cached`.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Phase:
     shares: tuple[Share, ...] = ()
     when: tuple[Guard, ...] = ()
     asynchronous: bool = False
+    cached: bool = False
 
 
 @frozen(cache_hash=True)

@@ -69,12 +69,14 @@ class Staging:
 
     `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.lowering.staging`
     lists them), outermost first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost
-    coordinate against bank conflicts.
+    coordinate against bank conflicts. Where `cached`, wide asynchronous copies leave what they bring in the L1 cache,
+    for the block to bring again (neighbouring taps), or for the next block of the SM (weights).
     """
 
     operand: int
     order: tuple[int, ...] = ()
     pad: int = 0
+    cached: bool = False
 
 
 @frozen(cache_hash=True)

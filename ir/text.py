@@ -99,7 +99,7 @@ FORMS: dict[type, Form] = {
         ("*dims", "*staging"),
     ),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
-    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}"),
+    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}{? cached<!cached>?}"),
     # Kernel IR
     Kernel: Form(
         "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
@@ -119,7 +119,8 @@ FORMS: dict[type, Form] = {
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>", ("*body",)),
     Phase: Form(
-        "phase <kind> <name>{? async<!asynchronous>?}{? when <when>?}{? unroll <unrolled>?}", ("*shares", "*roots")
+        "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}",
+        ("*shares", "*roots"),
     ),
     Share: Form("share <var>{? for <operand>?} = <value> register <register>{? valid <valid>?}"),
     Barrier: Form("barrier"),

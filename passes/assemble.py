@@ -35,6 +35,7 @@ def facts(candidate: Candidate) -> dict[str, object]:
         "parameters": parameters(candidate.schedule),
         "bound": candidate.bound,
         "limit": candidate.limit,
+        "estimate": candidate.score,
         "terms": terms,
     }
     return {**found, **candidate.measured}

@@ -8,7 +8,7 @@ the node itself where none is cheaper. Equal nodes are decided once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from math import inf
 
 from attrs import evolve, field, frozen
@@ -57,7 +57,8 @@ class ChooseAlgorithms:
     node.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels.
+    other costs, compares the same kernels. Nothing is replaced before it is `known` what the kernels of both take, by
+    more than the model's word.
     """
 
     instances: Instances
@@ -66,6 +67,7 @@ class ChooseAlgorithms:
     mode: Mode
     plan: Planner = cut_fragments
     math: str = ""
+    known: Callable[[FusedGroup], bool] = lambda form: True
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
@@ -89,7 +91,7 @@ class ChooseAlgorithms:
                 node.name, {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()}
             )
             self.choices.append(choice)
-            if choice.best:
+            if choice.best and all(map(self.known, self._compared(choice))):
                 before = {n.name for n in result.nodes}
                 result = replace_node(result, node, choice.best, self.instances)
                 self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
@@ -98,9 +100,12 @@ class ChooseAlgorithms:
     @property
     def deciding(self) -> list[FusedGroup]:
         """The kernels of the declarations and of the algorithms that are to take their places."""
-        best = {choice.node: choice.best for choice in self.choices}
-        plans = [(self.plans[self.keys[node]], name) for node, name in best.items()]
-        return [form for found, name in plans for each in {"", name} for form, _ in found[each] or ()]
+        return [form for choice in self.choices for form in self._compared(choice)]
+
+    def _compared(self, choice: AlgorithmChoice) -> list[FusedGroup]:
+        """Return the kernels of a declaration and of its best alternative."""
+        plans = self.plans[self.keys[choice.node]]
+        return [form for name in {"", choice.best} for form, _ in plans[name] or ()]
 
     def _precise(self, part: Graph, names: Collection[str]) -> Collection[str]:
         """Return the algorithms of the first node of a part that keep enough digits of its types and its products."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -55,7 +56,7 @@ from .fusion import (
 from .graph import Canonicalise, Pass, run_passes
 from .layout import choose_layouts
 from .lowering import extract, lower
-from .schedule import Candidate, choose
+from .schedule import Candidate, choose, computed_by_atoms
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
@@ -192,13 +193,16 @@ def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], s
 def choose_algorithms(work: Compilation) -> Graph:
     """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
 
-    While measuring changes what the algorithms cost, they are compared again. Without measurements every node keeps its
-    own declaration: an alternative rounds more and takes more kernels, which only a time can justify.
+    While measuring changes what the algorithms cost, they are compared again. Without measurements, or where the budget
+    left no time for them, every node keeps its own declaration: an alternative rounds more and takes more kernels,
+    which only a time can justify.
     """
     selector, graph = work.selector, work.graph
     if selector is None:
         return graph
-    step = ChooseAlgorithms(work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math)
+    step = ChooseAlgorithms(
+        work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math, selector.knows
+    )
     chosen = step.run(graph)
     while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
         chosen = step.run(graph)
@@ -256,7 +260,8 @@ def split_long_reductions(work: Compilation) -> Sequence[Group]:
 
 def pack(work: Compilation) -> Sequence[Group]:
     """Leave constants in the layout that groups want, and what each distinct kernel computes."""
-    work.groups, work.views, work.graph = pack_constants(work.groups, work.views, work.graph)
+    multiplied = partial(computed_by_atoms, target=work.target)
+    work.groups, work.views, work.graph = pack_constants(work.groups, work.views, work.graph, multiplied)
     work.unique = distinct(work.groups, work.views)
     return work.groups
 

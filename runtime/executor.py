@@ -223,10 +223,9 @@ class Session:
             return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
-        """Time each step by itself; those of a loop at its first turn."""
+        """Time each step among the others, as a run launches them; those of a loop at its first turn."""
         with self._alone():
-            first = [launch for _, turn, launch in self._launches if turn == 0]
-            return tuple(self.device.time(launch, warmup=1, repeats=repeats) for launch in first)
+            return self.device.time_each([launch for _, turn, launch in self._launches if turn == 0], repeats=repeats)
 
     @property
     def arena(self) -> Buffer:

@@ -18,8 +18,10 @@ from ..backends import Device, Pointer
 from ..backends.source import emit
 from ..ir import (
     BackendError,
+    Cast,
     Const,
     DType,
+    Expr,
     FusedGroup,
     KernelFunction,
     Output,
@@ -31,6 +33,7 @@ from ..ir import (
     Var,
     as_index,
     call,
+    epsilon,
 )
 from ..passes.lowering import extract, lower
 from ..passes.schedule import choose
@@ -44,12 +47,12 @@ ROW, ROWS = 256, (4096, 64)
 BLOCK, SMALL = ROW * ROWS[0], ROW * ROWS[1]
 
 
-def comparison(rows: int) -> FusedGroup:
-    """Return the group `c[i] = sum over j of (|a[i, j] - b[i, j]| <= limit[0] * |b[i, j]| + limit[1] ? 0 : 1)`; NaN
-    differs from all.
+def comparison(rows: int, dtype: DType = DType.F32) -> FusedGroup:
+    """Return the group `c[i] = sum over j of (|a[i, j] - b[i, j]| <= limit[0] * |b[i, j]| + limit[1] ? 0 : 1)` for
+    arrays of a type that is computed in f32; NaN differs from all.
     """
     i, j = Var("i", rows), Var("j", ROW)
-    a, b = (Read(t, (as_index(i), as_index(j))) for t in ("a", "b"))
+    a, b = (_wide(Read(t, (as_index(i), as_index(j))), dtype) for t in ("a", "b"))
     relative, absolute = (Read("limit", (as_index(n),)) for n in (0, 1))
     allowed = call("add", call("mul", relative, call("abs", b)), absolute)
     body = call(
@@ -57,8 +60,8 @@ def comparison(rows: int) -> FusedGroup:
     )
     reduction = Reduction("acc", (j,), "sum", body)
     tensors = {
-        "a": TensorType(DType.F32, (rows, ROW)),
-        "b": TensorType(DType.F32, (rows, ROW)),
+        "a": TensorType(dtype, (rows, ROW)),
+        "b": TensorType(dtype, (rows, ROW)),
         "limit": TensorType(DType.F32, (2,)),
         "c": TensorType(DType.F32, (rows,)),
         "acc": TensorType(DType.F32, (rows,)),
@@ -67,29 +70,41 @@ def comparison(rows: int) -> FusedGroup:
     return FusedGroup((Segment((i,), (reduction,), (output,)),), tensors, ("a", "b", "limit"), ("c",))
 
 
+def _wide(read: Read, dtype: DType) -> Expr:
+    return read if dtype is DType.F32 else Cast(DType.F32, read)
+
+
 @define(slots=False)
 class Comparer:
-    """Counts, on one device, where two fp32 arrays differ by more than is allowed."""
+    """Counts, on one device, where two arrays of a type differ by more than is allowed."""
 
     device: Device
     target: Target
+    dtype: DType = DType.F32
 
     @cached_property
     def usable(self) -> bool:
-        """Whether the kernels work here: they find each of a few differences, and none in equal arrays."""
+        """Whether numbers of the type are computed in f32 and the kernels work here: they find each of a few
+        differences, and none in equal arrays.
+        """
+        if not self.dtype.is_float or self.dtype.arithmetic is not DType.F32:
+            return False
         count = BLOCK + 2 * SMALL
-        array = np.random.default_rng(0).standard_normal(count).astype(np.float32)
+        array = np.random.default_rng(0).standard_normal(count, np.float32).astype(self.dtype.numpy)
         places = [Pointer(self.device.allocate(array.nbytes)) for _ in range(2)]
         try:
             for place in places:
                 self.device.upload(place, array)
-            if self.differences(places[0], places[1], count, 1e-6, 1e-6):
+            step = epsilon(self.dtype)
+            if self.differences(places[0], places[1], count, step, step):
                 return False
-            wrong = ((0, 1e9), (BLOCK - 1, np.nan), (BLOCK + 77, float(array[BLOCK + 77]) + 1e-3), (count - 1, np.inf))
+            near = float(array[BLOCK + 77])
+            near += 8 * step * (1 + abs(near))
+            wrong = ((0, 1e4), (BLOCK - 1, np.nan), (BLOCK + 77, near), (count - 1, np.inf))
             for number, (at, value) in enumerate(wrong, 1):
                 array[at] = value
                 self.device.upload(places[0], array)
-                if self.differences(places[0], places[1], count, 1e-6, 1e-6) != number:
+                if self.differences(places[0], places[1], count, step, step) != number:
                     return False
         except BackendError:
             return False
@@ -105,8 +120,8 @@ class Comparer:
             kernel, loaded = self._kernels[rows]
             while count - start >= rows * ROW:
                 moved = {
-                    "a": Pointer(found.buffer, found.offset + 4 * start),
-                    "b": Pointer(wanted.buffer, wanted.offset + 4 * start),
+                    "a": Pointer(found.buffer, found.offset + self.dtype.size * start),
+                    "b": Pointer(wanted.buffer, wanted.offset + self.dtype.size * start),
                     "c": Pointer(result, start // ROW * 4),
                     "limit": limit,
                 }
@@ -125,7 +140,7 @@ class Comparer:
         return {rows: self._kernel(rows) for rows in ROWS}
 
     def _kernel(self, rows: int) -> tuple[KernelFunction, object]:
-        group = comparison(rows)
+        group = comparison(rows, self.dtype)
         for candidate in choose(group, self.target, count=8):
             kernel = emit(extract(lower(group, candidate.schedule, {}, self.target)), self.target.dialect, {})
             if not kernel.tables:

@@ -64,7 +64,7 @@ class MeasuringDevice:
     def __init__(self, target: Target, memory: int = MEMORY) -> None:
         self.device: Hardware = open_device(target)
         self.memory = memory
-        self.comparer = Comparer(self.device, target)
+        self.comparers: dict[DType, Comparer] = {}
         self._problems: OrderedDict[str, _Data] = OrderedDict()
 
     def describe(self) -> dict[str, object]:
@@ -158,16 +158,15 @@ class MeasuringDevice:
         closer.
         """
         covered = elements(data.problem, tensor) // SMALL * SMALL
-        if (
-            tensor not in data.whole
-            or not covered
-            or data.problem.form.tensors[tensor].dtype is not DType.F32
-            or not self.comparer.usable
-        ):
+        dtype = data.problem.form.tensors[tensor].dtype
+        if tensor not in data.whole or not covered:
+            return False
+        comparer = self.comparers.setdefault(dtype, Comparer(self.device, self.device.target, dtype))
+        if not comparer.usable:
             return False
         allowed, scale = 2 * allowed_error(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
         found, wanted = data.places[tensor], data.whole[tensor]
-        if self.comparer.differences(found, wanted, covered, allowed, allowed * scale):
+        if comparer.differences(found, wanted, covered, allowed, allowed * scale):
             return False
         tails = [self._read(data, tensor, place, covered) for place in (found, wanted)]
         return not tails[0].size or float(relative_error(tails[0], tails[1], scale).max()) <= allowed

@@ -16,6 +16,8 @@ from .compile import compile_kernels
 from .query import current_device, driver, primary_context
 
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
+#: Launches that the host issues, each with an event, while the device writes twice its L2 cache.
+HIDDEN = 2
 
 
 @frozen
@@ -197,6 +199,22 @@ class CudaDevice(Device):
             self._checked(end.synchronize)
             samples.append(begin.time_till(end) * 1e-3)
         return Timing(tuple(samples))
+
+    def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
+        """Time with events between launches; the device is kept busy until the host has launched all of them."""
+        events = [self._driver.Event() for _ in range(len(runs) + 1)]
+        samples: list[list[float]] = [[] for _ in runs]
+        for number in range(warmup + repeats):
+            for _ in range(1 + len(runs) // HIDDEN):
+                self._empty_cache()
+            events[0].record(self._stream)
+            for run, event in zip(runs, events[1:], strict=True):
+                run()
+                event.record(self._stream)
+            self._checked(events[-1].synchronize)
+            for n, taken in enumerate(samples if number >= warmup else ()):
+                taken.append(events[n].time_till(events[n + 1]) * 1e-3)
+        return tuple(Timing(tuple(taken)) for taken in samples)
 
     def _empty_cache(self) -> None:
         words = 2 * self.target.l2_bytes // 4

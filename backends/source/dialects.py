@@ -163,12 +163,22 @@ def _index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _async_copy(width: int, cache: str) -> str:
+def _async_copy(width: int, cache: str, name: str = "") -> str:
     address = f'"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? {width} : 0)'
     return (
-        f"{_DEVICE} void cuts_copy{width}(void* d, const void* s, bool ok) {{\n"
+        f"{_DEVICE} void cuts_copy{width}{name}(void* d, const void* s, bool ok) {{\n"
         f'  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {width}, %2;" ::{address} : "memory");\n}}'
     )
+
+
+def _guarded_load(words: int) -> str:
+    """Return the helper that loads words of memory that no thread writes where a condition holds."""
+    parts = [f"v.{c}" for c in "xyzw"[:words]]
+    kind, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
+    text = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p ld.global.nc.{kind}u32 {{{into}}}, [%{words}];}}"
+    out = ", ".join(f'"+r"({part})' for part in parts)
+    head = f"{_DEVICE} void cuts_guarded{words}(uint{words}& v, const void* s, bool ok) {{"
+    return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
 
 
 def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
@@ -205,9 +215,11 @@ _CUDA_HELPERS = (
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
         **cuda_halves(_DEVICE),
+        **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
         "cuts_copy4": _async_copy(4, "ca"),
         "cuts_copy8": _async_copy(8, "ca"),
         "cuts_copy16": _async_copy(16, "cg"),
+        "cuts_copy16_cached": _async_copy(16, "ca", "_cached"),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
         '  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#else\n'
@@ -262,7 +274,7 @@ CUDA = Dialect(
     store={**CUDA_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
     round=CUDA_ROUND,
     vectors=CUDA_VECTORS,
-    copy="cuts_copy{bytes}(&{d}[{di}], &{s}[{si}], {ok});",
+    copy="cuts_copy{bytes}{cached}(&{d}[{di}], &{s}[{si}], {ok});",
     copy_element="{d}[{di}] = {ok} ? {s}[{si}] : 0;",
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',

@@ -166,7 +166,11 @@ class NodePrinter:
                 f"{where['vector']} {name}; {'; '.join(f'{name}.{c} = {fill}' for c in vectors.parts(len(lanes)))};"
             )
             condition = guard_text(guards, self.names.pointers)
-            self.out.line(f"if ({condition}) {name} = {vectors.load.format(**where)};")
+            if vectors.guarded and node.space == "global":
+                # All parts of a condition are computed: a compiler makes branches of those that may be left out.
+                self.out.line(vectors.guarded.format(**where, x=name, ok=condition.replace(" && ", " & ")))
+            else:
+                self.out.line(f"if ({condition}) {name} = {vectors.load.format(**where)};")
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(lanes):
@@ -222,6 +226,7 @@ class NodePrinter:
             source, start = f"({source} + ({index_text(start - apart, pointers)}))", apart
         text = template.format(
             bytes=nbytes,
+            cached="_cached" * (self.phase.cached and nbytes == WIDEST_BYTES),
             d=self.names.buffer(node.space, node.buffer),
             di=index_text(to, pointers),
             s=source,

@@ -13,7 +13,9 @@ class Vectors:
 
     `type` is the type of what an access moves, of `{words}` parts with `per_word` elements each; `load` and `store` are
     templates ({p} pointer, {i} element, {vector} that type, {space} qualifier, {words}, {values} parts). `elements`
-    take the elements out of part `{x}.{c}`, `word` makes a part of as many values.
+    take the elements out of part `{x}.{c}`, `word` makes a part of as many values. `guarded`, where it is there, loads
+    to {x} from global memory if {ok}: as one instruction, where a compiler may make a branch of a condition, behind
+    which threads wait for each load by itself.
     """
 
     type: str
@@ -22,6 +24,7 @@ class Vectors:
     elements: tuple[str, ...] = ("{x}.{c}",)
     word: str = "{0}"
     names: Sequence[str] = "xyzw"
+    guarded: str = ""
 
     @property
     def per_word(self) -> int:
@@ -55,7 +58,8 @@ _NUMBERED = tuple(f"s{n}" for n in range(8))
 
 def _cuda_halves(name: str) -> Vectors:
     elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
-    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})")
+    guarded = "cuts_guarded{words}({x}, &{p}[{i}], {ok});"
+    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})", guarded=guarded)
 
 
 CUDA_VECTORS: Mapping[str, Vectors] = {

@@ -4,23 +4,28 @@
 
 A fetch of a tile `[c*r*s][k]` then moves neighbours with one wide load and leaves them as compute phases want them.
 Only operands of matrix-like contractions are changed: with few instances per weight (a matrix times a vector) a lane
-wants neighbours along the reduction.
+wants neighbours along the reduction. So do the fragments of matrix atoms, where these load neighbours along the depth
+together: any rows and columns then make an atom, and results leave as wide stores.
+
+    b[k, n] read by acc[m, n] += a[m, k] * b[k, n], computed by atoms of f16   ->   a constant stored as [n, k]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import numpy as np
 from attrs import evolve
 
 from ...ir import (
+    WIDEST_BYTES,
     Array,
     Expr,
     FusedGroup,
     Graph,
     Read,
+    Reduction,
     Segment,
     TensorType,
     expr_variables,
@@ -35,15 +40,21 @@ from .views import Views
 
 #: Instances that must share a constant's element for its layout to be worth changing.
 REUSE = 16
+#: Bytes of the numbers that a warp loads as matrices whatever their rows and columns are.
+HALF = 2
 
 
-def pack_constants(groups: Sequence[Group], views: Views, graph: Graph) -> tuple[tuple[Group, ...], Views, Graph]:
-    """Return groups that read constants in the layout they want, and views and graph that hold those constants."""
+def pack_constants(
+    groups: Sequence[Group], views: Views, graph: Graph, multiplied: Callable[[FusedGroup], bool] = lambda form: False
+) -> tuple[tuple[Group, ...], Views, Graph]:
+    """Return groups that read constants in the layout they want, and views and graph that hold those constants;
+    `multiplied` says whether atoms compute a group's contraction.
+    """
     arrays: dict[str, Array] = {}
     types: dict[str, TensorType] = {}
     packed: list[Group] = []
     for group in groups:
-        for tensor, order in _orders(group.form).items():
+        for tensor, order in _orders(group.form, multiplied).items():
             name = group.tensors[tensor]
             if name in graph.constants and name not in views.storages:
                 new = f"{name} in order {', '.join(map(str, order))}"
@@ -57,7 +68,7 @@ def pack_constants(groups: Sequence[Group], views: Views, graph: Graph) -> tuple
     return tuple(packed), evolve(views, programs=programs), graph
 
 
-def _orders(form: FusedGroup) -> dict[str, tuple[int, ...]]:
+def _orders(form: FusedGroup, multiplied: Callable[[FusedGroup], bool]) -> dict[str, tuple[int, ...]]:
     """Return the order of dims that each packable operand of the form's contractions wants."""
     found: dict[str, tuple[int, ...]] = {}
     every = [r for s in form.segments for body in s.expressions for r in reads(body)]
@@ -71,7 +82,8 @@ def _orders(form: FusedGroup) -> dict[str, tuple[int, ...]]:
                     and part.tensor in form.inputs
                     and sum(r.tensor == part.tensor for r in every) == 1
                 ):
-                    order = _order(part, segment)
+                    deep = _deep(part, reduction, form.tensors[part.tensor])
+                    order = deep if deep and multiplied(form) else _order(part, segment)
                     if order != tuple(range(len(order))):
                         found[part.tensor] = order
     return found
@@ -86,6 +98,14 @@ def _order(read: Read, segment: Segment) -> tuple[int, ...]:
     reuse = prod(a.extent for a in axes - expr_variables(read))
     reduced = any(variables(read.indices[d]) for d in outer)
     return (*outer, *inner) if reduced and reuse >= REUSE else natural
+
+
+def _deep(read: Read, reduction: Reduction, type_: TensorType) -> tuple[int, ...]:
+    """Put the dims that reduced axes index last, in their order; nothing where these are no halves in whole vectors."""
+    natural = range(len(read.indices))
+    inner = [d for d in natural if variables(read.indices[d]) & set(reduction.reduce)]
+    whole = prod(type_.shape[d] for d in inner) * type_.dtype.size % WIDEST_BYTES == 0
+    return (*(d for d in natural if d not in inner), *inner) if whole and type_.dtype.size == HALF else ()
 
 
 def _permuted(form: FusedGroup, tensor: str, order: Sequence[int]) -> FusedGroup:

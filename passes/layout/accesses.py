@@ -163,13 +163,13 @@ class InstructionCosts:
             return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found
         total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
-        return total + sum(self._fetched(a, address, line.statement.reduce, target) for a, address in fetched)
+        return total + sum(self._fetched(a, address, line.statement.reduce) for a, address in fetched)
 
-    def _fetched(self, access: Access, address: Index, reduce: Sequence[Var], target: Index) -> float:
+    def _fetched(self, access: Access, address: Index, reduce: Sequence[Var]) -> float:
         """Return the instructions that fetch a factor: along a reduced axis, or along the one of its own whose
-        neighbours are nearest in the result, as its rows or columns come in that order.
+        neighbours are nearest, as its rows or columns come in that order.
         """
-        rows = [a for a in by_step(access.own, target) if a.extent > 1]
+        rows = [a for a in by_step(access.own, address) if a.extent > 1]
         counts = [self._along(v, access, address) for v in reduce]
         across = ACROSS if self.types[access.tensor].dtype.size == 2 else NUMBERS
         counts += [self._along(v, access, address) * (1 + across) for v in rows[-1:]]

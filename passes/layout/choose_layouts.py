@@ -19,16 +19,15 @@ Without atoms that multiply in the types and the math mode at hand nothing chang
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product as cartesian
 from typing import TypeAlias
 
 from attrs import evolve
 
-from ...ir import MATRIX_ATOMS, Target, as_index, is_affine, linearise
+from ...ir import MATRIX_ATOMS, Target, Var, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
 from ..schedule import atom_structures
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
-from .components import Component, components, innermost
+from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors
 
@@ -56,12 +55,9 @@ def choose_layouts(programs: Programs, target: Target, math: str = "") -> Progra
     }
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
     orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
-    pieces = tuple(components(lines.values(), programs.types, fixed, plain=True))
-    for place in products:
-        orders = _together(lines[place], pieces, costs, orders)
     shown = dict(_views(aliases, programs, orders, fixed))
-    programs = _reduced(programs, {place: lines[place] for place in products}, costs, orders)
-    return order_constants(reorder(programs, {**orders, **shown}), products)
+    ordered = reorder(programs, {**orders, **shown})
+    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
 def _multiplies(programs: Programs, target: Target, math: str) -> bool:
@@ -108,35 +104,6 @@ def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order])
     return found
 
 
-def _together(
-    line: StatementAccesses, pieces: Sequence[Component], costs: InstructionCosts, orders: Mapping[str, Order]
-) -> dict[str, Order]:
-    """Return the orders with one of the axes that a factor and the result share innermost in both, and in what is
-    computed from them element by element, where that is better than the orders given.
-
-    A first layer has three channels, so that nothing of its image lies side by side but images.
-    """
-    *fetched, stored = line.accesses
-    home = {t: piece for piece in pieces for t in piece.tensors}
-    best = dict(orders)
-    for access in (a for a in fetched if a.tensor in home and stored.tensor in home):
-        both = home[access.tensor], home[stored.tensor]
-        if both[0] is both[1]:
-            continue
-        every = dict.fromkeys(line for piece in both for line in piece.lines)
-        moved = both[0].tensors | both[1].tensors
-        least = sum(costs.of(each, best) for each in every) - MARGIN * sum(piece.least(costs) for piece in both)
-        others = {t: o for t, o in best.items() if t not in moved}
-        for first, second in cartesian(*(tuple(piece.choices(costs.types)) for piece in both)):
-            found = {**others, **first, **second}
-            axis = innermost(access, found)
-            if axis is None or axis != innermost(stored, found):
-                continue
-            if (cost := sum(costs.of(each, found) for each in every)) < least:
-                least, best = cost, found
-    return best
-
-
 def _views(
     aliases: Aliases, programs: Programs, orders: Mapping[str, Order], fixed: frozenset[str]
 ) -> Iterator[tuple[str, Order]]:
@@ -150,18 +117,30 @@ def _views(
             yield tensor, order
 
 
-def _reduced(
+def _in_step(
     programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
 ) -> Programs:
-    """Return programs whose products are added up in the order in which their largest factor lies."""
+    """Return programs whose products are added up in the order in which their largest factor lies, and whose rows and
+    columns, the axes that one factor alone has, are numbered in the order in which that factor does.
+    """
 
     def unit(old: Unit) -> Unit:
         statements = list(old.statements)
         for n, statement in enumerate(statements):
             if line := lines.get((old.name, n)):
-                largest = max(line.accesses[:-1], key=lambda a: a.count)
+                factors = line.accesses[:-1]
+                largest = max(factors, key=lambda a: a.count)
+                axes = statement.axes
+                for access in factors:
+                    axes = _renumbered(axes, by_step(access.own, costs.address(access, orders)))
                 reduce = by_step(statement.reduce, costs.address(largest, orders))
-                statements[n] = evolve(statement, reduce=reduce)
+                statements[n] = evolve(statement, axes=axes, reduce=reduce)
         return evolve(old, statements=tuple(statements))
 
     return evolve(programs, units=tuple(map(unit, programs.units)))
+
+
+def _renumbered(axes: Sequence[Var], some: Sequence[Var]) -> tuple[Var, ...]:
+    """Return axes with some of them in another order, in the places that these have."""
+    following = iter(some)
+    return tuple(next(following) if axis in some else axis for axis in axes)

@@ -46,11 +46,9 @@ def _innermost(dim: int, rank: int) -> Order:
 
 
 def components(
-    lines: Iterable[StatementAccesses], types: Mapping[str, TensorType], fixed: frozenset[str], plain: bool = False
+    lines: Iterable[StatementAccesses], types: Mapping[str, TensorType], fixed: frozenset[str]
 ) -> Iterator[Component]:
-    """Yield the components of all tensors that are not fixed; only `plain` statements connect them where that is asked
-    for: those without a reduction.
-    """
+    """Yield the components of all tensors that are not fixed."""
     touching: dict[str, dict[StatementAccesses, None]] = {}
     together: list[Sequence[str]] = []
     same: list[Sequence[Dim]] = []
@@ -59,7 +57,7 @@ def components(
         for access in free:
             touching.setdefault(access.tensor, {})[line] = None
             same += [((access.tensor, d),) for d in range(len(access.indices))]
-        if not (line.statement.combine if plain else line.product):
+        if not line.product:
             together.append([a.tensor for a in free])
             same += _along(free).values()
     alike: dict[str, list[frozenset[Dim]]] = {}
@@ -90,12 +88,6 @@ def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
             joined += other
             home.update(dict.fromkeys(other, joined))
     return list({id(h): h for h in home.values()}.values())
-
-
-def innermost(access: Access, orders: Mapping[str, Order]) -> Var | None:
-    """Return the axis that the innermost dim of an access runs along."""
-    order = orders.get(access.tensor, tuple(range(len(access.indices))))
-    return running(access.indices[order[-1]]) if order else None
 
 
 def running(index: Index) -> Var | None:

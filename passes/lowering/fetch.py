@@ -75,7 +75,8 @@ def fetch_phase(
         if width == 1 or _vectorises(store, shares, unrolled[-1], copies):
             break
     copies = copies and width * buffer.dtype.size >= NARROWEST_COPY
-    return Phase("fetch", name, (store,), tuple(v for v in unrolled if v.extent > 1), shares, (), copies)
+    unrolled = tuple(v for v in unrolled if v.extent > 1)
+    return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and tile.cached)
 
 
 def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapping[str, int]) -> tuple[int, ...]:

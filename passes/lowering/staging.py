@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
     Expr,
@@ -75,7 +75,7 @@ class Tile:
     (others hold 0). Reads of a box are guarded, for it may reach beyond the tensor: those elements are padding, or of
     no consequence. `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each
     coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged locals
-    whose missing elements are 0.
+    whose missing elements are 0; what a `cached` tile holds is left in the L1 cache too.
     """
 
     coordinates: tuple[Var, ...]
@@ -87,6 +87,7 @@ class Tile:
     halo: bool
     covered: frozenset[Var]
     flats: Mapping[Var, Flat] = field(factory=dict)
+    cached: bool = False
 
     @property
     def count(self) -> int:
@@ -143,8 +144,8 @@ def stage(
     if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
         tile = _box(operand, indices, shapes, binding, choice, prefix)
         if tile is not None:
-            return tile
-    return _gather(operand, binding, choice, prefix)
+            return evolve(tile, cached=choice.cached)
+    return evolve(_gather(operand, binding, choice, prefix), cached=choice.cached)
 
 
 def _divided(index: Index) -> frozenset[Var]:

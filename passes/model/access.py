@@ -198,3 +198,11 @@ def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, 
             geometry.loop_cover(range(len(geometry.structure.loops)), [row] * len(geometry.structure.loops))
         )
     return segments_of(read, shape, cover, unit)
+
+
+def unmoved(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
+    """Return how many elements one access of a warp does not move of the sectors of `unit` elements that it touches."""
+    axis, _ = running_axis(read)
+    dims = zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), geometry.vector, strict=True)
+    cover = geometry.cover([along * (vector if axis == dim[-1] else 1) for dim, along, vector in dims])
+    return np.maximum(0.0, segments_of(read, shape, cover, unit) * float(unit) - elements(read, shape, cover))

@@ -49,7 +49,7 @@ def count_features(
             smallest = least(smallest, tile.count)
         shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
         parts.append(_segment(totals, segment, part, tiles))
-        registers = registers.joined(thread_registers(segment, part, tiles))
+        registers = registers.joined(thread_registers(segment, part, tiles, group.tensors))
     threads: Count = 0
     instances: Count = 1
     for part in geometry:
@@ -119,7 +119,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
         if output.tensor not in totals.group.shared:
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
-            totals.touch(written, per_thread / vector, place, geometry)
+            totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat)
     loaded = fetched if segment.reductions else totals.sums

@@ -43,7 +43,8 @@ def fragment_loads(
     full = fragment.packed * size == WORD
     along = np.equal(depth, 1) & np.equal(side % whole, 0) & full
     turned = np.equal(side, 1) & np.equal(mixed, 1) & np.equal(depth % whole, 0) & (size == ROW // ROWS)
-    pitch: Count = np.where(along, side, depth)
+    # Rows of a matrix are neighbours of one atom, between which those of the atoms that it is mixed with lie.
+    pitch: Count = np.where(along, side * mixed, depth)
     matrices = np.gcd(pitch * size // ROW, ROWS) * 1.0 * fragment.registers
     words = np.equal(depth, 1) & full
     loads = np.where(words, fragment.registers, fragment.size / np.where(size == WORD, mixed, 1))

@@ -25,6 +25,7 @@ class Geometry:
     `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
     memory runs along a reduced axis, 0 none. What atoms multiply is padded as its fragments ask for, or, where a
     schedule says so, by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied.
+    Where operands are `cached`, asynchronous copies leave what they bring in L1.
     """
 
     structure: SegmentStructure
@@ -42,6 +43,7 @@ class Geometry:
     order: Count = 0
     pads: tuple[Count, ...] = ()
     ahead: Count = 0
+    cached: Count = 0
     _along: dict[int, list[Count]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def lanes_along(self, warp_size: int) -> list[Count]:
@@ -124,6 +126,7 @@ def _geometry(
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
         columns.get(f"{prefix}order", 0),
         ahead=columns.get(f"{prefix}ahead", 0),
+        cached=columns.get(f"{prefix}cached", 0),
     )
 
 

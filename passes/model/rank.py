@@ -96,7 +96,7 @@ def _exposed(
     warps = ceil_div(features.threads, target.warp_size)
     staged = np.greater(features.copies, 0)
     others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
-    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1)
+    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.carried, 0)
     ahead = np.where(ring, features.stages - 1.0, 0.0) + 1.0 - 1.0 / others
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     rounds = waves * np.maximum(1.0, features.rounds)
@@ -158,7 +158,8 @@ def _moving(
     lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # part that L2 no longer holds
     dram = dram + costs.again * lost * features.grid * features.again
     asked = np.maximum(features.bytes, features.fetched)
-    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored + features.partial
+    through = through + (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 
 

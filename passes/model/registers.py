@@ -7,13 +7,25 @@ and what a compiler is *expected* to use where it may choose: it then loads the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import gcd
 
 import numpy as np
 from attrs import frozen
 
-from ...ir import MATH_MODES, WIDEST_BYTES, Reduction, Segment, Target, expr_variables, is_affine, operands, reads
+from ...ir import (
+    MATH_MODES,
+    WIDEST_BYTES,
+    Reduction,
+    Segment,
+    Target,
+    TensorType,
+    dtype_of,
+    expr_variables,
+    is_affine,
+    operands,
+    reads,
+)
 from ..lowering import main_read
 from .access import running_axis
 from .atom_work import atom_work
@@ -27,6 +39,9 @@ BASE = 26.0
 DECODED = 10.0
 #: Elements of an operand that is used once: a few are in flight, none is kept.
 PASSING = 8.0
+#: Part of the narrow ones that is held converted: they come from global memory as vectors, all of a step together. Of
+#: 40 kernels of a pool of halves those of 128 outputs a thread spilled 520 bytes or more, those of 64 took 100 to 142.
+UNPACKED, WORD = 0.7, 4
 #: Of each neighbour that an instance of a stencil reads besides its own element, in kernels whose loops are unrolled:
 #: ptxas used 40 to 167 registers for filters of 3x3 to 7x7 taps and 4 to 32 outputs a thread, up to 255 with mirrored
 #: borders.
@@ -62,19 +77,20 @@ def register_limit(threads: Count, min_blocks: Count, target: Target) -> Count:
     return least(np.maximum(8, share // 8 * 8), target.max_registers)
 
 
-def thread_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
-    """Estimate one segment."""
+def thread_registers(
+    segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile], tensors: Mapping[str, TensorType]
+) -> Registers:
+    """Estimate one segment over tensors of some types."""
     instances = product(geometry.thread) * 1.0
     if not segment.reductions:
         used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * max(float(_shared(segment)), _stencil(segment))
         return Registers(8.0, used, used)
     if geometry.structure.atom:
         return _atom_registers(segment, geometry, tiles)
-    own = [r.name for r in segment.reductions]
     held = instances * len(segment.reductions)
     fragments: Count = 0.0
     for position, reduction in enumerate(segment.reductions):
-        fragments = np.maximum(fragments, _fragments(segment, reduction, geometry, position, own))
+        fragments = np.maximum(fragments, _fragments(segment, reduction, geometry, position, tensors))
     extra: Count = 0.0
     for tile in tiles:
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
@@ -137,19 +153,24 @@ def _stencil(segment: Segment) -> float:
     return most
 
 
-def _fragments(segment: Segment, reduction: Reduction, geometry: Geometry, position: int, own: Sequence[str]) -> Count:
+def _fragments(
+    segment: Segment, reduction: Reduction, geometry: Geometry, position: int, tensors: Mapping[str, TensorType]
+) -> Count:
     """Return what one step of a reduction keeps besides accumulators: the elements of each operand, and what guards and
     indices take.
     """
     instances = product(geometry.thread) * 1.0
-    parts = operands(reduction, own)
+    parts = operands(reduction, [r.name for r in segment.reductions])
     total: Count = 0.0
     for number, part in enumerate(parts):
         used = expr_variables(part)
         elements = geometry.cover(geometry.thread).dependent(used) * 1.0
         passing = np.logical_or(elements >= instances, len(parts) == 1)
-        total = total + np.where(passing, least(elements, PASSING), elements)
-        if number in geometry.structure.staged[position]:
+        staged = number in geometry.structure.staged[position]
+        narrow = not staged and dtype_of(part, tensors).size < WORD
+        once = np.maximum(least(elements, PASSING), UNPACKED * elements) if narrow else least(elements, PASSING)
+        total = total + np.where(passing, once, elements)
+        if staged:
             continue
         if any(r.guards for r in reads(part)):
             total = total + 0.5 * least(elements, 32.0)

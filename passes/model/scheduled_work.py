@@ -20,7 +20,17 @@ from ...ir import (
     variables,
     vector_widths,
 )
-from .access import Place, access_vector, copy_cost, decoding_cost, divides, tile_vector, warp_lines, wavefronts
+from .access import (
+    Place,
+    access_vector,
+    copy_cost,
+    decoding_cost,
+    divides,
+    tile_vector,
+    unmoved,
+    warp_lines,
+    wavefronts,
+)
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
 from .footprint import Count, ceil_div, least, product, segments_of
@@ -111,7 +121,7 @@ class Totals:
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place, lattices)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
-        self.touch(read, times / vector, place, geometry)
+        self.touch(read, times, vector, place, geometry)
 
     def at_least(
         self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count
@@ -122,13 +132,20 @@ class Totals:
         self.add("certain", loads / widest * threads)
         self.add("least_wavefronts", wavefronts(self.target, used, loads / widest, widest * size, geometry))
 
-    def touch(self, read: Read, accesses: Count, place: Place, geometry: Geometry) -> None:
-        """Count the memory lines that a thread's accesses touch, with its warp."""
-        if self.target.lockstep:
-            kind = self.group.tensors[read.tensor]
-            unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
-            touched = warp_lines(read, kind.shape, unit, geometry, self.target)
-            self.add("lines", accesses * touched * ceil_div(place.threads, self.target.warp_size))
+    def touch(self, read: Read, elements: Count, vector: Count, place: Place, geometry: Geometry) -> None:
+        """Count the memory lines that a thread's accesses to so many elements touch, with its warp, and what of their
+        sectors they do not move.
+        """
+        if not self.target.lockstep:
+            return
+        kind, warps = self.group.tensors[read.tensor], ceil_div(place.threads, self.target.warp_size)
+        unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
+        touched = warp_lines(read, kind.shape, unit, geometry, self.target)
+        self.add("lines", elements / vector * touched * warps)
+        if geometry.structure.atom:
+            sector = max(1, self.target.sector_bytes // kind.dtype.size)
+            left = unmoved(read, kind.shape, sector, geometry, self.target)
+            self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> Count:
         """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors; return the
@@ -291,7 +308,7 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     cost, ways = copy_cost(expr, tile, geometry, together)
     past = (
-        np.logical_and(np.less_equal(cost, 1.0 / together), np.greater(geometry.stages, 1))
+        np.less_equal(cost, 1.0 / together) & np.greater(geometry.stages, 1) & np.equal(geometry.cached, 0)
         if totals.target.async_copy
         else np.bool_(False)
     )
@@ -302,8 +319,13 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         totals.add("global_loads", moved / at_once)
         totals.add("certain", moved / at_once)
         totals.add("fetched", moved * kind.size)
-        totals.add("streamed", np.where(past, totals.block_traffic(read, place), 0.0))
+        once = totals.block_traffic(read, place)
+        totals.add("streamed", np.where(past, once, 0.0))
+        if geometry.structure.atom:
+            totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     totals.add("copies", moved * cost)
+    if geometry.structure.atom and not isinstance(expr, Read):
+        totals.add("carried", moved * cost)
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)

@@ -1,6 +1,6 @@
 """The space of a group's schedules: enumerated as arrays, pruned, climbed, and the best points chosen."""
 
-from .atom_structures import atom_structures
+from .atom_structures import atom_structures, computed_by_atoms
 from .check_schedules import check_schedule
 from .choose import Candidate, assess, candidate_of, choose
 from .climb import Point, best_points, neighbours
@@ -22,6 +22,7 @@ __all__ = [
     "choose",
     "columns_at",
     "columns_of",
+    "computed_by_atoms",
     "evaluate",
     "make_space",
     "neighbours",

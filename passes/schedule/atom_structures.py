@@ -38,6 +38,12 @@ def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iter
             yield from _structures(group, segment, target, dims, rows, columns, kinds)
 
 
+def computed_by_atoms(group: FusedGroup, target: Target) -> bool:
+    """Whether atoms of a target may compute a group of one segment."""
+    (segment, *others) = group.segments
+    return not others and next(atom_structures(group, segment, target), None) is not None
+
+
 def _whole_classes(segment: Segment, kinds: dict[Var, frozenset[int]]) -> tuple[tuple[Var, ...], ...]:
     """Return all axes of a class that indexes one factor as one dim, wherever they stand, and each other axis apart.
 
@@ -62,9 +68,21 @@ def _structures(
     (reduction,) = segment.reductions
     if not _apart(dims, rows, columns, kinds) or atom_operands(reduction, dims[rows], dims[columns]) is None:
         return
-    for name, _ in target.atoms:
-        if multiplies(MATRIX_ATOMS[name], reduction, group):
-            yield SegmentStructure(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
+    for name in _worthwhile(reduction, group, target):
+        yield SegmentStructure(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
+
+
+def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
+    """Yield the atoms of a target that multiply a reduction, without those that a deeper one of the same rows and
+    columns has no more clocks than for the whole depth.
+    """
+    depth = prod(v.extent for v in reduction.reduce)
+    able = [(atom, clocks) for name, clocks in target.atoms if multiplies(atom := MATRIX_ATOMS[name], reduction, group)]
+    clocks_of = {atom: clocks * -(-depth // atom.k) for atom, clocks in able}
+    for atom, clocks in clocks_of.items():
+        deeper = [other for other in clocks_of if (other.m, other.n) == (atom.m, atom.n) and other.k > atom.k]
+        if all(clocks_of[other] > clocks for other in deeper):
+            yield atom.name
 
 
 def _apart(runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]) -> bool:

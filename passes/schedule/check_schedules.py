@@ -207,6 +207,13 @@ def check_staging_known(case: Scheduled) -> Iterator[str]:
             yield f"{name}: staged operands {chosen} are not distinct positions below {count}"
 
 
+def check_cached_copies(case: Scheduled) -> Iterator[str]:
+    """Only copies into a ring choose whether they leave what they bring in the L1 cache: loads always do."""
+    for name, _, loop, _ in case.loops:
+        if loop.stages == 1 and any(s.cached for s in loop.staging):
+            yield f"{name}: operands that are cached need a ring of at least 2 buffers"
+
+
 def check_orders_permute(case: Scheduled) -> Iterator[str]:
     """The layout of a staged tile is an order of its dims."""
     if any(sorted(order) != list(range(len(order))) for order in staging_orders(case.schedule)):
@@ -273,6 +280,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_lanes_share_one_row,
     check_staging_known,
     check_orders_permute,
+    check_cached_copies,
     check_launch_known,
 )
 #: What is asked of the layout alone, and what of the sizes that follow from it.

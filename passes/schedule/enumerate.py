@@ -153,6 +153,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
         "vector": np.bool_(False),
         "warp": np.bool_(False),
         "ahead": np.bool_(False),
+        "cached": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
@@ -172,6 +173,8 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
     if parts.atom:
         uneven = geometry.chunk[0] // least_chunk(parts.atom) % FRAGMENT_SETS != 0
         reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
+        alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
+        reasons["cached"] = np.logical_or(reasons["cached"], alone)
     for k, loop in enumerate(parts.loops):
         limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
@@ -277,7 +280,7 @@ def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: 
     reduction = segment.reductions[position]
     expr = operands(reduction, [r.name for r in segment.reductions])[operand]
     pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
-    return Staging(operand, _order(segment, geometry, position, operand), int(pad))
+    return Staging(operand, _order(segment, geometry, position, operand), int(pad), bool(geometry.cached))
 
 
 def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:

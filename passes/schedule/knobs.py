@@ -18,7 +18,7 @@ def segment_knobs(
 ) -> Iterator[Knob]:
     """Yield the knobs of one segment; names begin with `prefix`, `widest` are the elements of its longest vector."""
     if structure.atom:
-        yield from atom_knobs(segment, structure, prefix, target, coarse)
+        yield from atom_knobs(segment, structure, prefix, target, coarse, widest)
         return
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
@@ -58,14 +58,14 @@ def segment_knobs(
 
 
 def atom_knobs(
-    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
+    segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
     """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
-    chunks of whole atoms, fragments loaded ahead or not.
+    chunks of whole atoms, fragments loaded ahead or not, copies that L1 keeps or not.
 
-    Where the columns' operand lies along the depth, so that any columns load as well, a lane's neighbours along them
-    may be elements of two atoms, and results leave as longer vectors. Where words of the rows' operand lie along the
-    rows, what a lane holds of an atom may be neighbours, and loads bring two.
+    Where a side's operand lies along the depth, so that any rows or columns load as well, and results lie along that
+    side, a lane's neighbours may be elements of several atoms, and results leave as longer vectors. Where words of the
+    rows' operand lie along the rows, what a lane holds of an atom may be neighbours, and loads bring two.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -80,16 +80,15 @@ def atom_knobs(
         warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
-        deep = _lies_deep(reduction, structure, axis)
-        longer = not coarse and (deep if axis else not deep and atom.a.packed == 1)
-        vectors = (NEIGHBOURS[axis], 2 * NEIGHBOURS[axis]) if longer else (NEIGHBOURS[axis],)
+        vectors = _atom_vectors(reduction, structure, axis, segment, widest)
+        longer = coarse and _lies_deep(reduction, structure, axis)
         yield Knob(
             names,
             tuple(
                 (w * along, n * run, vector)
                 for w in warps
                 for n in counts
-                for vector in vectors
+                for vector in (_longest(vectors, n, run) if longer else vectors[: 1 if coarse else None])
                 if w * n * size <= limit and n % mixed_atoms(vector, run) == 0
             ),
         )
@@ -100,7 +99,23 @@ def atom_knobs(
     stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4)
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def _atom_vectors(
+    reduction: Reduction, structure: SegmentStructure, axis: int, segment: Segment, widest: int
+) -> tuple[int, ...]:
+    """Return how many neighbours along an atom's rows (`axis` 0) or columns (1) a lane may hold."""
+    axes, least = structure.dims[(structure.rows, structure.columns)[axis]], NEIGHBOURS[axis]
+    if _lies_deep(reduction, structure, axis):
+        return powers(least, max(least, widest)) if _written(axes, segment) else (least,)
+    return (least,) if axis or MATRIX_ATOMS[structure.atom].a.packed > 1 else (least, 2 * least)
+
+
+def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:
+    """Return the longest of some vectors that take all of a thread's atoms."""
+    return (max(v for v in vectors if atoms % mixed_atoms(v, run) == 0),)
 
 
 def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> bool:
@@ -111,6 +126,11 @@ def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> 
         return False
     main = main_read(found[axis], frozenset(sides[axis] + reduction.reduce))
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
+
+
+def _written(axes: Sequence[Var], segment: Segment) -> bool:
+    """Whether results lie along a dim in memory."""
+    return any(o.write and axes[-1] in variables(o.write[-1]) for o in segment.outputs)
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:

@@ -109,6 +109,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(_order(schedule)),
         _pads(schedule),
         np.int64(max((r.ahead for r in schedule.reductions), default=0)),
+        np.int64(any(s.cached for r in schedule.reductions for s in r.staging)),
     )
 
 

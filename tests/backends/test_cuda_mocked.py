@@ -256,6 +256,16 @@ def test_times_come_from_events(memory: Memory) -> None:
     assert memory.log == ["flush"] * 4
 
 
+def test_launches_in_a_row_are_timed_between_events_while_the_device_is_busy(memory: Memory) -> None:
+    session = Session(example_plan("cuda"))
+    done: list[int] = []
+    runs = [lambda n=n: done.append(n) for n in range(3)]
+    times = session.device.time_each(runs, warmup=1, repeats=2)
+    assert [t.samples for t in times] == [pytest.approx((1e-3,) * 2)] * 3
+    assert done == [0, 1, 2] * 3
+    assert memory.log == ["flush"] * 6
+
+
 def test_a_recorded_graph_is_replayed(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

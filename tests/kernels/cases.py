@@ -279,8 +279,8 @@ class ByModel:
         """Forget it."""
 
     def knows(self, group: FusedGroup) -> bool:
-        """Know nothing."""
-        return False
+        """Take the model's word for it."""
+        return True
 
     def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""

@@ -14,6 +14,7 @@ from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
+from cuts.ir.index import as_index
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.types import DType, TensorType
 from cuts.ops.language import Instances
@@ -148,7 +149,10 @@ def first_layer(batch: int) -> Graph:
 
 def test_a_first_layer_has_images_innermost_where_there_are_many() -> None:
     programs = laid_out(first_layer(16))
-    assert programs.orders["h"] == programs.orders["b"] == (1, 2, 3, 0) and programs.orders["p"] == LAST
+    assert programs.orders["h"] == (1, 2, 3, 0) and programs.orders["b"] == programs.orders["p"] == LAST
+    # Rows are numbered as the images lie, images fastest; what they are written to lies otherwise.
+    (conv,) = (s for u in programs.units for s in u.statements if "h" in {r.tensor for r in s.reads})
+    assert [a.extent for a in conv.axes] == [32, 32, 16, 32] and conv.write[0] == as_index(conv.axes[2])
     alone = laid_out(first_layer(1))
     assert "h" not in alone.orders and alone.orders["p"] == LAST
 
@@ -287,4 +291,6 @@ def test_tiles_of_a_convolution_are_fetched_sixteen_bytes_at_a_time() -> None:
     assert len(products) == 3
     # The first one may convert the caller's tensor as it fetches it.
     for body in (source for source in products if "const float*" not in source):
-        assert "cuts_copy16(" in body and not re.search(r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body)
+        assert re.search(r"cuts_copy16(_cached)?\(", body) and not re.search(
+            r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body
+        )

@@ -20,6 +20,7 @@ from cuts.backends.device import Pointer
 from cuts.backends.devices import open_device
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Storage
+from cuts.ir.types import DType
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.schedule.choose import choose
 from cuts.search.bench import DeviceBench
@@ -134,18 +135,27 @@ def test_large_groups_are_held_against_a_kernel_that_was_sampled(bench: DeviceBe
 
 
 @needs_opencl
-def test_arrays_are_compared_on_the_device_without_missing_an_element() -> None:
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
+def test_arrays_are_compared_on_the_device_without_missing_an_element(dtype: DType) -> None:
     device = open_device(OPENCL)
-    comparer = Comparer(device, OPENCL)
-    array = np.random.default_rng(0).standard_normal(2 * BLOCK).astype(np.float32)
+    comparer = Comparer(device, OPENCL, dtype)
+    array = np.random.default_rng(0).standard_normal(2 * BLOCK).astype(np.float32).astype(dtype.numpy)
     places = [Pointer(device.allocate(array.nbytes)) for _ in range(2)]
     device.upload(places[1], array)
-    array[[3, BLOCK, 2 * BLOCK - 1]] += np.float32(1e-2)
+    for place in (3, BLOCK, 2 * BLOCK - 1):
+        array[place] = float(array[place]) + 1.0
     device.upload(places[0], array)
     assert comparer.usable
-    assert comparer.differences(places[0], places[1], 2 * BLOCK, 1e-4, 1e-4) == 3
-    assert comparer.differences(places[0], places[1], BLOCK, 1e-4, 1e-4) == 1
-    assert comparer.differences(places[0], places[1], 2 * BLOCK, 1e-4, 1e-1) == 0
+    assert comparer.differences(places[0], places[1], 2 * BLOCK, 1e-2, 1e-2) == 3
+    assert comparer.differences(places[0], places[1], BLOCK, 1e-2, 1e-2) == 1
+    assert comparer.differences(places[0], places[1], 2 * BLOCK, 1e-2, 10.0) == 0
+
+
+@needs_opencl
+def test_what_is_not_computed_in_single_precision_is_compared_on_the_host() -> None:
+    device = open_device(OPENCL)
+    assert not Comparer(device, OPENCL, DType.F64).usable
+    assert not Comparer(device, OPENCL, DType.I32).usable
 
 
 @needs_opencl
