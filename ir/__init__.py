@@ -12,6 +12,7 @@ from .atoms import (
     MatrixAtom,
     MatrixFragment,
 )
+from .budget import ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, WHOLE, Budget
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
 from .dfg import (
@@ -145,6 +146,7 @@ from .walk import (
 )
 
 __all__ = [
+    "ALGORITHMS_SHARE",
     "COMBINERS",
     "ELEMENT",
     "FUNCTIONS",
@@ -153,9 +155,13 @@ __all__ = [
     "MATH_MODES",
     "MATRIX_ATOMS",
     "MAX_ELEMENTS",
+    "MODEL_SHARE",
     "NEIGHBOURS",
+    "PARTITION_SHARE",
     "PRECISIONS",
+    "SCHEDULES_SHARE",
     "THREADS",
+    "WHOLE",
     "WIDEST_BYTES",
     "ZERO",
     "Accumulate",
@@ -165,6 +171,7 @@ __all__ = [
     "Attribute",
     "BackendError",
     "Barrier",
+    "Budget",
     "Call",
     "Cast",
     "Clamp",

@@ -12,7 +12,7 @@ from math import inf
 
 from attrs import frozen
 
-from ..ir import FusedGroup, Graph
+from ..ir import WHOLE, FusedGroup, Graph
 from .assemble import kernel_key, turns
 from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition
 from .schedule import Candidate
@@ -53,20 +53,27 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     selector, placed, workshop = work.selector, work.placed, work.workshop
     if selector is None or placed is None or workshop is None or work.options.mode != "mixed":
         return work.chosen
+    if selector.budget.over():
+        return work.chosen
     best = _Decision.of(work)
     for form, seconds in _measured(best):
         selector.tell(form, seconds)
     work.graph, work.views = placed
-    work.formed = work.groups = partition(Partitioner(workshop, _Timed.of(work.evaluator, selector, workshop)), "mixed")
-    if _same(work.formed, best.formed):
+    timed = _Timed.of(work.evaluator, selector, workshop)
+    work.formed = work.groups = partition(work.partitioner(workshop, timed), "mixed")
+    if selector.budget.over():
         best.back(work)
         return work.chosen
-    for stage in (split_long_reductions, pack, choose_schedules):
+    if _same(work.formed, best.formed):
+        best.back(work)
+        return work.chosen if selector.complete else choose_schedules(work, WHOLE)
+    for stage in (split_long_reductions, pack):
         stage(work)
+    choose_schedules(work, WHOLE)
     if _Decision.of(work).seconds < best.seconds:
         return work.chosen
     best.back(work)
-    return choose_schedules(work)  # known by now, so nothing is searched; what is reported is of this partition again
+    return choose_schedules(work, WHOLE)  # known by now, so little is searched; reports are of this partition again
 
 
 @frozen

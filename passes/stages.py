@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from math import inf
-from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
 from ..ir import (
+    ALGORITHMS_SHARE,
+    PARTITION_SHARE,
     PRECISIONS,
+    SCHEDULES_SHARE,
+    Budget,
     CompileOptions,
     CutsError,
     FusedGroup,
@@ -32,7 +34,7 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import distinct, facts, kernel_key, turns
 from .choose_algorithms import ChooseAlgorithms
-from .evaluators import Limited, Modelled
+from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Group,
     GroupEvaluator,
@@ -64,9 +66,6 @@ Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 S = TypeVar("S")
 
-#: The share of the budget after which algorithms are no longer measured.
-ALGORITHMS_SHARE = 0.3
-
 
 @define
 class Compilation:
@@ -84,7 +83,7 @@ class Compilation:
     emit: Emit
     graph: Graph
     selector: Selector | None = None
-    start: float = field(factory=monotonic)
+    budget: Budget = field(init=False)
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)
     evaluator: GroupEvaluator = field(init=False)
@@ -102,9 +101,15 @@ class Compilation:
     functions: Mapping[Hashable, KernelFunction] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
+        self.budget = self.options.begin() if self.selector is None else self.selector.budget
         self.instances = Instances(self.registry)
-        self.limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
+        self.limited = Limited(Modelled(self.target), self.budget)
         self.evaluator = self._evaluator(Remembered(self.limited))
+
+    def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
+        """Return a partitioner that ends when the budget is overdue."""
+        least = Roofline(self.target).traffic
+        return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=least)
 
     @property
     def math(self) -> str:
@@ -115,12 +120,6 @@ class Compilation:
     def complete(self) -> bool:
         """Whether neither the budget nor the selector cut the search short."""
         return not self.limited.expired and (self.selector is None or self.selector.complete)
-
-    def _deadline(self, share: float) -> float:
-        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per
-        kernel.
-        """
-        return inf if self.options.budget is None else self.start + self.options.budget * share
 
     def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
@@ -152,7 +151,8 @@ class Stage(Generic[T]):
 
     def perform(self, work: Compilation) -> None:
         """Run the stage; verify what it made, and show it, where the options ask for that."""
-        made = self.run(work)
+        with work.budget.stage(self.name):
+            made = self.run(work)
         if work.options.checks_seams:
             self._verify(work)
         work.options.after(self.name, lambda: self.show(made))
@@ -232,10 +232,13 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
     if work.workshop is None:
         work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
-    workshop, mode = work.workshop, work.options.mode
-    work.groups = partition(Partitioner(workshop, work.evaluator), mode)
-    while work.selector is not None and mode == "mixed" and work.selector.learn(_deciding(work, workshop)):
-        work.groups = partition(Partitioner(workshop, work.evaluator), mode)
+    workshop, mode, selector = work.workshop, work.options.mode, work.selector
+    work.groups = partition(work.partitioner(workshop), mode)
+    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, workshop), PARTITION_SHARE):
+        found = partition(work.partitioner(workshop), mode)
+        if work.budget.overdue():  # it was not brought to its end
+            break
+        work.groups = found
     work.formed = work.groups
     return work.groups
 
@@ -261,12 +264,14 @@ def pack(work: Compilation) -> Sequence[Group]:
     return work.groups
 
 
-def choose_schedules(work: Compilation) -> Mapping[Hashable, Candidate]:
-    """Leave the point of each distinct kernel: the fastest by measurement, or the best by the model."""
+def choose_schedules(work: Compilation, share: float = SCHEDULES_SHARE) -> Mapping[Hashable, Candidate]:
+    """Leave the point of each distinct kernel: the fastest by measurement, within a share of the budget, or the best by
+    the model.
+    """
     work.chosen = (
         each(work.unique, lambda _, group: _best(group, work.target))
         if work.selector is None
-        else _measured(work, work.selector)
+        else _measured(work, work.selector, share)
     )
     return work.chosen
 
@@ -278,7 +283,7 @@ def _best(group: Group, target: Target) -> Candidate:
         raise retold(error, PassError, f"nodes {', '.join(group.units)}: ") from error
 
 
-def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candidate]:
+def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
     uses: Counter[Hashable] = Counter()
     for group in work.groups:
@@ -287,7 +292,7 @@ def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candid
     nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in work.unique.items()}
     repeatable = {key: g for key, g in work.unique.items() if not g.form.adds_to_memory}
     chosen = selector.choose(
-        each(repeatable, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key]))
+        each(repeatable, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key])), share
     )
     return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ..ir import FusedGroup, Storage
+from ..ir import WHOLE, Budget, FusedGroup, Storage
 from .fragments import Fragment, Priced
 from .fusion import GroupEvaluator
 from .schedule import Candidate
@@ -31,6 +31,11 @@ class Selector(Protocol):
     """Chooses by measurement. The pipeline knows only this; a search that owns a device implements it."""
 
     @property
+    def budget(self) -> Budget:
+        """The time that the compilation may take."""
+        ...
+
+    @property
     def complete(self) -> bool:
         """Whether nothing was cut short by a time budget or an interrupt."""
         ...
@@ -43,7 +48,7 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
         true if costs changed, so that the partition must be found again. The `wanted` ones are what the decision so far
         rests on: they go first.
@@ -58,6 +63,6 @@ class Selector(Protocol):
         """Whether a group was measured."""
         ...
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
-        """Return the schedule of each kernel."""
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+        """Return the schedule of each kernel, found before a share of the budget is used up."""
         ...

@@ -157,6 +157,10 @@ class CandidateBuilder(Protocol):
         """Jobs queued or under way."""
         ...
 
+    def drop(self) -> None:
+        """Forget every job that is queued or under way: none of them is answered any more."""
+        ...
+
     def close(self) -> None:
         """Drop what is left and end the workers."""
         ...
@@ -168,6 +172,7 @@ class _Slot:
     job: Job | None = None
     begun: float = 0.0
     deadline: float = 0.0
+    dropped: bool = False
 
 
 class Workers:
@@ -210,6 +215,13 @@ class Workers:
         done, self._done = self._done, []
         return done
 
+    def drop(self) -> None:
+        """Forget what is queued; workers that are at something finish it for nobody."""
+        self._queue.clear()
+        self._done.clear()
+        for slot in self._slots:
+            slot.dropped = slot.job is not None
+
     def close(self) -> None:
         """End all workers."""
         self._queue.clear()
@@ -225,7 +237,7 @@ class Workers:
                 except Lost as lost:
                     self._done.append(Done(job, error=str(lost), lost=True))
                     continue
-                slot.job, slot.begun, slot.deadline = job, time.monotonic(), inf
+                slot.job, slot.begun, slot.deadline, slot.dropped = job, time.monotonic(), inf, False
 
     @staticmethod
     def _over(slot: _Slot) -> bool:
@@ -245,9 +257,11 @@ class Workers:
         job, slot.job = slot.job, None
         assert job is not None
         try:
-            self._done.append(Done(job, slot.child.receive(0.0)))
+            done = Done(job, slot.child.receive(0.0))
         except Lost as lost:
             reason = f"no answer in {job.limit:g} seconds" if lost.hung else str(lost)
-            self._done.append(Done(job, error=reason, lost=True, hung=lost.hung))
+            done = Done(job, error=reason, lost=True, hung=lost.hung)
         except CutsError as error:
-            self._done.append(Done(job, error=error.message))
+            done = Done(job, error=error.message)
+        if not slot.dropped:
+            self._done.append(done)

@@ -15,7 +15,7 @@ from statistics import median
 
 from attrs import evolve
 
-from ..ir import FusedGroup, Target, print_ir
+from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, print_ir
 from ..passes import Fragment, Priced, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
@@ -25,10 +25,10 @@ from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
 from .tuner import Tuner
 
-#: Most groups that are measured at once under a budget, besides those that the decision so far rests on.
-CHUNK = 256
-#: The share of the budget after which costs of the model are not worth keeping.
-PARTITION_SHARE = 0.5
+#: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
+CHUNK, LEAST_CHUNK = 64, 8
+#: Groups per second that are measured together, until it is known.
+PACE = 4.0
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 
@@ -64,17 +64,19 @@ class MeasuredSelector:
         self._forms: dict[Hashable, FusedGroup] = {}
         self._costs: dict[Hashable, float] = {}
         self._measured: dict[Hashable, float] = {}
+        self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
         self._scale = 1.0
+        self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
+
+    @property
+    def budget(self) -> Budget:
+        """The time that the compilation may take."""
+        return self.tuner.resources.budget
 
     @property
     def complete(self) -> bool:
         """Whether neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
-
-    def _before(self, share: float) -> bool:
-        """Whether less than a share of the budget is used up."""
-        resources = self.tuner.resources
-        return resources.elapsed < share * resources.budget
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return an evaluator that answers with measured times where they are known."""
@@ -99,24 +101,47 @@ class MeasuredSelector:
             self._costs.setdefault(form_key(form), seconds)
         return found
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.
 
         Under a budget that is what the decision rests on so far (`wanted`), before anything else: a short budget then
         ships no group that was never timed beside its parts. Without one all are measured at once.
         """
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
-        if not asked or not self.evaluate or not self.tuner.complete or not self._before(share):
+        if not asked or not self.evaluate:
             return False
         fresh = self._next(asked, wanted)
+        waiting = list(fresh.items())
+        while waiting and not self._late(share):
+            size = self._size(share) if self.budget.limited else len(waiting)
+            self._measure(dict(waiting[:size]), share)
+            del waiting[:size]
+        ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
+        self._scale = median(ratios) if ratios else 1.0
+        return any(k in self._measured for k in fresh)
+
+    def _late(self, share: float) -> bool:
+        """Whether a share of the budget is used up, which is remembered."""
+        late = self.budget.over(share)
+        self.tuner.resources.expired = self.tuner.resources.expired or late
+        return late
+
+    def _size(self, share: float) -> int:
+        """Return how many groups to measure together, so that what is left of a share of the budget is enough for them."""
+        spent, count = self._pace
+        rate = count / spent if count else PACE
+        return int(min(CHUNK, max(LEAST_CHUNK, rate * self.budget.left(share))))
+
+    def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float) -> None:
+        """Measure groups, all at once, as far as there is time for it."""
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
+        start = self.budget.elapsed
         for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, share), strict=True):
             if choice is not None:
                 seconds = min(choice, fastest_library(group, self.libraries).seconds)
                 self._measured[key] = self._alone(seconds)
-        ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
-        self._scale = median(ratios) if ratios else 1.0
-        return any(k in self._measured for k in fresh)
+        spent, count = self._pace
+        self._pace = spent + self.budget.elapsed - start, count + sum(key in self._measured for key in fresh)
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Take in what a group was measured to take as it was chosen."""
@@ -133,22 +158,28 @@ class MeasuredSelector:
     def _next(
         self, asked: Mapping[Hashable, FusedGroup], wanted: Sequence[FusedGroup]
     ) -> Mapping[Hashable, FusedGroup]:
-        """Return the groups to measure now: of those that were asked for the wanted ones, else what takes longest by
-        the model; all where time is no object.
+        """Return the groups to measure now, what takes longest by the model first: of those that were asked for the
+        wanted ones, else the longest; all where time is no object.
         """
-        if self.tuner.resources.budget == inf:
+        if not self.budget.limited:
             return asked
-        first = {key: asked[key] for key in map(form_key, wanted) if key in asked}
-        longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))[:CHUNK]
-        return first or {key: asked[key] for key in longest}
+        longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))
+        decisive = {form_key(form) for form in wanted}
+        first = [key for key in longest if key in decisive]
+        return {key: asked[key] for key in first or longest[:CHUNK]}
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
-        """Tune every kernel and return its schedule, with what reports say of the measurement."""
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+        """Tune every kernel and return its schedule, with what reports say of the measurement. Behind the end of the
+        budget the answer to a question that was asked before is what it was.
+        """
         self.problems = [
             Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses)
             for w in workloads.values()
         ]
-        self.choices = self.tuner.run(self.problems, self.settings)
+        asked = tuple(p.key for p in self.problems)
+        known = self._answers.get(asked) if self.budget.over(share) else None
+        self.choices = known or self.tuner.run(self.problems, self.settings, share)
+        self._answers[asked] = self.choices
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
         return {
@@ -164,7 +195,7 @@ class MeasuredSelector:
             kept = self.tuner.resources.database.cost(name)
             self._costs[key] = self._modelled.cost(group) if kept is None else kept
             # Behind its share of the budget the model answers with less than its best, which is not worth keeping.
-            if kept is None and self._costs[key] < inf and self._before(PARTITION_SHARE):
+            if kept is None and self._costs[key] < inf and not self.budget.over(MODEL_SHARE):
                 self.tuner.resources.database.keep_cost(name, self._costs[key])
         return self._costs[key]
 

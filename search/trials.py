@@ -32,7 +32,7 @@ class Trials:
 
     def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
-        if evaluations(task.problem.form) > WHOLE:
+        if evaluations(task.problem.form) > WHOLE and task.problem.key not in self.resources.trusted:
             task.untrusted = task.unknown = True
             self.loop.submit(task, lambda done: self._known(task, done.value), "refer", (-1.5,))
             self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (-1.0,))
@@ -108,6 +108,7 @@ class Trials:
             verdict = self.resources.bench.check(task.problem, _code(entry))
         if entry.trusted:
             task.untrusted = False
+            self.resources.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
         elif verdict.outcome == "ok" and not entry.outcome:
             verdict = self._time(task, entry)
         self._settle(task, entry, verdict)

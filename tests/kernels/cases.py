@@ -8,7 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
+from cuts.ir.budget import Budget
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -262,6 +263,7 @@ class ByModel:
 
     target: Target
     complete: bool = True
+    budget: Budget = field(factory=Budget, eq=False)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
@@ -271,7 +273,7 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure nothing."""
         return False
 
@@ -282,6 +284,6 @@ class ByModel:
         """Know nothing."""
         return False
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""
         return {key: choose(work.form, self.target)[0] for key, work in workloads.items()}
