@@ -158,9 +158,7 @@ def _compiled(
     return compile_parts(arguments, spec, target, compile_part)
 
 
-def _options(
-    arguments: Namespace, progress: CompileProgress, stopped: list[str], budget: Budget
-) -> CompileOptions:
+def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str], budget: Budget) -> CompileOptions:
     """Return how to compile; the program after the last pass is added to `stopped` where one is named."""
     dump = Path(arguments.dump) if arguments.dump else None
     number = 0
@@ -251,7 +249,12 @@ def _show_compiled(
     budget: Budget,
 ) -> None:
     if arguments.json:
-        value: dict[str, object] = {"plan": folder, "seconds": seconds, "stages": budget.spent, "complete": plan.complete} | plan_values(plan)
+        value: dict[str, object] = {
+            "plan": folder,
+            "seconds": seconds,
+            "stages": budget.spent,
+            "complete": plan.complete,
+        } | plan_values(plan)
         if selector is not None:
             value["tuning"] = summary_values(selector)
         if results:

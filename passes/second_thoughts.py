@@ -2,7 +2,8 @@
 
 The partition rests on what groups were measured to take, or, where time was short, on what the model says. Once each
 kernel has been tuned its time is known. A group that takes longer than the groups it was made of is then taken apart;
-what ships is the partition whose measured times add up to least.
+what ships is the partition whose measured times add up to least. Under a budget only groups that were measured already
+may take its place, and what is left of the time goes to the kernels that there are.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     if selector.budget.over():
         best.back(work)
         return work.chosen
-    if _same(work.formed, best.formed):
+    short = selector.budget.limited and not all(selector.knows(group.form) for group in work.formed)
+    if short or _same(work.formed, best.formed):  # what is left of the time goes to the kernels that there are
         best.back(work)
         return work.chosen if selector.complete else choose_schedules(work, WHOLE)
     for stage in (split_long_reductions, pack):

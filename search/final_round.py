@@ -33,7 +33,9 @@ class Ending:
         task.ending = True
         loop = self._trials.loop
         if task.seconds == inf:
-            loop.submit(task, lambda done: self._last_resort(task, done.value), "simple", (float(task.round),))
+            loop.submit(
+                task, lambda done: self._last_resort(task, done.value), "simple", (task.place, float(task.round))
+            )
             return
         finalists = task.finalists(self._settings)
         if len(finalists) > 1:

@@ -20,6 +20,8 @@ from .trials import Trials
 
 #: Fewest points that are ranked, so that a short search knows enough for a longer one.
 RANKED = Settings().first
+#: Problems whose first candidates are built together under a budget, before those of the next ones.
+BATCH = 16
 
 
 class Rounds:
@@ -37,7 +39,13 @@ class Rounds:
         return {t.problem.key: t.choice or best_known(t, self._settings, self._resources.ranked) for t in tasks}
 
     def search(self, tasks: Sequence[SearchTask]) -> None:
-        """Search until each problem has its choice or the run must end, which leaves some without."""
+        """Search until each problem has its choice or the run must end, which leaves some without: those that come
+        last.
+        """
+        if self._resources.budget.limited:  # whatever time cuts short, what comes first is known then
+            for number, task in enumerate(tasks):
+                task.place = number // BATCH
+        self._trials.batches = 1 + max((task.place for task in tasks), default=0)
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self._begin(task)
@@ -61,7 +69,7 @@ class Rounds:
             self._settings.model,
             self._settings.first if self._settings.final else max(RANKED, self._settings.first),
         )
-        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (-2.0,), *wanted)
+        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (task.place, -2.0), *wanted)
 
     def _ranked(self, task: SearchTask, done: Done) -> None:
         """Begin with hints of other machines, then the model's order. Where the worker was lost over the space, there

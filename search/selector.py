@@ -127,7 +127,7 @@ class MeasuredSelector:
         return late
 
     def _size(self, share: float) -> int:
-        """Return how many groups to measure together, so that what is left of a share of the budget is enough for them."""
+        """Return how many groups to measure together, so that a share of the budget is enough for them."""
         spent, count = self._pace
         rate = count / spent if count else PACE
         return int(min(CHUNK, max(LEAST_CHUNK, rate * self.budget.left(share))))
@@ -178,7 +178,7 @@ class MeasuredSelector:
         ]
         asked = tuple(p.key for p in self.problems)
         known = self._answers.get(asked) if self.budget.over(share) else None
-        self.choices = known or self.tuner.run(self.problems, self.settings, share)
+        self.choices = known or self._run(share)
         self._answers[asked] = self.choices
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
@@ -186,6 +186,16 @@ class MeasuredSelector:
             key: evolve(c.candidate, measured=_facts(c, p))
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
+
+    def _run(self, share: float) -> list[TunedChoice]:
+        """Tune the problems, those first that take longest."""
+        keys = [form_key(p.form) for p in self.problems]
+        weights = [
+            p.uses * self._measured.get(k, self._costs.get(k, 0.0)) for p, k in zip(self.problems, keys, strict=True)
+        ]
+        order = sorted(range(len(keys)), key=lambda n: -weights[n])
+        found = dict(zip(order, self.tuner.run([self.problems[n] for n in order], self.settings, share), strict=True))
+        return [found[n] for n in range(len(keys))]
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:
         """Return the model's cost, which the database remembers: it takes a while to compute."""
