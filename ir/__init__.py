@@ -12,7 +12,7 @@ from .atoms import (
     MatrixAtom,
     MatrixFragment,
 )
-from .budget import ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, WHOLE, Budget
+from .budget import ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, SECOND_SHARE, WHOLE, Budget
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
 from .dfg import (
@@ -87,7 +87,22 @@ from .index import (
     modulo,
     primary_index,
 )
-from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
+from .kernel import (
+    Barrier,
+    Bundle,
+    Commit,
+    Define,
+    Item,
+    Kernel,
+    Loop,
+    Phase,
+    Share,
+    SharedBuffer,
+    Wait,
+    meets,
+    member_name,
+    phases,
+)
 from .launch import Argument, KernelFunction, Storage
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
@@ -160,6 +175,7 @@ __all__ = [
     "PARTITION_SHARE",
     "PRECISIONS",
     "SCHEDULES_SHARE",
+    "SECOND_SHARE",
     "THREADS",
     "WHOLE",
     "WIDEST_BYTES",
@@ -172,6 +188,7 @@ __all__ = [
     "BackendError",
     "Barrier",
     "Budget",
+    "Bundle",
     "Call",
     "Cast",
     "Clamp",
@@ -300,6 +317,8 @@ __all__ = [
     "map_guards",
     "map_indices",
     "map_primaries",
+    "meets",
+    "member_name",
     "modulo",
     "narrow",
     "needed_nodes",

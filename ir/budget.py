@@ -10,8 +10,10 @@ from time import monotonic
 from attrs import define, field
 
 #: What share of a budget is used up when a decision by measured times must have been made, in the order of work: which
-#: algorithms, which groups (by the model first), which schedules, and whether groups are taken apart again.
-ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, WHOLE = 0.3, 0.4, 0.5, 0.9, 1.0
+#: algorithms, which groups (by the model first), which schedules, whether groups are taken apart again, and which share
+#: a launch.
+ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.3, 0.4, 0.5
+SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
 #: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1
 #: Seconds behind its end after which a budget is overdue.

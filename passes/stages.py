@@ -18,6 +18,7 @@ from ..ir import (
     PRECISIONS,
     SCHEDULES_SHARE,
     Budget,
+    Bundle,
     CompileOptions,
     CutsError,
     FusedGroup,
@@ -32,7 +33,7 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .assemble import distinct, facts, kernel_key, turns
+from .assemble import common_facts, distinct, kernel_key, turns
 from .choose_algorithms import ChooseAlgorithms
 from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
@@ -62,7 +63,7 @@ from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, v
 from .workload import Selector, Workload
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
-Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
+Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -73,8 +74,9 @@ class Compilation:
 
     `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
     the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
-    `blocks`, `threads` and `functions` have its schedule, its block-level kernel, its thread-level kernel and its
-    source, each by the key of the kernel.
+    `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
+    kernel. `launches` are the groups in order of execution, those that are launched together as one, and `functions`
+    the sources of their kernels, by the keys of all that a launch has.
     """
 
     registry: Registry
@@ -95,10 +97,11 @@ class Compilation:
     formed: Sequence[Group] = ()
     groups: Sequence[Group] = ()
     unique: Mapping[Hashable, Group] = field(factory=dict)
+    launches: Sequence[tuple[Group, ...]] = ()
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
-    functions: Mapping[Hashable, KernelFunction] = field(factory=dict)
+    functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
@@ -311,12 +314,19 @@ def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
     return work.threads
 
 
-def emit_sources(work: Compilation) -> Mapping[Hashable, KernelFunction]:
-    """Leave the source of each distinct kernel."""
-    work.functions = each(
-        work.threads, lambda key, kernel: work.emit(kernel, work.target.dialect, facts(work.chosen[key]))
-    )
+def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunction]:
+    """Leave the source of each distinct launch, those of one kernel first."""
+    wanted = dict.fromkeys(tuple(kernel_key(group, work.views) for group in launch) for launch in work.launches)
+    alone = [(key,) for key in work.threads if (key,) in wanted]
+    together = [keys for keys in wanted if len(keys) > 1]
+    work.functions = {keys: _source(work, keys) for keys in (*alone, *together)}
     return work.functions
+
+
+def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
+    kernels = tuple(work.threads[key] for key in keys)
+    made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
+    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys]))
 
 
 # ---- what must hold behind them

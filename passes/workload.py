@@ -5,7 +5,7 @@ cost.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
@@ -25,6 +25,10 @@ class Workload:
     storages: Mapping[str, Storage]
     nodes: tuple[str, ...]
     uses: int = 1
+
+
+#: A group that shares a launch: its normal form, where its tensors live, and its schedule.
+Member: TypeAlias = tuple[FusedGroup, Mapping[str, Storage], Candidate]
 
 
 class Selector(Protocol):
@@ -61,6 +65,19 @@ class Selector(Protocol):
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""
+        ...
+
+    @property
+    def together(self) -> bool:
+        """Whether groups may share a launch."""
+        ...
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
+        ...
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Whether a share of the budget is enough to measure as many groups."""
         ...
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:

@@ -15,8 +15,8 @@ from statistics import median
 
 from attrs import evolve
 
-from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, print_ir
-from ..passes import Fragment, Priced, Workload
+from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
+from ..passes import Fragment, Member, Priced, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
@@ -29,6 +29,8 @@ from .tuner import Tuner
 CHUNK, LEAST_CHUNK = 64, 8
 #: Groups per second that are measured together, until it is known.
 PACE = 4.0
+#: How many groups can be measured once in the time of a short search for one.
+ONCE = 4
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 
@@ -126,11 +128,19 @@ class MeasuredSelector:
         self.tuner.resources.expired = self.tuner.resources.expired or late
         return late
 
+    def reaches(self, count: int, share: float) -> bool:
+        """Whether a share of the budget is enough to measure as many groups at least once."""
+        return count <= ONCE * self._rate * self.budget.left(share)
+
+    @property
+    def _rate(self) -> float:
+        """Groups that are measured per second."""
+        spent, count = self._pace
+        return count / spent if count and spent else PACE
+
     def _size(self, share: float) -> int:
         """Return how many groups to measure together, so that a share of the budget is enough for them."""
-        spent, count = self._pace
-        rate = count / spent if count else PACE
-        return int(min(CHUNK, max(LEAST_CHUNK, rate * self.budget.left(share))))
+        return int(min(CHUNK, max(LEAST_CHUNK, self._rate * self.budget.left(share))))
 
     def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float) -> None:
         """Measure groups, all at once, as far as there is time for it."""
@@ -146,6 +156,35 @@ class MeasuredSelector:
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Take in what a group was measured to take as it was chosen."""
         self._measured[form_key(group)] = self._alone(seconds)
+
+    @property
+    def together(self) -> bool:
+        """Whether groups may share a launch: routines of libraries take the place of single kernels only."""
+        return self.evaluate and not self.settings.libraries
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        """Return for each launch whether it was measured to be faster than its groups by themselves."""
+        asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
+        found = self.tuner.together(asked)
+        return [
+            seconds is not None and self._alone(seconds) < (1 - self.settings.tie) * self._apart(members)
+            for seconds, members in zip(found, launches, strict=True)
+        ]
+
+    def _joint(self, members: Sequence[Member]) -> Problem:
+        """Return what the groups of a launch compute together."""
+        storages = {
+            member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
+            for n, (_, each, _) in enumerate(members)
+            for t, storage in each.items()
+        }
+        form = joined([form for form, _, _ in members])
+        return Problem(form, storages, self.target, self._machine, "groups side by side")
+
+    def _apart(self, members: Sequence[Member]) -> float:
+        """Return what groups take one after another; nothing where one was not measured, so that nothing is faster."""
+        times = [candidate.measured.get("measured") for _, _, candidate in members]
+        return sum(self._alone(t) if isinstance(t, (int, float)) else -inf for t in times)
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""

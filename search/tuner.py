@@ -16,9 +16,10 @@ from attrs import frozen
 
 from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced
-from .build import Job
+from .build import BundleMember, Job
 from .earlier_results import finished, unfinished
-from .problem import Problem
+from .launches import measure_launches
+from .problem import Problem, digest, schedule_text
 from .resources import Resources
 from .rounds import Rounds
 from .settings import Settings, Statistics, TunedChoice
@@ -110,6 +111,22 @@ class Tuner:
                 self.resources.database.keep_cost(f"estimate {key}", choice.seconds)
         cut = {t.problem.key: t.seconds for t in tasks if t.problem.key not in found and t.seconds < inf}
         return found | cut
+
+    def together(self, launches: Sequence[tuple[Problem, Sequence[BundleMember]]]) -> list[float | None]:
+        """Return what each launch of several groups takes, nothing where it fails or where there was no time for it. A
+        problem is what all groups of a launch compute together.
+        """
+        database = self.resources.database
+        names = [f"together {p.key} {digest(''.join(schedule_text(s) for _, s, _ in m))}" for p, m in launches]
+        known = {name: database.cost(name) for name in names}
+        missing = {n: launch for n, launch in zip(names, launches, strict=True) if known[n] is None}
+        self.resources.share = WHOLE
+        if missing and not self.frozen:
+            with self.resources.interruptible():
+                for name, taken in measure_launches(self.resources, missing):
+                    known[name] = taken
+                    database.keep_cost(name, taken)
+        return [None if known[name] == inf else known[name] for name in names]
 
     def overhead(self, target: Target) -> float:
         """Return the seconds that timing adds to a kernel of a target;

@@ -21,7 +21,7 @@ from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Compilation, Stage
-from cuts.passes.workload import Workload
+from cuts.passes.workload import Member, Workload
 
 from .build import REGISTRY, graph, op
 
@@ -114,6 +114,7 @@ class Slowest:
     complete = False
     rounds = 0
     budget = Budget()
+    together = False
 
     def __init__(self, shared: float) -> None:
         self.shared = shared
@@ -132,6 +133,13 @@ class Slowest:
     def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         self.rounds += 1
         return self.rounds == 1
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        return [False] * len(launches)
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Have time."""
+        return True
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""

@@ -25,7 +25,7 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import Space, Structure, make_space
-from cuts.passes.workload import Workload
+from cuts.passes.workload import Member, Workload
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -264,6 +264,7 @@ class ByModel:
     target: Target
     complete: bool = True
     budget: Budget = field(factory=Budget, eq=False)
+    together: bool = False
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
@@ -276,6 +277,14 @@ class ByModel:
     def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure nothing."""
         return False
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        """Doubt it."""
+        return [False] * len(launches)
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Have time."""
+        return True
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""
