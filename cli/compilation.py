@@ -11,7 +11,7 @@ from pathlib import Path
 from ..backends import Array, Timing, find_target
 from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
-from ..ir import CompileOptions, Graph, Target, UsageError
+from ..ir import Budget, CompileOptions, Graph, Target, UsageError
 from ..runtime import Comparison, html_page, html_section
 from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
 from . import console
@@ -19,6 +19,7 @@ from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, r
 from .models import compile_parts, load_graph
 from .options import refuse, settle
 from .progress import CompileProgress
+from .times import time_table
 
 _BUDGET, _INTERRUPTED = 6, 130
 
@@ -29,6 +30,7 @@ def run_tuned(arguments: Namespace) -> int:
     Raises `UsageError` for the target `reference`, which has no kernels.
     """
     _check(arguments)
+    budget = Budget.of(arguments.budget)
     target = find_target(arguments.target)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
@@ -40,7 +42,7 @@ def run_tuned(arguments: Namespace) -> int:
     )
     with tuning_session(
         target,
-        budget=arguments.budget,
+        budget=budget,
         frozen=arguments.frozen,
         settings=settings,
         workers=getattr(arguments, "workers", None),
@@ -56,17 +58,19 @@ def run_tuned(arguments: Namespace) -> int:
 def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
     """Compile a model, check and time it where asked, write the plan, and say what was done."""
     start = time.perf_counter()
+    budget = Budget.of(arguments.budget) if selector is None else selector.budget
     if selector is None:
         _check(arguments)
     spec = load_spec(arguments.spec)
     target = find_target(arguments.target)
-    graph = load_graph(arguments, spec)
+    with budget.stage("import"):
+        graph = load_graph(arguments, spec)
     _check_inputs(arguments, graph)
     loaded = time.perf_counter()
     folder = arguments.output or _default_output(arguments.model or arguments.op)
     progress, stopped = CompileProgress(), list[str]()
     with progress.shown() if selector is None else nullcontext():  # a search shows its own
-        plan = _compiled(arguments, graph, spec, target, selector, _options(arguments, progress, stopped))
+        plan = _compiled(arguments, graph, spec, target, selector, _options(arguments, progress, stopped, budget))
     if plan is None or arguments.stop_after:
         _show_stopped(arguments, stopped)
         return 0
@@ -74,12 +78,15 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
     results, oracle = _compile_checks(arguments, plan, inputs)
     times = _times(arguments, plan, inputs)
-    plan.save(folder)
+    with budget.stage("save"):
+        plan.save(folder)
     _note_compiler(plan)
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         _write_report(arguments.report, plan, results, times)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector, budget)
+    if arguments.verbose:
+        console.note_table(time_table(budget, selector))
     if selector is not None and selector.tuner.resources.interrupted:
         console.note("cuts: interrupted; the plan is the best found so far")
         return _INTERRUPTED
@@ -151,7 +158,7 @@ def _compiled(
     return compile_parts(arguments, spec, target, compile_part)
 
 
-def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]) -> CompileOptions:
+def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str], budget: Budget) -> CompileOptions:
     """Return how to compile; the program after the last pass is added to `stopped` where one is named."""
     dump = Path(arguments.dump) if arguments.dump else None
     number = 0
@@ -176,6 +183,7 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
         arguments.debug,
         progress.after,
         precision=arguments.precision,
+        begun=budget,
     )
 
 
@@ -238,9 +246,15 @@ def _show_compiled(
     oracle: str,
     times: Sequence[tuple[Timing, ...]],
     selector: MeasuredSelector | None,
+    budget: Budget,
 ) -> None:
     if arguments.json:
-        value: dict[str, object] = {"plan": folder, "seconds": seconds, "complete": plan.complete} | plan_values(plan)
+        value: dict[str, object] = {
+            "plan": folder,
+            "seconds": seconds,
+            "stages": budget.spent,
+            "complete": plan.complete,
+        } | plan_values(plan)
         if selector is not None:
             value["tuning"] = summary_values(selector)
         if results:

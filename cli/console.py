@@ -44,6 +44,11 @@ def begin() -> None:
     _Printed.yes = False
 
 
+def note_table(made: Table) -> None:
+    """Show a table that is no result."""
+    Console(stderr=True, width=None if sys.stderr.isatty() else 120).print(made)
+
+
 def print_json(value: Mapping[str, object]) -> None:
     """Print the one JSON object of a command."""
     print(json.dumps(plain(value), indent=1))

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from ..backends import find_target
 from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError
 from ..runtime import is_staged, load_plan
@@ -57,12 +59,14 @@ def build(
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
     if options is not None and (mode, precision, budget, debug) != ("mixed", "fp32", None, False):
         raise UsageError("'options' has a mode, a precision, a budget and a debug of its own", hint="give it, or them")
+    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
+    chosen = evolve(chosen, begun=chosen.begin())
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
-    graph = load_model(model, vocabulary, shapes, examples)
-    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
+    with chosen.begin().stage("import"):
+        graph = load_model(model, vocabulary, shapes, examples)
     return build_tuned(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen)
 
 

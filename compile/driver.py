@@ -85,14 +85,20 @@ def build_graph(
     the plan of an earlier search to the end is found again.
     """
     if not isinstance(selector, MeasuredSelector):
-        return plan_of(compile_model(graph, spec, target, options, selector), graph, spec, target, options.precision)
+        options = evolve(options, begun=options.begin())
+        compiled = compile_model(graph, spec, target, options, selector)
+        with options.begin().stage("kernels"):
+            return plan_of(compiled, graph, spec, target, options.precision)
     cache = PlanCache.of(graph, spec, target, options, selector)
     found = cache.find() if cache else None
     if found is not None:
         selector.cached = True
         return found
     compiled = compile_model(graph, spec, target, options, selector)
-    made = plan_of(with_libraries(compiled, selector), graph, spec, target, options.precision)
+    with selector.budget.stage("libraries"):
+        compiled = with_libraries(compiled, selector)
+    with selector.budget.stage("kernels"):
+        made = plan_of(compiled, graph, spec, target, options.precision)
     if cache and made.complete:
         cache.keep(made)
     return made

@@ -35,7 +35,7 @@ def build_tuned(
     from ..search import Settings, tuning_session
 
     settings = Settings(libraries=libraries)
-    with tuning_session(target, budget=options.budget, frozen=frozen, settings=settings) as selector:
+    with tuning_session(target, budget=options.begin(), frozen=frozen, settings=settings) as selector:
         return build_graph(graph, spec, target, options, selector)
 
 

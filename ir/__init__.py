@@ -12,6 +12,7 @@ from .atoms import (
     MatrixAtom,
     MatrixFragment,
 )
+from .budget import ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, SECOND_SHARE, WHOLE, Budget
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
 from .dfg import (
@@ -86,7 +87,22 @@ from .index import (
     modulo,
     primary_index,
 )
-from .kernel import Barrier, Commit, Define, Item, Kernel, Loop, Phase, Share, SharedBuffer, Wait, phases
+from .kernel import (
+    Barrier,
+    Bundle,
+    Commit,
+    Define,
+    Item,
+    Kernel,
+    Loop,
+    Phase,
+    Share,
+    SharedBuffer,
+    Wait,
+    meets,
+    member_name,
+    phases,
+)
 from .launch import Argument, KernelFunction, Storage
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
@@ -146,6 +162,7 @@ from .walk import (
 )
 
 __all__ = [
+    "ALGORITHMS_SHARE",
     "COMBINERS",
     "ELEMENT",
     "FUNCTIONS",
@@ -154,9 +171,14 @@ __all__ = [
     "MATH_MODES",
     "MATRIX_ATOMS",
     "MAX_ELEMENTS",
+    "MODEL_SHARE",
     "NEIGHBOURS",
+    "PARTITION_SHARE",
     "PRECISIONS",
+    "SCHEDULES_SHARE",
+    "SECOND_SHARE",
     "THREADS",
+    "WHOLE",
     "WIDEST_BYTES",
     "ZERO",
     "Accumulate",
@@ -166,6 +188,8 @@ __all__ = [
     "Attribute",
     "BackendError",
     "Barrier",
+    "Budget",
+    "Bundle",
     "Call",
     "Cast",
     "Clamp",
@@ -295,6 +319,8 @@ __all__ = [
     "map_guards",
     "map_indices",
     "map_primaries",
+    "meets",
+    "member_name",
     "modulo",
     "narrow",
     "needed_nodes",

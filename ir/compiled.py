@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
+from .budget import Budget
 from .checks import IndexCheck
 from .graph import Graph
 from .launch import KernelFunction, Storage
@@ -92,7 +93,8 @@ class CompileOptions:
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
     `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
     checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values
-    of f32 are stored and multiplied.
+    of f32 are stored and multiplied. `begun` is the budget as it runs since the caller's door was entered, so that
+    what comes before the passes counts.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -108,6 +110,11 @@ class CompileOptions:
     progress: Callable[[str], None] = _nobody
     verify: bool = field(factory=_verify_by_default, kw_only=True)
     precision: PrecisionName = field(default="fp32", kw_only=True)
+    begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
+
+    def begin(self) -> Budget:
+        """Return the budget as it runs: since the door was entered, where that is known, else from now on."""
+        return self.begun or Budget.of(self.budget)
 
     @property
     def checks_seams(self) -> bool:

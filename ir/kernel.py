@@ -6,12 +6,12 @@ and after (phases over one thread's box, `shares` empty).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias, Union
 
 from attrs import field, frozen
 
-from .dfg import Root
+from .dfg import AtomAccumulate, LaneReduce, Root
 from .expr import Guard
 from .index import Index, Var
 from .types import DType
@@ -129,6 +129,52 @@ class Kernel:
     def shared_bytes(self) -> int:
         """Static shared memory of a block."""
         return sum(b.nbytes for b in self.shared)
+
+
+@frozen
+class Bundle:
+    """Kernels that share a launch: block `b` of it is block `b - first` of the member whose range holds `b`, where
+    `first` counts the blocks of those before. Members know nothing of each other, not even each other's tensors: tensor
+    `t` of member `n` is `n.t` here. Equal members stand side by side.
+    """
+
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of all members."""
+        return sum(kernel.blocks for kernel in self.kernels)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: as many as the widest member has."""
+        return max(kernel.threads for kernel in self.kernels)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: what the member has that needs most."""
+        return max(kernel.shared_bytes for kernel in self.kernels)
+
+    @property
+    def legal(self) -> bool:
+        """Whether threads that a narrow member leaves out are missed by nobody."""
+        return all(kernel.threads == self.threads or not meets(kernel.items) for kernel in self.kernels)
+
+
+def member_name(number: int, tensor: str) -> str:
+    """Return what a member's tensor is called in its bundle."""
+    return f"{number}.{tensor}"
+
+
+def meets(items: Sequence[Item]) -> bool:
+    """Whether threads wait for each other in some items."""
+    for item in items:
+        combines = isinstance(item, Phase) and any(
+            isinstance(root, (LaneReduce, AtomAccumulate)) for root in item.roots
+        )
+        if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and meets(item.body)):
+            return True
+    return False
 
 
 def phases(items: tuple[Item, ...]) -> list[Phase]:

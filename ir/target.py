@@ -43,6 +43,7 @@ class Target:
     vector_bytes: int  #: widest load or store of one thread
     async_copy: bool  #: whether global-to-shared copies run behind the thread's back
     sector_bytes: int = 32
+    parameter_bytes: int = 1024  #: of the parameters of one launch
     lockstep: bool = (
         True  #: lanes of a warp run side by side, and other warps hide latency; else a core runs thread after thread
     )

@@ -41,7 +41,7 @@ from .dfg import (
 )
 from .forms import Form
 from .index_text import IndexNames, parse_declarations
-from .kernel import Barrier, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
+from .kernel import Barrier, Bundle, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
 from .launch import Storage
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import FusedGroup, Output, Reduction, Segment
@@ -115,6 +115,7 @@ FORMS: dict[type, Form] = {
             "*items",
         ),
     ),
+    Bundle: Form("bundle", ("*kernels",)),
     SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>", ("*body",)),

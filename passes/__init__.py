@@ -2,6 +2,17 @@
 
 from .fragments import Fragment, Priced, cut_fragment
 from .pipeline import compile_graph, graph_passes
-from .workload import Selector, Workload
+from .side_by_side import joined
+from .workload import Member, Selector, Workload
 
-__all__ = ["Fragment", "Priced", "Selector", "Workload", "compile_graph", "cut_fragment", "graph_passes"]
+__all__ = [
+    "Fragment",
+    "Member",
+    "Priced",
+    "Selector",
+    "Workload",
+    "compile_graph",
+    "cut_fragment",
+    "graph_passes",
+    "joined",
+]

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, Step, Turns, print_ir
+from ..ir import CompiledGraph, Graph, KernelFunction, Step, Turns, member_name, print_ir
 from .fusion import Group, Views, form_key, natural
 from .listing import parameters
 from .schedule import Candidate
@@ -41,27 +41,38 @@ def facts(candidate: Candidate) -> dict[str, object]:
     return {**found, **candidate.measured}
 
 
+def common_facts(candidates: Sequence[Candidate]) -> dict[str, object]:
+    """Return what the record of a launch says of the points of its members: those of the longest, as a launch takes no
+    less than that.
+    """
+    longest = max(candidates, key=lambda candidate: candidate.bound)
+    if len(candidates) == 1:
+        return facts(longest)
+    return {name: value for name, value in facts(longest).items() if name not in longest.measured}
+
+
 def assemble(
     graph: Graph,
-    groups: Sequence[Group],
+    launched: Sequence[Sequence[Group]],
     views: Views,
     chosen: Mapping[Hashable, Candidate],
-    made: Mapping[Hashable, KernelFunction],
+    made: Mapping[tuple[Hashable, ...], KernelFunction],
     complete: bool,
     algorithms: Mapping[str, str],
 ) -> CompiledGraph:
-    """Bind each group's tensors to its kernel's arguments; groups come in execution order, equal ones share a kernel.
+    """Bind the tensors of each launch's groups to its kernel's arguments; launches come in execution order, equal ones
+    share a kernel.
 
     `algorithms` says of nodes that took another one's place which algorithm they belong to.
     """
     kernels = {key: n for n, key in enumerate(made)}
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
-    for group in groups:
-        key = kernel_key(group, views)
-        arguments = made[key].arguments
-        steps.append(Step(kernels[key], tuple(a.tensor if a.table else group.tensors[a.tensor] for a in arguments)))
-        records.append(_record(group, views, chosen[key], algorithms))
+    for groups in launched:
+        keys = tuple(kernel_key(group, views) for group in groups)
+        bound = _tensors(groups)
+        steps.append(Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in made[keys].arguments)))
+        records.append(_record(groups, views, [chosen[key] for key in keys], algorithms))
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
     # Also of tensors between the kernels of one node.
@@ -70,7 +81,7 @@ def assemble(
         order = views.programs.orders[tensor]
         types[tensor], storages[tensor] = natural(types[tensor], views.storage(tensor), order)
     graph = evolve(graph, types={**graph.types, **types})
-    loops = tuple(_loops(groups, views))
+    loops = tuple(_loops([groups[0] for groups in launched], views))
     return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete, loops=loops)
 
 
@@ -90,18 +101,31 @@ def _loops(groups: Sequence[Group], views: Views) -> Iterator[Turns]:
         first = last
 
 
-def _record(group: Group, views: Views, candidate: Candidate, algorithms: Mapping[str, str]) -> Mapping[str, object]:
+def _tensors(groups: Sequence[Group]) -> Mapping[str, str]:
+    """Map what a launch's kernel calls its tensors to those of the graph."""
+    if len(groups) == 1:
+        return groups[0].tensors
+    return {member_name(n, name): tensor for n, group in enumerate(groups) for name, tensor in group.tensors.items()}
+
+
+def _record(
+    groups: Sequence[Group], views: Views, candidates: Sequence[Candidate], algorithms: Mapping[str, str]
+) -> Mapping[str, object]:
     units = {u.name: u for u in views.programs.every_unit}
-    nodes = tuple(dict.fromkeys(units[u].node for u in group.units))
+    members = [u for group in groups for u in group.units]
+    nodes = tuple(dict.fromkeys(units[u].node for u in members))
+    repeat = groups[0].repeat
+    limit = common_facts(candidates)["limit"]
     return {
         "nodes": list(nodes),
-        "ops": [units[u].op for u in group.units],
+        "ops": [units[u].op for u in members],
         "algorithms": sorted({algorithms[n] for n in nodes if n in algorithms}),
-        "level": group.level,
-        **({"turns": turns(views)[group.repeat]} if group.repeat else {}),
-        "form": print_ir(group.named),
-        "inputs": list(group.inputs),
-        "outputs": list(group.outputs),
-        "why": f"the model expects {candidate.limit} to limit it",
-        **facts(candidate),
+        "level": groups[0].level if len(groups) == 1 else "side by side",
+        **({"turns": turns(views)[repeat]} if repeat else {}),
+        **({"members": len(groups)} if len(groups) > 1 else {}),
+        "form": "\n".join(print_ir(group.named) for group in groups),
+        "inputs": list(dict.fromkeys(t for group in groups for t in group.inputs)),
+        "outputs": [t for group in groups for t in group.outputs],
+        "why": f"the model expects {limit} to limit it",
+        **common_facts(candidates),
     }

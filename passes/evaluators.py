@@ -6,7 +6,7 @@ sample of the group's parameter space under the `bound` model. Measured time tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import product as cartesian
 from math import inf, prod
 from typing import Any
@@ -14,7 +14,19 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from ..ir import FusedGroup, Reduction, Segment, Target, Var, expr_variables, factors, operands, reads
+from ..ir import (
+    MODEL_SHARE,
+    Budget,
+    FusedGroup,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    expr_variables,
+    factors,
+    operands,
+    reads,
+)
 from .fusion import box_extent, issue_slots
 from .model import Knob, SegmentStructure, Structure, bound, rank
 from .schedule import Batch, Space, columns_at, evaluate, make_space, sampled, segment_structures
@@ -33,11 +45,15 @@ class Roofline:
 
     def cost(self, group: FusedGroup) -> float:
         """Return launch time plus the longer of memory and arithmetic time."""
-        moved = sum(group.tensors[t].nbytes for t in (*group.inputs, *group.outputs))
         work = _operations(group.segments[-1])
         for segment in group.segments[:-1]:
             work += _operations(segment) * _recomputed(segment, group)
-        return self.target.launch_time + max(moved / self.target.BW_global, work / self.target.PERF_peak)
+        return max(self.traffic(group), self.target.launch_time + work / self.target.PERF_peak)
+
+    def traffic(self, group: FusedGroup) -> float:
+        """Return launch time plus that of memory alone, which atoms do not make shorter."""
+        moved = sum(group.tensors[t].nbytes for t in (*group.inputs, *group.outputs))
+        return self.target.launch_time + moved / self.target.BW_global
 
 
 @frozen(eq=False)
@@ -125,18 +141,17 @@ def _iteration_space(segment: Segment) -> Hashable:
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind it, the roofline answers. `clock` tells the time, `expired` whether the
-    deadline was met.
+    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers.
+    `expired` says whether it did.
     """
 
     evaluator: Modelled
-    deadline: float
-    clock: Callable[[], float]
+    budget: Budget
     expired: bool = False
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        self.expired = self.expired or self.clock() > self.deadline
+        self.expired = self.expired or self.budget.over(MODEL_SHARE)
         return Roofline(self.evaluator.target).cost(group) if self.expired else self.evaluator.cost(group)
 
 

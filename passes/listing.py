@@ -44,6 +44,12 @@ def show_partition(groups: Sequence[Group]) -> str:
     return "\n".join(parts)
 
 
+def show_launches(launches: Sequence[Sequence[Group]]) -> str:
+    """Return the groups of each launch, a line each."""
+    lines = (" | ".join(", ".join(group.units) for group in groups) for groups in launches)
+    return "\n".join(f"launch {n}: {line}" for n, line in enumerate(lines))
+
+
 def show_candidate(candidate: Candidate) -> str:
     """Return a chosen point: its schedule, its bound, and what limits it."""
     return f"# bound {candidate.bound * 1e6:.3f} us, limited by {candidate.limit}\n{print_ir(candidate.schedule)}"

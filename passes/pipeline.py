@@ -25,8 +25,9 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
-from .listing import show_candidate, show_partition, show_programs, show_views
+from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .second_thoughts import reconsider
+from .side_by_side import put_side_by_side
 from .stages import (
     Compilation,
     Emit,
@@ -85,6 +86,9 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("reconsider", reconsider, show_each(show_candidate), verify_schedules,
           "groups with their times -> groups taken apart that take longer than what they were made of; only where "
           "times are measured", ("second_thoughts.py",)),
+    Stage("launches", put_side_by_side, show_launches, verify_partition,
+          "groups -> launches: independent groups, whose blocks one launch is divided among, where that is faster",
+          ("side_by_side.py",)),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
@@ -135,7 +139,7 @@ def compile_graph(
         stage.perform(work)
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
-    return assemble(work.graph, work.groups, work.views, work.chosen, work.functions, work.complete, work.algorithms)
+    return assemble(work.graph, work.launches, work.views, work.chosen, work.functions, work.complete, work.algorithms)
 
 
 def _check_names(known: Sequence[str], options: CompileOptions) -> None:

@@ -2,7 +2,8 @@
 
 The partition rests on what groups were measured to take, or, where time was short, on what the model says. Once each
 kernel has been tuned its time is known. A group that takes longer than the groups it was made of is then taken apart;
-what ships is the partition whose measured times add up to least.
+what ships is the partition whose measured times add up to least. Under a budget its groups must be measured already, or
+few enough for the time that is left; else that time goes to the kernels that there are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from math import inf
 
 from attrs import frozen
 
-from ..ir import FusedGroup, Graph
+from ..ir import SECOND_SHARE, FusedGroup, Graph
 from .assemble import kernel_key, turns
 from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition
 from .schedule import Candidate
@@ -53,20 +54,29 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     selector, placed, workshop = work.selector, work.placed, work.workshop
     if selector is None or placed is None or workshop is None or work.options.mode != "mixed":
         return work.chosen
+    if selector.budget.over(SECOND_SHARE):
+        return work.chosen
     best = _Decision.of(work)
     for form, seconds in _measured(best):
         selector.tell(form, seconds)
     work.graph, work.views = placed
-    work.formed = work.groups = partition(Partitioner(workshop, _Timed.of(work.evaluator, selector, workshop)), "mixed")
-    if _same(work.formed, best.formed):
+    timed = _Timed.of(work.evaluator, selector, workshop)
+    work.formed = work.groups = partition(work.partitioner(workshop, timed), "mixed")
+    if selector.budget.over(SECOND_SHARE):
         best.back(work)
         return work.chosen
-    for stage in (split_long_reductions, pack, choose_schedules):
+    unknown = {form_key(group.form) for group in work.formed if not selector.knows(group.form)}
+    short = not selector.reaches(len(unknown), SECOND_SHARE)
+    if short or _same(work.formed, best.formed):  # what is left of the time goes to the kernels that there are
+        best.back(work)
+        return work.chosen if selector.complete else choose_schedules(work, SECOND_SHARE)
+    for stage in (split_long_reductions, pack):
         stage(work)
+    choose_schedules(work, SECOND_SHARE)
     if _Decision.of(work).seconds < best.seconds:
         return work.chosen
     best.back(work)
-    return choose_schedules(work)  # known by now, so nothing is searched; what is reported is of this partition again
+    return choose_schedules(work, SECOND_SHARE)  # known by now, so little is searched; this is what reports are of
 
 
 @frozen

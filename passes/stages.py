@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from math import inf
-from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
 from ..ir import (
+    ALGORITHMS_SHARE,
+    PARTITION_SHARE,
     PRECISIONS,
+    SCHEDULES_SHARE,
+    Budget,
+    Bundle,
     CompileOptions,
     CutsError,
     FusedGroup,
@@ -31,9 +34,9 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .assemble import distinct, facts, kernel_key, turns
+from .assemble import common_facts, distinct, kernel_key, turns
 from .choose_algorithms import ChooseAlgorithms
-from .evaluators import Limited, Modelled
+from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Group,
     GroupEvaluator,
@@ -61,12 +64,9 @@ from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, v
 from .workload import Selector, Workload
 
 #: Prints an extracted kernel in a dialect, with facts for reports.
-Emit: TypeAlias = Callable[[Kernel, str, Mapping[str, object]], KernelFunction]
+Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 S = TypeVar("S")
-
-#: The share of the budget after which algorithms are no longer measured.
-ALGORITHMS_SHARE = 0.3
 
 
 @define
@@ -75,8 +75,9 @@ class Compilation:
 
     `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
     the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
-    `blocks`, `threads` and `functions` have its schedule, its block-level kernel, its thread-level kernel and its
-    source, each by the key of the kernel.
+    `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
+    kernel. `launches` are the groups in order of execution, those that are launched together as one, and `functions`
+    the sources of their kernels, by the keys of all that a launch has.
     """
 
     registry: Registry
@@ -85,7 +86,7 @@ class Compilation:
     emit: Emit
     graph: Graph
     selector: Selector | None = None
-    start: float = field(factory=monotonic)
+    budget: Budget = field(init=False)
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)
     evaluator: GroupEvaluator = field(init=False)
@@ -97,15 +98,22 @@ class Compilation:
     formed: Sequence[Group] = ()
     groups: Sequence[Group] = ()
     unique: Mapping[Hashable, Group] = field(factory=dict)
+    launches: Sequence[tuple[Group, ...]] = ()
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
-    functions: Mapping[Hashable, KernelFunction] = field(factory=dict)
+    functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
+        self.budget = self.options.begin() if self.selector is None else self.selector.budget
         self.instances = Instances(self.registry)
-        self.limited = Limited(Modelled(self.target), self._deadline(0.5), monotonic)
+        self.limited = Limited(Modelled(self.target), self.budget)
         self.evaluator = self._evaluator(Remembered(self.limited))
+
+    def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
+        """Return a partitioner that ends when the budget is overdue."""
+        least = Roofline(self.target).traffic
+        return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=least)
 
     @property
     def math(self) -> str:
@@ -116,12 +124,6 @@ class Compilation:
     def complete(self) -> bool:
         """Whether neither the budget nor the selector cut the search short."""
         return not self.limited.expired and (self.selector is None or self.selector.complete)
-
-    def _deadline(self, share: float) -> float:
-        """Return when a share of the budget is used up; what neither partitions nor measures takes a fixed time per
-        kernel.
-        """
-        return inf if self.options.budget is None else self.start + self.options.budget * share
 
     def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
@@ -153,7 +155,8 @@ class Stage(Generic[T]):
 
     def perform(self, work: Compilation) -> None:
         """Run the stage; verify what it made, and show it, where the options ask for that."""
-        made = self.run(work)
+        with work.budget.stage(self.name):
+            made = self.run(work)
         if work.options.checks_seams:
             self._verify(work)
         work.options.after(self.name, lambda: self.show(made))
@@ -236,10 +239,13 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
     if work.workshop is None:
         work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
-    workshop, mode = work.workshop, work.options.mode
-    work.groups = partition(Partitioner(workshop, work.evaluator), mode)
-    while work.selector is not None and mode == "mixed" and work.selector.learn(_deciding(work, workshop)):
-        work.groups = partition(Partitioner(workshop, work.evaluator), mode)
+    workshop, mode, selector = work.workshop, work.options.mode, work.selector
+    work.groups = partition(work.partitioner(workshop), mode)
+    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, workshop), PARTITION_SHARE):
+        found = partition(work.partitioner(workshop), mode)
+        if work.budget.overdue():  # it was not brought to its end
+            break
+        work.groups = found
     work.formed = work.groups
     return work.groups
 
@@ -266,12 +272,14 @@ def pack(work: Compilation) -> Sequence[Group]:
     return work.groups
 
 
-def choose_schedules(work: Compilation) -> Mapping[Hashable, Candidate]:
-    """Leave the point of each distinct kernel: the fastest by measurement, or the best by the model."""
+def choose_schedules(work: Compilation, share: float = SCHEDULES_SHARE) -> Mapping[Hashable, Candidate]:
+    """Leave the point of each distinct kernel: the fastest by measurement, within a share of the budget, or the best by
+    the model.
+    """
     work.chosen = (
         each(work.unique, lambda _, group: _best(group, work.target))
         if work.selector is None
-        else _measured(work, work.selector)
+        else _measured(work, work.selector, share)
     )
     return work.chosen
 
@@ -283,7 +291,7 @@ def _best(group: Group, target: Target) -> Candidate:
         raise retold(error, PassError, f"nodes {', '.join(group.units)}: ") from error
 
 
-def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candidate]:
+def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
     uses: Counter[Hashable] = Counter()
     for group in work.groups:
@@ -292,7 +300,7 @@ def _measured(work: Compilation, selector: Selector) -> Mapping[Hashable, Candid
     nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in work.unique.items()}
     repeatable = {key: g for key, g in work.unique.items() if not g.form.adds_to_memory}
     chosen = selector.choose(
-        each(repeatable, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key]))
+        each(repeatable, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key])), share
     )
     return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
 
@@ -311,12 +319,19 @@ def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
     return work.threads
 
 
-def emit_sources(work: Compilation) -> Mapping[Hashable, KernelFunction]:
-    """Leave the source of each distinct kernel."""
-    work.functions = each(
-        work.threads, lambda key, kernel: work.emit(kernel, work.target.dialect, facts(work.chosen[key]))
-    )
+def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunction]:
+    """Leave the source of each distinct launch, those of one kernel first."""
+    wanted = dict.fromkeys(tuple(kernel_key(group, work.views) for group in launch) for launch in work.launches)
+    alone = [(key,) for key in work.threads if (key,) in wanted]
+    together = [keys for keys in wanted if len(keys) > 1]
+    work.functions = {keys: _source(work, keys) for keys in (*alone, *together)}
     return work.functions
+
+
+def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
+    kernels = tuple(work.threads[key] for key in keys)
+    made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
+    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys]))
 
 
 # ---- what must hold behind them

@@ -5,11 +5,11 @@ cost.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-from ..ir import FusedGroup, Storage
+from ..ir import WHOLE, Budget, FusedGroup, Storage
 from .fragments import Fragment, Priced
 from .fusion import GroupEvaluator
 from .schedule import Candidate
@@ -27,8 +27,17 @@ class Workload:
     uses: int = 1
 
 
+#: A group that shares a launch: its normal form, where its tensors live, and its schedule.
+Member: TypeAlias = tuple[FusedGroup, Mapping[str, Storage], Candidate]
+
+
 class Selector(Protocol):
     """Chooses by measurement. The pipeline knows only this; a search that owns a device implements it."""
+
+    @property
+    def budget(self) -> Budget:
+        """The time that the compilation may take."""
+        ...
 
     @property
     def complete(self) -> bool:
@@ -43,7 +52,7 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
         true if costs changed, so that the partition must be found again. The `wanted` ones are what the decision so far
         rests on: they go first.
@@ -58,6 +67,19 @@ class Selector(Protocol):
         """Whether a group was measured."""
         ...
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
-        """Return the schedule of each kernel."""
+    @property
+    def together(self) -> bool:
+        """Whether groups may share a launch."""
+        ...
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
+        ...
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Whether a share of the budget is enough to measure as many groups."""
+        ...
+
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+        """Return the schedule of each kernel, found before a share of the budget is used up."""
         ...

@@ -4,6 +4,7 @@ and is replaced when a candidate crashes or hangs it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from attrs import frozen
@@ -56,15 +57,19 @@ class Bench(Protocol):
 class DeviceBench:
     """A bench in a child process. A crash or a hang ends the process and costs the candidate that caused it.
 
-    The next process starts with the kernel that the problem's others are held against, and reloads a kernel when it is
-    to be timed.
+    Once time is `over`, what is asked for ends with `Ended`. The next process starts with the kernel that the problem's
+    others are held against, and reloads a kernel when it is to be timed.
     """
 
     def __init__(
-        self, target: Target, limit: float = 20.0, service: str = "cuts.search.measure:MeasuringDevice"
+        self,
+        target: Target,
+        limit: float = 20.0,
+        service: str = "cuts.search.measure:MeasuringDevice",
+        over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.limit = limit
-        self._child = Child(service, target)
+        self._child = Child(service, target, over=over)
         self._trusted: dict[str, Built] = {}
         self._references: dict[str, Reference] = {}
         self._starts = 0

@@ -8,16 +8,17 @@ import hashlib
 import heapq
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count as count_up
 from math import inf
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from attrs import define, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import emit
-from ..ir import CutsError, KernelFunction, Schedule
+from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage
 from ..passes import Fragment, Priced, cut_fragment
 from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
@@ -31,6 +32,9 @@ from .sample_points import Drawn, draw
 COMPILE_LIMIT = 30.0
 #: Seconds in which some thousand points must be drawn from a space.
 DRAW_LIMIT = 300.0
+
+#: A group that shares a launch with others: its normal form, its schedule, and where its tensors live.
+BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
 
 
 @frozen
@@ -90,17 +94,11 @@ class Factory:
 
     def build(self, problem: Problem, schedule: Schedule) -> Built:
         """Lower, print and compile one candidate; a kernel that spills registers is refused."""
-        try:
-            kernel = make_kernel(problem, schedule)
-            if problem.target.dialect != "cuda":
-                return Built(kernel)
-            cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
-        except CutsError as error:
-            return Built(None, outcome="failed", message=error.message.splitlines()[0])
-        if cubin.spill_bytes:
-            message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
-            return Built(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)
-        return Built(kernel, cubin.code, cubin.registers)
+        return _built(problem, lambda: make_kernel(problem, schedule))
+
+    def bundle(self, problem: Problem, members: Sequence[BundleMember]) -> Built:
+        """Lower, print and compile groups that share a launch, which together are the problem."""
+        return _built(problem, lambda: make_bundle(problem, members))
 
 
 class Worker(Factory):
@@ -108,6 +106,27 @@ class Worker(Factory):
 
     def __init__(self) -> None:
         os.nice(5)
+
+
+def _built(problem: Problem, make: Callable[[], KernelFunction]) -> Built:
+    """Make a kernel and compile it; one that spills registers is refused."""
+    try:
+        kernel = make()
+        if problem.target.dialect != "cuda":
+            return Built(kernel)
+        cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
+    except CutsError as error:
+        return Built(None, outcome="failed", message=error.message.splitlines()[0])
+    if cubin.spill_bytes:
+        message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
+        return Built(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)
+    return Built(kernel, cubin.code, cubin.registers)
+
+
+def make_bundle(problem: Problem, members: Sequence[BundleMember]) -> KernelFunction:
+    """Return the kernel of groups that share a launch."""
+    kernels = tuple(extract(lower(form, schedule, storages, problem.target)) for form, schedule, storages in members)
+    return emit(Bundle(kernels), problem.target.dialect, {})
 
 
 def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
@@ -157,6 +176,10 @@ class CandidateBuilder(Protocol):
         """Jobs queued or under way."""
         ...
 
+    def drop(self) -> None:
+        """Forget every job that is queued or under way: none of them is answered any more."""
+        ...
+
     def close(self) -> None:
         """Drop what is left and end the workers."""
         ...
@@ -168,6 +191,7 @@ class _Slot:
     job: Job | None = None
     begun: float = 0.0
     deadline: float = 0.0
+    dropped: bool = False
 
 
 class Workers:
@@ -210,6 +234,13 @@ class Workers:
         done, self._done = self._done, []
         return done
 
+    def drop(self) -> None:
+        """Forget what is queued; workers that are at something finish it for nobody."""
+        self._queue.clear()
+        self._done.clear()
+        for slot in self._slots:
+            slot.dropped = slot.job is not None
+
     def close(self) -> None:
         """End all workers."""
         self._queue.clear()
@@ -225,7 +256,7 @@ class Workers:
                 except Lost as lost:
                     self._done.append(Done(job, error=str(lost), lost=True))
                     continue
-                slot.job, slot.begun, slot.deadline = job, time.monotonic(), inf
+                slot.job, slot.begun, slot.deadline, slot.dropped = job, time.monotonic(), inf, False
 
     @staticmethod
     def _over(slot: _Slot) -> bool:
@@ -245,9 +276,11 @@ class Workers:
         job, slot.job = slot.job, None
         assert job is not None
         try:
-            self._done.append(Done(job, slot.child.receive(0.0)))
+            done = Done(job, slot.child.receive(0.0))
         except Lost as lost:
             reason = f"no answer in {job.limit:g} seconds" if lost.hung else str(lost)
-            self._done.append(Done(job, error=reason, lost=True, hung=lost.hung))
+            done = Done(job, error=reason, lost=True, hung=lost.hung)
         except CutsError as error:
-            self._done.append(Done(job, error=error.message))
+            done = Done(job, error=error.message)
+        if not slot.dropped:
+            self._done.append(done)

@@ -12,6 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
@@ -20,6 +22,8 @@ from ..ir import BackendError, CutsError
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
+#: Seconds between two looks at whether time is over.
+LOOK = 0.1
 
 
 class Lost(Exception):
@@ -30,15 +34,20 @@ class Lost(Exception):
         self.hung = hung
 
 
+class Ended(Exception):
+    """The time that a session has is over; what was asked for will not be answered."""
+
+
 class Child:
     """One child process; it is started by the first request and again by the first one after a loss.
 
     `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by
-    `receive`.
+    `receive`, which gives up, and ends the process, once `over` says so.
     """
 
-    def __init__(self, service: str, *arguments: object) -> None:
+    def __init__(self, service: str, *arguments: object, over: Callable[[], bool] = lambda: False) -> None:
         self.service = service
+        self.over = over
         self.arguments = arguments
         self.starts = 0
         self._fresh = False
@@ -86,11 +95,11 @@ class Child:
 
     def receive(self, limit: float) -> Any:
         """Return the answer to the request; what the method raised is raised here,
-        `Lost` where there will be no answer.
+        `Lost` where there will be no answer, `Ended` where time is over before there is one.
         """
         try:
             ready = self.ready(START_LIMIT)
-            if not ready or not self.connection.poll(limit):
+            if not ready or not self._poll(limit):
                 self.kill()
                 raise Lost(f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready)
             error, value = self.connection.recv()
@@ -104,10 +113,21 @@ class Child:
         """Wait until the process has started: what it does then, and not its start,
         is what a request's limit is for.
         """
-        if self._fresh and self.connection.poll(limit):
+        if self._fresh and self._poll(limit):
             self.connection.recv()
             self._fresh = False
         return not self._fresh
+
+    def _poll(self, limit: float) -> bool:
+        """Wait for something to read, in short turns, as a signal that ends the session interrupts none of them."""
+        end = time.monotonic() + limit
+        while not self.connection.poll(max(0.0, min(LOOK, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+            if self.over():
+                self.kill()
+                raise Ended
+        return True
 
     def call(self, limit: float, method: str, *arguments: object) -> Any:
         """Send a request and return its answer."""

@@ -4,10 +4,12 @@ proven slower.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 
 from ..ir import Schedule
-from ..passes.schedule import assess, choose
+from ..passes.fusion import form_key
+from ..passes.schedule import assess, choose_soon
 from .build import Done, Scored
 from .database import Winner
 from .earlier_results import unfinished
@@ -31,7 +33,9 @@ class Ending:
         task.ending = True
         loop = self._trials.loop
         if task.seconds == inf:
-            loop.submit(task, lambda done: self._last_resort(task, done.value), "simple", (float(task.round),))
+            loop.submit(
+                task, lambda done: self._last_resort(task, done.value), "simple", (task.place, float(task.round))
+            )
             return
         finalists = task.finalists(self._settings)
         if len(finalists) > 1:
@@ -68,8 +72,17 @@ class Ending:
             self._trials.propose(task, [Scored(None, assess(task.problem.form, schedule, task.problem.target))])
 
 
-def best_known(task: SearchTask, settings: Settings) -> TunedChoice:
-    """Return the best that is known: what was measured now or in an earlier session, else the model's first choice."""
+def space_key(task: SearchTask, settings: Settings) -> Hashable:
+    """Return what the order of a problem's points depends on: not on where its tensors live."""
+    return form_key(task.problem.form), settings.model
+
+
+def best_known(
+    task: SearchTask, settings: Settings, ranked: Mapping[Hashable, Sequence[Scored]] | None = None
+) -> TunedChoice:
+    """Return the best that is known: what was measured now or in an earlier session, else the model's first choice;
+    that of a small part of the space where nobody had the time to `rank` it.
+    """
     winner = task.winner(settings)
     if winner is not None:
         return TunedChoice(
@@ -83,11 +96,12 @@ def best_known(task: SearchTask, settings: Settings) -> TunedChoice:
         )
     if (known := unfinished(task)) is not None:
         return known
-    if task.first:
-        return TunedChoice(task.first[0].candidate, None, origin="model", trials=len(task.entries))
+    first = task.first or (ranked or {}).get(space_key(task, settings))
+    if first:
+        return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem
     simple = simple_schedule(problem.form, problem.target) if task.lost else None
-    candidate = assess(problem.form, simple, problem.target) if simple else choose(problem.form, problem.target)[0]
+    candidate = assess(problem.form, simple, problem.target) if simple else choose_soon(problem.form, problem.target)
     return TunedChoice(candidate, None, origin="model", reason=task.lost)
 
 

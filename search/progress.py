@@ -70,7 +70,7 @@ def status(resources: Resources, tasks: Sequence[SearchTask]) -> str:
     start = sum(t.start * t.problem.uses for t in tasks if t.start is not None)
     best = sum(t.seconds * t.problem.uses for t in tasks if t.start is not None and t.seconds < inf)
     left = resources.elapsed * (1 - done) / done if done > 0.02 else inf
-    left = min(left, resources.budget - resources.elapsed)
+    left = min(left, resources.budget.left())
     words = [f"{resources.statistics.timed} trials", f"{finished}/{len(tasks)} kernels"]
     if start:
         words.append(f"best so far {best * 1e3:.3f} ms, at first {start * 1e3:.3f} ms")

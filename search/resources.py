@@ -4,13 +4,13 @@ runs out.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
 
+from ..ir import WHOLE, Budget
 from .bench import Bench
-from .build import CandidateBuilder
+from .build import CandidateBuilder, Scored
+from .child import Ended
 from .database import Database
 from .settings import Statistics
 from .task import SearchTask
@@ -19,8 +19,9 @@ from .task import SearchTask
 class Resources:
     """Workers, device, database, budget and statistics of all searches of a session.
 
-    Workers and device are kept for further searches until `close`. A run ends when `until` seconds have passed.
-    `monitor` is called with the problems that are searched for whenever something happened.
+    Workers and device are kept for further searches until `close`. A run ends when a `share` of the budget is used up.
+    `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
+    points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right.
     """
 
     def __init__(
@@ -28,15 +29,16 @@ class Resources:
         database: Database,
         builder: Callable[[], CandidateBuilder],
         bench: Callable[[], Bench],
-        budget: float | None = None,
+        budget: Budget | float | None = None,
         monitor: Callable[[Resources, Sequence[SearchTask]], None] = lambda resources, tasks: None,
     ) -> None:
         self.database = database
-        self.budget = inf if budget is None else budget
-        self.until = inf
-        self.statistics = Statistics()
-        self.interrupted = self.expired = False
-        self._begin = time.monotonic()
+        self.budget = budget if isinstance(budget, Budget) else Budget.of(budget)
+        self.share = WHOLE
+        self.statistics = Statistics(clock=self.budget.clock)
+        self.expired = False
+        self.ranked: dict[Hashable, list[Scored]] = {}
+        self.trusted: set[str] = set()
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -57,6 +59,11 @@ class Resources:
         return self._bench
 
     @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended the session early."""
+        return self.budget.stopped
+
+    @property
     def complete(self) -> bool:
         """Whether every search so far was brought to its end."""
         return not (self.interrupted or self.expired)
@@ -64,18 +71,18 @@ class Resources:
     @property
     def elapsed(self) -> float:
         """Seconds since the session began."""
-        return time.monotonic() - self._begin
+        return self.budget.elapsed
 
     @property
     def pause(self) -> float:
         """Seconds that may be spent waiting before it is looked whether the run is over."""
-        return min(0.1, max(0.0, self.until - self.elapsed))
+        return min(0.1, self.budget.left(self.share))
 
     def over(self) -> bool:
         """Whether the run must end; that it had to is remembered."""
-        over = self.elapsed >= self.until
+        over = self.budget.over(self.share)
         self.expired = self.expired or over
-        return over or self.interrupted
+        return over
 
     def report(self, tasks: Sequence[SearchTask]) -> None:
         """Tell the monitor how far the problems are."""
@@ -83,14 +90,24 @@ class Resources:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let an interrupt end a block and be remembered."""
+        """Let an interrupt, or the end of the budget, end a block; whoever was asked for something then is let go."""
         try:
             yield
         except KeyboardInterrupt:
-            self.interrupted = True
+            self.budget.stop()
+            self.close()
+        except Ended:
+            self.expired = True
+            self.close()
+
+    def drop(self) -> None:
+        """Forget what was asked of the workers; what they are at they may finish."""
+        if self._builder is not None:
+            self._builder.drop()
 
     def close(self) -> None:
         """End the workers and give the device back."""
+        self.trusted.clear()
         for part in (self._builder, self._bench):
             if part is not None:
                 part.close()

@@ -11,12 +11,17 @@ from ..ir import PassError
 from ..passes.schedule import make_space
 from .build import Done, Scored
 from .earlier_results import hints
-from .final_round import Ending, best_known
+from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
 from .strategies import make_strategy
 from .task import SearchTask
 from .trials import Trials
+
+#: Fewest points that are ranked, so that a short search knows enough for a longer one.
+RANKED = Settings().first
+#: Problems whose first candidates are built together under a budget, before those of the next ones.
+BATCH = 16
 
 
 class Rounds:
@@ -30,6 +35,17 @@ class Rounds:
 
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
+        self.search(tasks)
+        return {t.problem.key: t.choice or best_known(t, self._settings, self._resources.ranked) for t in tasks}
+
+    def search(self, tasks: Sequence[SearchTask]) -> None:
+        """Search until each problem has its choice or the run must end, which leaves some without: those that come
+        last.
+        """
+        if self._resources.budget.limited:  # whatever time cuts short, what comes first is known then
+            for number, task in enumerate(tasks):
+                task.place = number // BATCH
+        self._trials.batches = 1 + max((task.place for task in tasks), default=0)
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self._begin(task)
@@ -39,19 +55,25 @@ class Rounds:
                     if task.idle:
                         self._advance(task)
                 self._resources.report(tasks)
-        if not self._resources.complete:
-            self._resources.close()
-        return {t.problem.key: t.choice or best_known(t, self._settings) for t in tasks}
+        if any(t.choice is None for t in tasks):
+            self._resources.drop()
 
     def _begin(self, task: SearchTask) -> None:
         self._resources.database.register(task.problem)
-        wanted = self._settings.model, self._settings.first
-        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (-2.0,), *wanted)
         self._trials.refer(task)
+        known = self._resources.ranked.get(space_key(task, self._settings))
+        if known is not None and len(known) >= self._settings.first:
+            self._start(task, known)
+            return
+        wanted = (
+            self._settings.model,
+            self._settings.first if self._settings.final else max(RANKED, self._settings.first),
+        )
+        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (task.place, -2.0), *wanted)
 
     def _ranked(self, task: SearchTask, done: Done) -> None:
-        """Make the strategy and propose the first candidates: hints of other machines, then the model's order. Where
-        the worker was lost over the space, there is only the simple kernel.
+        """Begin with hints of other machines, then the model's order. Where the worker was lost over the space, there
+        is only the simple kernel.
 
         Raises `PassError` where no schedule fits.
         """
@@ -61,12 +83,17 @@ class Rounds:
             return
         if not done.value:
             raise PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
+        self._resources.ranked[space_key(task, self._settings)] = done.value
+        self._start(task, done.value)
+
+    def _start(self, task: SearchTask, ranked: Sequence[Scored]) -> None:
+        """Make the strategy and propose the first candidates."""
         space = make_space(task.problem.form, task.problem.target)
         task.points = space.size
         self._resources.statistics.points += space.size
-        task.first = done.value
+        task.first = list(ranked[: max(1, self._settings.first)])
         task.strategy = make_strategy(
-            self._settings.strategy, space, done.value, self._settings.model, self._settings.seed
+            self._settings.strategy, space, task.first, self._settings.model, self._settings.seed
         )
         known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])

@@ -15,8 +15,8 @@ from statistics import median
 
 from attrs import evolve
 
-from ..ir import FusedGroup, Target, print_ir
-from ..passes import Fragment, Priced, Workload
+from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
+from ..passes import Fragment, Member, Priced, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
@@ -25,10 +25,12 @@ from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
 from .tuner import Tuner
 
-#: Most groups that are measured at once under a budget, besides those that the decision so far rests on.
-CHUNK = 256
-#: The share of the budget after which costs of the model are not worth keeping.
-PARTITION_SHARE = 0.5
+#: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
+CHUNK, LEAST_CHUNK = 64, 8
+#: Groups per second that are measured together, until it is known.
+PACE = 4.0
+#: How many groups can be measured once in the time of a short search for one.
+ONCE = 4
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 
@@ -64,17 +66,19 @@ class MeasuredSelector:
         self._forms: dict[Hashable, FusedGroup] = {}
         self._costs: dict[Hashable, float] = {}
         self._measured: dict[Hashable, float] = {}
+        self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
         self._scale = 1.0
+        self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
+
+    @property
+    def budget(self) -> Budget:
+        """The time that the compilation may take."""
+        return self.tuner.resources.budget
 
     @property
     def complete(self) -> bool:
         """Whether neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
-
-    def _before(self, share: float) -> bool:
-        """Whether less than a share of the budget is used up."""
-        resources = self.tuner.resources
-        return resources.elapsed < share * resources.budget
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return an evaluator that answers with measured times where they are known."""
@@ -99,28 +103,88 @@ class MeasuredSelector:
             self._costs.setdefault(form_key(form), seconds)
         return found
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.
 
         Under a budget that is what the decision rests on so far (`wanted`), before anything else: a short budget then
         ships no group that was never timed beside its parts. Without one all are measured at once.
         """
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
-        if not asked or not self.evaluate or not self.tuner.complete or not self._before(share):
+        if not asked or not self.evaluate:
             return False
         fresh = self._next(asked, wanted)
-        problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
-        for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, share), strict=True):
-            if choice is not None:
-                seconds = min(choice, fastest_library(group, self.libraries).seconds)
-                self._measured[key] = self._alone(seconds)
+        waiting = list(fresh.items())
+        while waiting and not self._late(share):
+            size = self._size(share) if self.budget.limited else len(waiting)
+            self._measure(dict(waiting[:size]), share)
+            del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self._scale = median(ratios) if ratios else 1.0
         return any(k in self._measured for k in fresh)
 
+    def _late(self, share: float) -> bool:
+        """Whether a share of the budget is used up, which is remembered."""
+        late = self.budget.over(share)
+        self.tuner.resources.expired = self.tuner.resources.expired or late
+        return late
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Whether a share of the budget is enough to measure as many groups at least once."""
+        return count <= ONCE * self._rate * self.budget.left(share)
+
+    @property
+    def _rate(self) -> float:
+        """Groups that are measured per second."""
+        spent, count = self._pace
+        return count / spent if count and spent else PACE
+
+    def _size(self, share: float) -> int:
+        """Return how many groups to measure together, so that a share of the budget is enough for them."""
+        return int(min(CHUNK, max(LEAST_CHUNK, self._rate * self.budget.left(share))))
+
+    def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float) -> None:
+        """Measure groups, all at once, as far as there is time for it."""
+        problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
+        start = self.budget.elapsed
+        for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, share), strict=True):
+            if choice is not None:
+                seconds = min(choice, fastest_library(group, self.libraries).seconds)
+                self._measured[key] = self._alone(seconds)
+        spent, count = self._pace
+        self._pace = spent + self.budget.elapsed - start, count + sum(key in self._measured for key in fresh)
+
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Take in what a group was measured to take as it was chosen."""
         self._measured[form_key(group)] = self._alone(seconds)
+
+    @property
+    def together(self) -> bool:
+        """Whether groups may share a launch: routines of libraries take the place of single kernels only."""
+        return self.evaluate and not self.settings.libraries
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        """Return for each launch whether it was measured to be faster than its groups by themselves."""
+        asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
+        found = self.tuner.together(asked)
+        return [
+            seconds is not None and self._alone(seconds) < (1 - self.settings.tie) * self._apart(members)
+            for seconds, members in zip(found, launches, strict=True)
+        ]
+
+    def _joint(self, members: Sequence[Member]) -> Problem:
+        """Return what the groups of a launch compute together."""
+        storages = {
+            member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
+            for n, (_, each, _) in enumerate(members)
+            for t, storage in each.items()
+        }
+        form = joined([form for form, _, _ in members])
+        return Problem(form, storages, self.target, self._machine, "groups side by side")
+
+    def _apart(self, members: Sequence[Member]) -> float:
+        """Return what groups take one after another; nothing where one was not measured, so that nothing is faster."""
+        times = [candidate.measured.get("measured") for _, _, candidate in members]
+        return sum(self._alone(t) if isinstance(t, (int, float)) else -inf for t in times)
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""
@@ -133,28 +197,44 @@ class MeasuredSelector:
     def _next(
         self, asked: Mapping[Hashable, FusedGroup], wanted: Sequence[FusedGroup]
     ) -> Mapping[Hashable, FusedGroup]:
-        """Return the groups to measure now: of those that were asked for the wanted ones, else what takes longest by
-        the model; all where time is no object.
+        """Return the groups to measure now, what takes longest by the model first: of those that were asked for the
+        wanted ones, else the longest; all where time is no object.
         """
-        if self.tuner.resources.budget == inf:
+        if not self.budget.limited:
             return asked
-        first = {key: asked[key] for key in map(form_key, wanted) if key in asked}
-        longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))[:CHUNK]
-        return first or {key: asked[key] for key in longest}
+        longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))
+        decisive = {form_key(form) for form in wanted}
+        first = [key for key in longest if key in decisive]
+        return {key: asked[key] for key in first or longest[:CHUNK]}
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
-        """Tune every kernel and return its schedule, with what reports say of the measurement."""
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+        """Tune every kernel and return its schedule, with what reports say of the measurement. Behind the end of the
+        budget the answer to a question that was asked before is what it was.
+        """
         self.problems = [
             Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses)
             for w in workloads.values()
         ]
-        self.choices = self.tuner.run(self.problems, self.settings)
+        asked = tuple(p.key for p in self.problems)
+        known = self._answers.get(asked) if self.budget.over(share) else None
+        self.choices = known or self._run(share)
+        self._answers[asked] = self.choices
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
         return {
             key: evolve(c.candidate, measured=_facts(c, p))
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
+
+    def _run(self, share: float) -> list[TunedChoice]:
+        """Tune the problems, those first that take longest."""
+        keys = [form_key(p.form) for p in self.problems]
+        weights = [
+            p.uses * self._measured.get(k, self._costs.get(k, 0.0)) for p, k in zip(self.problems, keys, strict=True)
+        ]
+        order = sorted(range(len(keys)), key=lambda n: -weights[n])
+        found = dict(zip(order, self.tuner.run([self.problems[n] for n in order], self.settings, share), strict=True))
+        return [found[n] for n in range(len(keys))]
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:
         """Return the model's cost, which the database remembers: it takes a while to compute."""
@@ -164,7 +244,7 @@ class MeasuredSelector:
             kept = self.tuner.resources.database.cost(name)
             self._costs[key] = self._modelled.cost(group) if kept is None else kept
             # Behind its share of the budget the model answers with less than its best, which is not worth keeping.
-            if kept is None and self._costs[key] < inf and self._before(PARTITION_SHARE):
+            if kept is None and self._costs[key] < inf and not self.budget.over(MODEL_SHARE):
                 self.tuner.resources.database.keep_cost(name, self._costs[key])
         return self._costs[key]
 

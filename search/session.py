@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..backends.cuda import find_toolchain
-from ..ir import Target, UsageError
+from ..ir import Budget, Target, UsageError
 from .bench import DeviceBench
 from .build import Workers
 from .database import Database, open_database
+from .interrupts import first_interrupt_stops
 from .library import LibraryCandidate
 from .progress import make_monitor
 from .replay import ReplayBench
@@ -28,7 +29,7 @@ _SQLITE = b"SQLite format 3\0"
 def tuning_session(
     target: Target,
     *,
-    budget: float | None = None,
+    budget: Budget | float | None = None,
     frozen: bool = False,
     settings: Settings | None = None,
     workers: int | None = None,
@@ -41,22 +42,26 @@ def tuning_session(
 ) -> Iterator[MeasuredSelector]:
     """Yield a selector for one compilation; everything it started ends with the block.
 
-    With `replay`, a recorded database takes the device's place, and nothing of this search is kept.
+    The budget runs since it was made, or from now on where it is a number of seconds. The first interrupt from the
+    keyboard ends it, so that the compilation goes on with the best so far. With `replay`, a recorded database takes the
+    device's place, and nothing of this search is kept.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
+    budget = budget if isinstance(budget, Budget) else Budget.of(budget)
     monitor = make_monitor(quiet)
     database = open_database(notice) if replay is None else Database(None)
     resources = Resources(
         database,
         lambda: Workers(workers or _workers(target), *(("cuts.search.replay:ReplayPrinter",) if replay else ())),
-        lambda: DeviceBench(target) if replay is None else ReplayBench(_recording(replay)),
+        lambda: DeviceBench(target, over=budget.over) if replay is None else ReplayBench(_recording(replay)),
         budget=budget,
         monitor=monitor,
     )
     tuner = Tuner(resources, frozen)
     try:
-        yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit)
+        with first_interrupt_stops(budget):
+            yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit)
     finally:
         monitor.close()
         resources.close()

@@ -57,10 +57,13 @@ def faster_routines(
     choices: Sequence[TunedChoice],
     constants: Sequence[Collection[str]],
     offers: Offers = library_kernels,
+    over: Callable[[], bool] = lambda: False,
 ) -> dict[int, SubstituteRoutine]:
-    """Return the routines that beat the chosen schedules, by the number of the problem."""
+    """Return the routines that beat the chosen schedules, by the number of the problem, as far as there is time."""
     found = {}
     for number, (problem, choice, known) in enumerate(zip(problems, choices, constants, strict=True)):
+        if over():
+            break
         routine = fastest_routine(bench, problem, known, offers)
         if routine is not None and GAIN * routine.seconds < (inf if choice.seconds is None else choice.seconds):
             found[number] = routine
@@ -94,10 +97,11 @@ def with_libraries(
     if not selector.settings.libraries or not comparable:
         return compiled
     constants = [constant_arguments(compiled, number) for number in range(len(compiled.kernels))]
-    return substitute(
-        compiled,
-        faster_routines(selector.tuner.resources.bench, selector.problems, selector.choices, constants, offers),
-    )
+    resources, over = selector.tuner.resources, selector.budget.over
+    found: Mapping[int, SubstituteRoutine] = {}
+    with resources.interruptible():
+        found = faster_routines(resources.bench, selector.problems, selector.choices, constants, offers, over)
+    return substitute(compiled, found)
 
 
 def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:

@@ -10,7 +10,7 @@ from math import inf
 
 from attrs import define, field
 
-from ..ir import PassError
+from ..ir import WHOLE, PassError
 from .build import DRAW_LIMIT, Done, Scored
 from .problem import schedule_text
 from .resources import Resources
@@ -68,7 +68,7 @@ class Sweeps:
         """Build, check and time the points of each sweep, and yield the sweeps as they are finished, as far as the
         budget reaches.
         """
-        self._resources.until = self._resources.budget
+        self._resources.share = WHOLE
         coming = enumerate(sweeps)
         begun: list[Sweep] = []
         try:

@@ -53,9 +53,9 @@ class SearchTask:
     """The search for one problem.
 
     `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs
-    must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `reached`
-    is the best time when the last batch was proposed, `stale` how many batches in a row did not better it. `lost` says
-    why its space could not be ranked.
+    must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `place` is
+    the batch of problems that its first jobs are in. `reached` is the best time when the last batch was proposed,
+    `stale` how many batches in a row did not better it. `lost` says why its space could not be ranked.
     """
 
     problem: Problem
@@ -67,6 +67,7 @@ class SearchTask:
     unknown: bool = False
     untrusted: bool = False
     waiting: int = 0
+    place: int = 0
     round: int = 0
     stale: int = 0
     points: int = 0

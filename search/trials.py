@@ -23,19 +23,22 @@ from .task import Entry, SearchTask
 
 
 class Trials:
-    """Candidates of one search on their way from a proposal to a time."""
+    """Candidates of one search on their way from a proposal to a time. `batches` is how many batches of problems there
+    are, which begin one after another; further rounds of a problem come behind all of them.
+    """
 
     def __init__(self, resources: Resources, settings: Settings) -> None:
         self.resources = resources
         self.settings = settings
         self.loop = DispatchLoop(resources)
+        self.batches = 1
 
     def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
-        if evaluations(task.problem.form) > WHOLE:
+        if evaluations(task.problem.form) > WHOLE and task.problem.key not in self.resources.trusted:
             task.untrusted = task.unknown = True
-            self.loop.submit(task, lambda done: self._known(task, done.value), "refer", (-1.5,))
-            self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (-1.0,))
+            self.loop.submit(task, lambda done: self._known(task, done.value), "refer", (task.place, -1.5))
+            self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (task.place, -1.0))
 
     def propose(self, task: SearchTask, proposals: Sequence[Scored]) -> None:
         """Send proposals to the workers; those that were tried in an earlier session count at once."""
@@ -54,7 +57,8 @@ class Trials:
 
     def build(self, task: SearchTask, entry: Entry, turn: int) -> None:
         """Have a candidate built."""
-        self._build(task, entry, (float(turn), -task.gain))
+        first = task.place if turn == 0 else self.batches + turn
+        self._build(task, entry, (first, 0.0, -task.gain))
 
     def step(self, tasks: Sequence[SearchTask]) -> None:
         """Take in what was built, and check and time one candidate."""
@@ -80,7 +84,7 @@ class Trials:
         task.untrusted = schedule is not None
         if schedule is not None:
             scored = Scored(None, assess(task.problem.form, schedule, task.problem.target))
-            self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (-1.0,))
+            self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (task.place, -1.0))
 
     def _build(self, task: SearchTask, entry: Entry, priority: tuple[float, ...]) -> None:
         self.loop.submit(
@@ -108,6 +112,7 @@ class Trials:
             verdict = self.resources.bench.check(task.problem, _code(entry))
         if entry.trusted:
             task.untrusted = False
+            self.resources.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
         elif verdict.outcome == "ok" and not entry.outcome:
             verdict = self._time(task, entry)
         self._settle(task, entry, verdict)

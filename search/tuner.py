@@ -10,14 +10,16 @@ proven slower. The few fastest are then timed in turns, and ties are broken by r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from attrs import frozen
 
-from ..ir import Target, UsageError
+from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced
-from .build import Job
+from .build import BundleMember, Job
 from .earlier_results import finished, unfinished
-from .problem import Problem
+from .launches import measure_launches
+from .problem import Problem, digest, schedule_text
 from .resources import Resources
 from .rounds import Rounds
 from .settings import Settings, Statistics, TunedChoice
@@ -47,7 +49,7 @@ class Tuner:
         return self.resources.complete
 
     def run(
-        self, problems: Sequence[Problem], settings: Settings | None = None, share: float = 1.0
+        self, problems: Sequence[Problem], settings: Settings | None = None, share: float = WHOLE
     ) -> list[TunedChoice]:
         """Return a choice for every problem; equal ones are searched once.
         The run ends when a share of the budget is used up.
@@ -55,7 +57,7 @@ class Tuner:
         Raises `UsageError` where only known results may be used and one is missing.
         """
         resources = self.resources
-        resources.until = resources.budget * share
+        resources.share = share
         unique = {p.key: p for p in problems}
         with self.statistics.phase("database"):
             kept = {key: finished(resources.database, problem) for key, problem in unique.items()}
@@ -80,7 +82,7 @@ class Tuner:
     def _task(self, problem: Problem) -> SearchTask:
         return SearchTask(problem, trials={t.schedule: t for t in self.resources.database.trials(problem)})
 
-    def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = 1.0) -> list[float | None]:
+    def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = WHOLE) -> list[float | None]:
         """Return about what each problem takes, from a short search; none where there was no time for it.
 
         Estimates are kept apart from later, better times: what was decided by them is decided alike in every further
@@ -88,13 +90,43 @@ class Tuner:
         """
         database = self.resources.database
         known = {p.key: database.cost(f"estimate {p.key}") for p in problems}
-        missing = [p for p in problems if known[p.key] is None]
+        missing = {p.key: p for p in problems if known[p.key] is None}
         if missing and not self.frozen:
-            for problem, choice in zip(missing, self.run(missing, settings, share), strict=True):
-                known[problem.key] = choice.seconds
-                if choice.seconds is not None:
-                    database.keep_cost(f"estimate {problem.key}", choice.seconds)
+            self.resources.share = share
+            known |= self._estimated(list(missing.values()), settings)
         return [known[p.key] for p in problems]
+
+    def _estimated(self, problems: Sequence[Problem], settings: Settings) -> dict[str, float | None]:
+        """Search for what is not known, and keep what came of it; a search that was cut short has an estimate too, but
+        not one to keep.
+        """
+        found: dict[str, float | None] = {}
+        with self.statistics.phase("database"):
+            kept = {p.key: finished(self.resources.database, p) for p in problems}
+        tasks = [self._task(p) for p in problems if kept[p.key] is None]
+        Rounds(self.resources, settings).search(tasks)
+        for key, choice in [*kept.items(), *((t.problem.key, t.choice) for t in tasks)]:
+            if choice is not None and choice.seconds is not None:
+                found[key] = choice.seconds
+                self.resources.database.keep_cost(f"estimate {key}", choice.seconds)
+        cut = {t.problem.key: t.seconds for t in tasks if t.problem.key not in found and t.seconds < inf}
+        return found | cut
+
+    def together(self, launches: Sequence[tuple[Problem, Sequence[BundleMember]]]) -> list[float | None]:
+        """Return what each launch of several groups takes, nothing where it fails or where there was no time for it. A
+        problem is what all groups of a launch compute together.
+        """
+        database = self.resources.database
+        names = [f"together {p.key} {digest(''.join(schedule_text(s) for _, s, _ in m))}" for p, m in launches]
+        known = {name: database.cost(name) for name in names}
+        missing = {n: launch for n, launch in zip(names, launches, strict=True) if known[n] is None}
+        self.resources.share = WHOLE
+        if missing and not self.frozen:
+            with self.resources.interruptible():
+                for name, taken in measure_launches(self.resources, missing):
+                    known[name] = taken
+                    database.keep_cost(name, taken)
+        return [None if known[name] == inf else known[name] for name in names]
 
     def overhead(self, target: Target) -> float:
         """Return the seconds that timing adds to a kernel of a target;
@@ -103,16 +135,19 @@ class Tuner:
         key = f"overhead {target.name}"
         kept = self.resources.database.cost(key)
         if kept is None:
-            kept = 0.0 if self.frozen else self.resources.bench.overhead()
-            self.resources.database.keep_cost(key, kept)
-        return kept
+            if self.frozen:
+                return 0.0
+            with self.resources.interruptible():
+                kept = self.resources.bench.overhead()
+                self.resources.database.keep_cost(key, kept)
+        return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
         """Return the kernels of small graphs, found by the workers side by side;
         none for those that there was no time for.
         """
         resources = self.resources
-        resources.until = resources.budget
+        resources.share = ALGORITHMS_SHARE
         found: list[Priced] = [None] * len(fragments)
         waiting = set(range(len(fragments)))
         with resources.interruptible():
@@ -124,5 +159,5 @@ class Tuner:
                         found[done.job.owner] = done.value
                         waiting.discard(done.job.owner)
         if waiting:
-            resources.close()
+            resources.drop()
         return found

@@ -50,10 +50,10 @@ class Dialect:
     have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
     a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
-    where threads wait for each other in the loop. Other fields are text templates; `math_suffix` is appended to the
-    math functions of f32. `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a
-    warp load the registers of a fragment together. `atom` calls the helper of an
-    atom with `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
+    where threads wait for each other in the loop. Other fields are text templates, `member_...` those of kernels that
+    share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of neighbours
+    at once, `matrix_load` lets a warp load the registers of a fragment together. `atom` calls the helper of an atom
+    with `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str
@@ -64,6 +64,9 @@ class Dialect:
     shared: str
     shared_pool: str
     shared_part: str
+    member_pool: str
+    member_part: str
+    member_pointer: str
     shared_bits: Mapping[str, str]
     static_shared: int
     barrier: str
@@ -255,6 +258,9 @@ CUDA = Dialect(
     shared="__shared__ __align__(16) {type} {name}[{count}];",
     shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
     shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    member_pool="__shared__ __align__(16) unsigned char pool[{count}];",
+    member_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    member_pointer="{const}{type}* const __restrict__ {name} = {value};",
     shared_bits={},
     static_shared=48 * 1024,
     barrier="__syncthreads();",
@@ -323,6 +329,9 @@ OPENCL = Dialect(
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
     shared_pool="",
     shared_part="__local {type}* const {name} = (__local {type}*){name}_bits;",
+    member_pool="__local unsigned char pool[{count}] __attribute__((aligned(16)));",
+    member_part="__local {type}* const {name} = (__local {type}*)(pool + {offset});",
+    member_pointer="__global {const}{type}* const {name} = {value};",
     shared_bits={
         "half": "ushort"
     },  # there are pointers to halves, but no variables where the machine does not compute with them

@@ -41,17 +41,19 @@ class Group:
     """Units that one kernel computes.
 
     `parts` has the units' names per segment, in order; `form` is the normal form over canonical names and `tensors` the
-    graph tensor that each of those stands for. `repeat` is the unit of the loop that they belong to.
+    graph tensor that each of those stands for. `repeat` is the unit of the loop that they belong to, `units` the names
+    of all units.
     """
 
     parts: tuple[tuple[str, ...], ...]
     form: FusedGroup = field(repr=False, eq=False)
     tensors: Mapping[str, str] = field(repr=False, eq=False)
     repeat: str | None = None
+    units: tuple[str, ...] = field(init=False, repr=False, eq=False)
 
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Names of all units."""
+    @units.default
+    def _units(self) -> tuple[str, ...]:
+        """Return the names of all units."""
         return tuple(name for part in self.parts for name in part)
 
     @property

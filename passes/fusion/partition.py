@@ -12,7 +12,7 @@ given up: partitions that only another order of merges reaches; graphs of few un
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import count
 from math import inf
 from typing import Protocol
@@ -52,12 +52,18 @@ class Remembered:
 
 @frozen
 class Partitioner:
-    """Merges groups of one graph; costs and merges are remembered."""
+    """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
+
+    `least` says at once, and without much work, what a group takes at least.
+    """
 
     workshop: Workshop
     evaluator: GroupEvaluator
     costs: dict[Hashable, float] = field(factory=dict)
+    over: Callable[[], bool] = lambda: False
+    least: Callable[[FusedGroup], float] | None = None
     readers: dict[str, frozenset[str]] = field(init=False)
+    sources: dict[str, frozenset[str]] = field(init=False)
 
     @readers.default
     def _readers(self) -> dict[str, frozenset[str]]:
@@ -74,6 +80,15 @@ class Partitioner:
                     if shop.order[producer.name] < shop.order[name]:
                         found[producer.name].add(name)
         return {name: frozenset(readers - {name}) for name, readers in found.items()}
+
+    @sources.default
+    def _sources(self) -> dict[str, frozenset[str]]:
+        """Map each unit that is no view to the units that write what it reads."""
+        found: dict[str, set[str]] = {name: set() for name in self.readers}
+        for name, readers in self.readers.items():
+            for reader in readers:
+                found[reader].add(name)
+        return {name: frozenset(sources) for name, sources in found.items()}
 
     def cost(self, group: Group) -> float:
         """Return the seconds of a group; equal groups are evaluated once."""
@@ -100,6 +115,16 @@ class Partitioner:
         """Return the groups that read what a group writes."""
         units = vertex.units if isinstance(vertex, Group) else (vertex,)
         return {owner[r] for u in units for r in self.readers[u]} - {vertex}
+
+    def neighbours(self, group: Group, owner: dict[str, Group | str]) -> list[tuple[Group, Group]]:
+        """Return the pairs of groups that an edge connects and that a group is one of, in the graph's order."""
+        before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
+        after = self.successors(group, owner)
+        pairs = [(v, group) for v in before if isinstance(v, Group)] + [
+            (group, v) for v in after if isinstance(v, Group)
+        ]
+        order = self.workshop.order
+        return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
 
     def convex(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
         """Whether no path from `first` to `second` passes through a third group."""
@@ -173,13 +198,16 @@ def _in_place(partitioner: Partitioner, vertex: Group | str, mode: Mode) -> list
     """Return a group, or those of one turn of a loop."""
     if isinstance(vertex, Group):
         return [vertex]
-    turn = Partitioner(partitioner.workshop.turn(vertex), partitioner.evaluator)
+    turn = Partitioner(
+        partitioner.workshop.turn(vertex), partitioner.evaluator, over=partitioner.over, least=partitioner.least
+    )
     return [evolve(group, repeat=vertex) for group in partition(turn, mode)]
 
 
 def _fastest(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
     """Return the best partition of Algorithm 1's set where that is small, else the end of its greedy path."""
-    exact = algorithm_1(partitioner, initial) if len(initial) <= EXACT_UNITS else None
+    few = len(initial) <= EXACT_UNITS and not partitioner.over()
+    exact = algorithm_1(partitioner, initial) if few else None
     if exact is None:
         return improve(partitioner, initial)
     times = [(sum(partitioner.cost(g) for g in groups), len(groups)) for groups in exact]
@@ -211,23 +239,29 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
     owner = partitioner.owners(initial)
     groups = dict.fromkeys(initial)
     ties = count()
-    queue: list[tuple[float, int, Group, Group, Group]] = []
+    queue: list[tuple[float, int, bool, Group, Group, Group]] = []
 
     def consider(pairs: Iterable[tuple[Group, Group]]) -> None:
         for first, second in pairs:
+            if partitioner.over():
+                return
             merged = partitioner.workshop.fuse(first, second)
-            if isinstance(merged, Group) and (gain := _gain(partitioner, first, second, merged)) > 0:
-                heapq.heappush(queue, (-gain, next(ties), first, second, merged))
+            if isinstance(merged, Group) and (most := _most(partitioner, first, second, merged)) > 0:
+                heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
 
     consider(_consecutive(partitioner, initial, owner))
     while queue:
-        _, _, first, second, merged = heapq.heappop(queue)
+        _, tie, exact, first, second, merged = heapq.heappop(queue)
         if first not in groups or second not in groups or not partitioner.convex(first, second, owner):
+            continue
+        if not exact:  # what it gains is looked at only now: of most merges, one of the groups is gone before
+            if (gain := _gain(partitioner, first, second, merged)) > 0:
+                heapq.heappush(queue, (-gain, tie, True, first, second, merged))
             continue
         del groups[first], groups[second]
         groups[merged] = None
         owner.update(dict.fromkeys(merged.units, merged))
-        consider(p for p in _consecutive(partitioner, groups, owner) if merged in p)
+        consider(partitioner.neighbours(merged, owner))
     return list(groups)
 
 
@@ -266,6 +300,13 @@ def _consecutive(
         found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
         for reader in sorted(found, key=lambda g: partitioner.workshop.order[g.units[0]]):
             yield group, reader
+
+
+def _most(partitioner: Partitioner, first: Group, second: Group, merged: Group) -> float:
+    """Return the seconds that a merge saves at most."""
+    if partitioner.least is None:
+        return _gain(partitioner, first, second, merged)
+    return partitioner.cost(first) + partitioner.cost(second) - partitioner.least(merged.form)
 
 
 def _gain(partitioner: Partitioner, first: Group, second: Group, merged: Group) -> float:

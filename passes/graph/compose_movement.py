@@ -11,7 +11,7 @@ composition, so a wrong one costs time and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -57,17 +57,21 @@ class ComposeMovement:
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with chains of movements as short as they can be written."""
-        position = 0
+        position, producers = 0, graph.producer()
         while position < len(graph.nodes):
-            shorter = self._shorten(graph, graph.nodes[position])
-            graph = prune(shorter) if shorter is not None else graph
-            position = 0 if shorter is not None else position + 1
+            shorter = self._shorten(graph, graph.nodes[position], producers)
+            if shorter is None:
+                position += 1
+                continue
+            before, graph = len(graph.nodes), prune(shorter)
+            # What stands in front of a movement that became shorter reads what it read before.
+            position, producers = max(0, position - (before - len(graph.nodes))), graph.producer()
         return graph
 
-    def _shorten(self, graph: Graph, last: Node) -> Graph | None:
+    def _shorten(self, graph: Graph, last: Node, producers: Mapping[str, Node]) -> Graph | None:
         """Return the graph with a movement composed with its predecessor, or None."""
         second = self._move(last, graph)
-        first_node = None if second is None else graph.producer().get(last.operands[0])
+        first_node = None if second is None else producers.get(last.operands[0])
         first = None if first_node is None else self._move(first_node, graph)
         if second is None or first is None or first_node is None:
             return None

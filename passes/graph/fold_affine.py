@@ -190,7 +190,9 @@ def _evaluate_affine(
     statements = [
         Statement(name, tuple(axes), write, part) for name, part in zip(("scale ", "shift "), parts, strict=True)
     ]
-    tensors = {**instance.program.tensors, "scale ": type_, "shift ": type_}
+    # Of the operation's own tensors the constants alone are read; its operand may be millions of elements.
+    read = {name: t for name, t in instance.program.tensors.items() if name in {*operands, *instance.program.constants}}
+    tensors = {**read, "scale ": type_, "shift ": type_}
     program = Program(tensors, tuple(operands), ("scale ", "shift "), tuple(statements), instance.program.constants)
     values = evaluate(program, operands)
     dim = statement.write.index(write[0]) if axes else None

@@ -2,7 +2,7 @@
 
 from .atom_structures import atom_structures, computed_by_atoms
 from .check_schedules import check_schedule
-from .choose import Candidate, assess, candidate_of, choose
+from .choose import Candidate, assess, candidate_of, choose, choose_soon
 from .climb import Point, best_points, neighbours
 from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sampled, to_schedule
 from .prune import proven_slower, score
@@ -20,6 +20,7 @@ __all__ = [
     "candidate_of",
     "check_schedule",
     "choose",
+    "choose_soon",
     "columns_at",
     "columns_of",
     "computed_by_atoms",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 from attrs import field, frozen
@@ -25,9 +25,13 @@ from ...ir import (
 )
 from ..model import NUMBERS, Bound, Features, bound, limiting
 from .climb import Point, best_points
-from .enumerate import columns_of, schedule_of
+from .enumerate import columns_of, sampled, schedule_of, to_schedule
 from .legal_points import features_of
+from .prune import score
 from .space import Space, make_space
+
+#: Points of each structure that are looked at where there is no time for more.
+FEW = 64
 
 
 @frozen
@@ -65,6 +69,22 @@ def choose(group: FusedGroup, target: Target, model: str = "bound", count: int =
         raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
     space = make_space(group, target)
     return [candidate_of(space, point) for point in points]
+
+
+def choose_soon(group: FusedGroup, target: Target) -> Candidate:
+    """Return the best of a few points of a group's space by the model, where there is no time to look at more.
+
+    Raises `PassError` where no point is legal.
+    """
+    space = make_space(group, target, coarse=True)
+    best: tuple[float, int] | None = None
+    for batch in sampled(space, FEW):
+        scores = np.where(batch.legal, score(batch, space, "bound"), inf)
+        place = int(np.argmin(scores))
+        if scores[place] < (inf if best is None else best[0]):
+            assert batch.points is not None, "samples name their points"
+            best = float(scores[place]), int(batch.points[place]) + batch.start
+    return choose(group, target)[0] if best is None else assess(group, to_schedule(space, best[1]), target, best[0])
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
+from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
@@ -20,7 +21,7 @@ from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Compilation, Stage
-from cuts.passes.workload import Workload
+from cuts.passes.workload import Member, Workload
 
 from .build import REGISTRY, graph, op
 
@@ -112,6 +113,8 @@ class Slowest:
 
     complete = False
     rounds = 0
+    budget = Budget()
+    together = False
 
     def __init__(self, shared: float) -> None:
         self.shared = shared
@@ -127,9 +130,16 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         self.rounds += 1
         return self.rounds == 1
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        return [False] * len(launches)
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Have time."""
+        return True
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""
@@ -138,7 +148,7 @@ class Slowest:
         """Know nothing."""
         return False
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())
         return {
             k: evolve(choose(w.form, find_target("cuda:sm_90"), count=5)[-1], measured={"measured": 1.0})

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
+from cuts.ir.budget import Budget
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -24,7 +25,7 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import Space, Structure, make_space
-from cuts.passes.workload import Workload
+from cuts.passes.workload import Member, Workload
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -262,6 +263,8 @@ class ByModel:
 
     target: Target
     complete: bool = True
+    budget: Budget = field(factory=Budget, eq=False)
+    together: bool = False
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
@@ -271,9 +274,17 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup] = (), share: float = 0.5) -> bool:
+    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
         """Measure nothing."""
         return False
+
+    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+        """Doubt it."""
+        return [False] * len(launches)
+
+    def reaches(self, count: int, share: float) -> bool:
+        """Have time."""
+        return True
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""
@@ -282,6 +293,6 @@ class ByModel:
         """Take the model's word for it."""
         return True
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""
         return {key: choose(work.form, self.target)[0] for key, work in workloads.items()}

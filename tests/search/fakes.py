@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from cuts.backends.devices import find_target
+from cuts.ir.budget import Budget
 from cuts.ir.graph import Attribute, Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
@@ -73,6 +74,9 @@ class Inline:
             value = self.refuse(value.kernel) or value
         return [Done(job, value)]
 
+    def drop(self) -> None:
+        self.queue.clear()
+
     def close(self) -> None:
         self.queue.clear()
 
@@ -118,13 +122,7 @@ class Clock(Resources):
     def __init__(
         self, database: Database, builder: Callable[[], Inline], bench: FakeBench, budget: float | None
     ) -> None:
-        super().__init__(database, builder, lambda: bench, budget)
-        self._timed = bench
-
-    @property
-    def elapsed(self) -> float:
-        """How many kernels were timed."""
-        return float(self._timed.samples)
+        super().__init__(database, builder, lambda: bench, Budget.of(budget, lambda: float(bench.samples)))
 
 
 def by_threads(kernel: KernelFunction) -> float:

@@ -53,13 +53,13 @@ def slow_when_fused(kernel: KernelFunction) -> float:
     return 1.0 if "tanh(" in kernel.source and " p2" in kernel.source else 1e-3
 
 
-@pytest.mark.parametrize("budget", [None, 400.0, 60.0])
+@pytest.mark.parametrize("budget", [None, 400.0, 70.0])
 def test_a_group_that_takes_longer_than_its_parts_is_taken_apart(budget: float | None) -> None:
     found, _, _ = compiled(slow_when_fused, budget)
     assert [len(group["nodes"]) for group in found.groups] == [1] * 8
 
 
-@pytest.mark.parametrize("budget", [400.0, 60.0])
+@pytest.mark.parametrize("budget", [400.0, 70.0])
 def test_under_a_budget_no_group_ships_that_was_not_timed_beside_its_parts(budget: float) -> None:
     found, selector, _ = compiled(lambda kernel: 1e-3, budget)
     assert any(len(group["nodes"]) > 1 for group in found.groups)
@@ -80,6 +80,8 @@ def test_what_decides_is_measured_first_and_then_what_takes_longest() -> None:
 def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     choose = MeasuredSelector.choose
-    monkeypatch.setattr(MeasuredSelector, "choose", lambda self, work: runs.append(len(work)) or choose(self, work))
+    monkeypatch.setattr(
+        MeasuredSelector, "choose", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
+    )
     compiled(lambda kernel: 1e-3, None)
     assert len(runs) == 1

@@ -1,0 +1,141 @@
+"""The text of a kernel's body: what it declares, and what one thread does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+from attrs import frozen
+
+from ...ir import (
+    LANES,
+    MATRIX_ATOMS,
+    AtomAccumulate,
+    Barrier,
+    Commit,
+    Initialise,
+    Item,
+    Keep,
+    Kernel,
+    Loop,
+    Phase,
+    SharedBuffer,
+    Wait,
+    meets,
+    phases,
+)
+from .atom_text import operand_words
+from .ctext import number_text
+from .dialects import Dialect
+from .index_ctext import PointerName, index_text
+from .phase import print_phase
+from .scope import KernelNames, Writer
+
+
+@frozen
+class BodyText:
+    """A kernel's body in parts: lines that declare constants, the words in which lanes lay out operands of atoms, the
+    shared buffers that are used, the lines of what a thread does, and the names that all of them use.
+    """
+
+    constants: tuple[str, ...]
+    words: int
+    shared: tuple[SharedBuffer, ...]
+    lines: tuple[str, ...]
+    used: frozenset[str]
+
+
+def body_text(
+    kernel: Kernel, dialect: Dialect, pointers: Mapping[str, PointerName], block: str, prefix: str = "k"
+) -> BodyText:
+    """Return the body of a kernel whose tensors are known by some pointers, and whose block has the number `block`;
+    names of constants begin with `prefix`.
+    """
+    constants = {t: PointerName(f"{prefix}{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
+    names = KernelNames(kernel, dialect, {**pointers, **constants})
+    head, out = Writer(dialect, depth=1), Writer(dialect, depth=1)
+    for tensor, values in kernel.constants.items():
+        dtype = kernel.dtypes[tensor]
+        text = ", ".join(number_text(v if dtype.is_float else int(v), dtype, dialect) for v in values)
+        head.line(
+            dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
+        )
+    _declare_held(kernel, names, out)
+    for item in kernel.items:
+        _item(item, names, out)
+    # What no phase uses (lane scratch where warps shuffle) is not declared.
+    shared = tuple(b for b in kernel.shared if b.name in out.used)
+    defined = _definitions(kernel, dialect, names, out.used, block)
+    lines = (*defined.lines, *out.lines)
+    words = _atom_words(kernel) if dialect.atom_scratch else 0
+    return BodyText(tuple(head.lines), words, shared, lines, frozenset(head.used | defined.used | out.used))
+
+
+def _atom_words(kernel: Kernel) -> int:
+    """Return the words in which the lanes of all warps lay out the operands of an atom."""
+    found = [MATRIX_ATOMS[r.atom] for p in phases(kernel.items) for r in p.roots if isinstance(r, AtomAccumulate)]
+    return max((operand_words(atom) for atom in found), default=0) * (kernel.threads // LANES)
+
+
+def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Collection[str], block: str) -> Writer:
+    """Define the coordinates among some names, and those that their definitions use."""
+    values = {"blk": block, "tid": dialect.thread_index}
+    values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
+    out = Writer(dialect, depth=1)
+    for name, value in reversed(values.items()):
+        if name in used or name in out.used:
+            out.line(f"const int {name} = {value};")
+    out.lines.reverse()
+    return out
+
+
+def declare_shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: int) -> list[str]:
+    """Declare shared buffers, each by itself or as parts of one pool that the launch sizes; elements lie in them as in
+    memory.
+    """
+    if not dynamic:
+        return [line for b in buffers for line in _declared(b, dialect)]
+    lines = [dialect.shared_pool]
+    offset = 0
+    for buffer in buffers:
+        lines.append(
+            dialect.shared_part.format(type=dialect.memory_type(buffer.dtype), name=buffer.name, offset=offset)
+        )
+        offset += buffer.nbytes
+    return lines
+
+
+def _declared(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
+    """Declare one shared buffer; where no variable may have its type, as one of bits and a pointer to them."""
+    kind = dialect.memory_type(buffer.dtype)
+    if kind not in dialect.shared_bits:
+        return [dialect.shared.format(type=kind, name=buffer.name, count=buffer.elements)]
+    bits = dialect.shared.format(type=dialect.shared_bits[kind], name=f"{buffer.name}_bits", count=buffer.elements)
+    return [bits, dialect.shared_part.format(type=kind, name=buffer.name, offset=0)]
+
+
+def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
+    """Declare the registers of every reduction, and those in which operands are kept."""
+    for phase in phases(kernel.items):
+        for root in phase.roots:
+            if isinstance(root, (Initialise, Keep)) and root.name not in names.registers:
+                register = f"a{len(names.registers)}"
+                names.registers[root.name] = register
+                names.shapes[root.name] = root.shape
+                out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
+
+
+def _item(item: Item, names: KernelNames, out: Writer) -> None:
+    if isinstance(item, Loop):
+        with out.loop(item.var, unroll=1, meets=meets(item.body)):
+            for inner in item.body:
+                _item(inner, names, out)
+    elif isinstance(item, Phase):
+        print_phase(item, names, out)
+    elif isinstance(item, Barrier):
+        out.line(names.dialect.barrier)
+    elif isinstance(item, Commit):
+        if names.dialect.commit:
+            out.line(names.dialect.commit)
+    elif isinstance(item, Wait) and names.dialect.wait:
+        out.line(names.dialect.wait.format(pending=item.pending))

@@ -1,0 +1,37 @@
+"""Where the time of a compilation went: a table of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from ..ir import Budget
+from ..search import MeasuredSelector
+from . import console
+
+#: Part of all seconds below which a stage shares a row with others.
+SMALL = 0.005
+
+
+def time_table(budget: Budget, selector: MeasuredSelector | None = None) -> Table:
+    """Return the seconds of each stage since a budget began, and below what searches waited for within them."""
+    rows = [[name, f"{seconds:.2f}", f"{share:.1%}"] for name, seconds, share in shares(budget)]
+    limit = f" of {budget.seconds:g} s" if budget.limited and not budget.stopped else ""
+    if selector is not None:
+        phases = selector.tuner.statistics.phases
+        whole = max(budget.elapsed, 1e-9)
+        rows += [[f"  in searches: {name}", f"{s:.2f}", f"{s / whole:.1%}"] for name, s in phases.items()]
+    return console.table(f"time: {budget.elapsed:.2f} s{limit}", ("stage", "seconds", "share"), rows)
+
+
+def shares(budget: Budget) -> Iterator[tuple[str, float, float]]:
+    """Yield the stages with their seconds and their share of all, in order; what no stage was, and what hardly took
+    time, last.
+    """
+    whole = max(budget.elapsed, 1e-9)
+    shown = {name: seconds for name, seconds in budget.spent.items() if seconds >= SMALL * whole}
+    for name, seconds in shown.items():
+        yield name, seconds, seconds / whole
+    rest = max(0.0, whole - sum(shown.values()))
+    yield "all else", rest, rest / whole

@@ -1,0 +1,82 @@
+"""How long a compilation may take: one clock that every stage looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from time import monotonic
+
+from attrs import define, field
+
+#: What share of a budget is used up when a decision by measured times must have been made, in the order of work: which
+#: algorithms, which groups (by the model first), which schedules, whether groups are taken apart again, and which share
+#: a launch.
+ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.3, 0.4, 0.5
+SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
+#: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
+RESERVE, RESERVE_SHARE = 2.0, 0.1
+#: Seconds behind its end after which a budget is overdue.
+GRACE = 1.0
+
+
+@define
+class Budget:
+    """Seconds that a compilation may take, from when this was made; infinity where nobody set a limit.
+
+    `clock` tells the time in seconds. `stopped` says that it was ended early, by `stop`. `spent` has the seconds of
+    each stage that `stage` timed.
+    """
+
+    seconds: float = inf
+    clock: Callable[[], float] = monotonic
+    stopped: bool = False
+    spent: dict[str, float] = field(factory=dict)
+    begun: float = field(init=False)
+
+    @begun.default
+    def _now(self) -> float:
+        return self.clock()
+
+    @staticmethod
+    def of(seconds: float | None, clock: Callable[[], float] = monotonic) -> Budget:
+        """Return a budget that begins now; none where there are no seconds."""
+        return Budget(inf if seconds is None else seconds, clock)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is an end at all."""
+        return self.seconds < inf
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return self.clock() - self.begun
+
+    def left(self, share: float = WHOLE) -> float:
+        """Return the seconds until a share of it is used up, what is kept back for the end of the work not counted;
+        nothing where it is over.
+        """
+        usable = self.seconds - min(RESERVE, RESERVE_SHARE * self.seconds) if self.limited else inf
+        return max(0.0, share * usable - self.elapsed)
+
+    def over(self, share: float = WHOLE) -> bool:
+        """Whether a share of it is used up."""
+        return self.left(share) == 0.0
+
+    def overdue(self) -> bool:
+        """Whether it ended some time ago, so that what is not needed for an answer is left out."""
+        return self.elapsed > self.seconds + GRACE
+
+    def stop(self) -> None:
+        """End it now: whoever looks at it takes the best so far."""
+        self.seconds, self.stopped = min(self.seconds, self.elapsed), True
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the seconds of a block to those of a stage."""
+        start = self.clock()
+        try:
+            yield
+        finally:
+            self.spent[name] = self.spent.get(name, 0.0) + self.clock() - start

@@ -1,0 +1,259 @@
+"""Groups side by side: independent groups in one launch, whose blocks are divided among them.
+
+Algorithm 1 merges groups that an edge connects. Groups that no path connects can share a launch: it saves all launches
+but one, and blocks of one fill the machine where those of another leave room. What it costs is that every block gets
+the registers and the shared memory of the member that needs most. Both are in the estimate; where times are measured
+the clock decides.
+
+Which groups no path connects is read off their levels: the length of the longest path that ends in a group. Groups of
+one level are independent, and so is what results when several of them become one. Groups that nothing waits for, such
+as the steps of an optimiser, have the last level, wherever what they read was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from attrs import evolve, frozen
+
+from ..ir import FusedGroup, Segment, Target, map_guards, member_name, rename_expr, rename_index
+from .assemble import kernel_key
+from .fusion import Group, Views
+from .schedule import Candidate
+from .stages import Compilation
+from .workload import Selector
+
+#: Bytes of parameters that a pointer takes in a launch, whatever the dialect.
+POINTER = 12
+#: The part of a launch that sharing it has to save.
+WORTH = 0.5
+
+
+@frozen(eq=False)
+class Launch:
+    """Groups that are launched together, the candidate of each, and where they stood in the order of execution; equal
+    kernels stand side by side.
+    """
+
+    groups: tuple[Group, ...]
+    candidates: tuple[Candidate, ...]
+    places: tuple[int, ...]
+
+    def with_member(self, other: Launch, key: Mapping[int, Hashable]) -> Launch:
+        """Return two launches as one; `key` tells kernels apart by the place of a group."""
+        first: dict[Hashable, int] = {}
+        for place in (*self.places, *other.places):
+            first.setdefault(key[place], place)
+        members = zip(
+            (*self.groups, *other.groups), (*self.candidates, *other.candidates), (*self.places, *other.places),
+            strict=True,
+        )  # fmt: skip
+        ordered = sorted(members, key=lambda m: (first[key[m[2]]], m[2]))
+        return Launch(tuple(m[0] for m in ordered), tuple(m[1] for m in ordered), tuple(m[2] for m in ordered))
+
+    @property
+    def arguments(self) -> int:
+        """The pointers that it takes, tables not counted."""
+        return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
+
+
+def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
+    """Leave which groups are launched together, in an order in which each launch comes behind what it reads."""
+    groups = work.groups
+    keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
+    launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
+    needs = dependencies(groups, work.views)
+    if work.options.mode == "mixed" and work.target.lockstep and (work.selector is None or work.selector.together):
+        launches = _packed(launches, levels(needs, groups), keys, work)
+        launches = launches if work.selector is None else list(_timed(launches, work.selector, work.views))
+    work.launches = [launch.groups for launch in _in_order(launches, needs)]
+    work.groups = [group for launch in work.launches for group in launch]
+    return work.launches
+
+
+# ---- who waits for whom
+
+
+def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
+    """Return for each group, by its place, the places of those in front of it that it reads from; a loop's groups stay
+    in their order.
+    """
+    makers: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        for tensor in group.outputs:
+            makers.setdefault(tensor, []).append(place)
+    producers = views.programs.producers()
+    found = []
+    for place, group in enumerate(groups):
+        pending, seen, needed = list(group.inputs), set(group.inputs), set[int]()
+        while pending:
+            tensor = pending.pop()
+            needed.update(maker for maker in makers.get(tensor, ()) if maker < place)
+            passed = [t for unit in producers.get(tensor, ()) if unit.free for t in unit.reads if t not in seen]
+            seen.update(passed)
+            pending += passed
+        found.append(frozenset(needed))
+    return found
+
+
+def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int | None]:
+    """Return each group's level: the length of the longest path to it, the last level where nothing waits for it. Those
+    of loops have none.
+    """
+    found: list[int] = []
+    for waits in needs:
+        found.append(1 + max((found[n] for n in waits), default=-1))
+    read = {n for waits in needs for n in waits}
+    last = max(found, default=0)
+    own = [level if place in read else last for place, level in enumerate(found)]
+    return [None if group.repeat is not None else level for level, group in zip(own, groups, strict=True)]
+
+
+def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
+    """Yield launches so that each comes behind what it reads; otherwise as late as the last of its groups stood."""
+    owner = {place: n for n, launch in enumerate(launches) for place in launch.places}
+    waits = [{owner[p] for place in launch.places for p in needs[place]} for launch in launches]
+    following: dict[int, list[int]] = {}
+    for n, before in enumerate(waits):
+        for other in before:
+            following.setdefault(other, []).append(n)
+    missing = [len(before) for before in waits]
+    ready = [(max(launches[n].places), n) for n, count in enumerate(missing) if not count]
+    heapify(ready)
+    while ready:
+        _, n = heappop(ready)
+        yield launches[n]
+        for other in following.get(n, ()):
+            missing[other] -= 1
+            if not missing[other]:
+                heappush(ready, (max(launches[other].places), other))
+
+
+# ---- which of them share a launch
+
+
+def _packed(
+    launches: Sequence[Launch], found: Sequence[int | None], keys: Mapping[int, Hashable], work: Compilation
+) -> list[Launch]:
+    """Return launches of one group each, those of one level put together where that is faster."""
+    result = []
+    by_level: dict[int | None, list[Launch]] = {}
+    for launch in launches:
+        fixed = any(group.form.adds_to_memory for group in launch.groups)
+        by_level.setdefault(None if fixed else found[launch.places[0]], []).append(launch)
+    result += by_level.pop(None, [])
+    for members in by_level.values():
+        result += _together(members, keys, work)
+    return result
+
+
+def _together(members: Sequence[Launch], keys: Mapping[int, Hashable], work: Compilation) -> list[Launch]:
+    """Put each launch to the one that gains most by it, equal kernels first."""
+    first: dict[Hashable, int] = {}
+    for launch in members:
+        first.setdefault(keys[launch.places[0]], launch.places[0])
+    made: list[Launch] = []
+    for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
+        tries = [(n, other.with_member(launch, keys)) for n, other in enumerate(made)]
+        gains = [(saved(made[n], launch, both, work.target), -n) for n, both in tries if allowed(both, work.target)]
+        gain, place = max(gains, default=(0.0, 0))
+        if gain > WORTH * work.target.launch_time:
+            made[-place] = tries[-place][1]
+        else:
+            made.append(launch)
+    return made
+
+
+def _timed(launches: Sequence[Launch], selector: Selector, views: Views) -> Iterator[Launch]:
+    """Yield launches, or their members by themselves where the clock has not found them faster together."""
+    several = [launch for launch in launches if len(launch.groups) > 1]
+    asked = [
+        [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
+        for launch in several
+    ]
+    faster = {launch for launch, yes in zip(several, selector.faster_together(asked), strict=True) if yes}
+    for launch in launches:
+        members = zip(launch.groups, launch.candidates, launch.places, strict=True)
+        yield from [launch] if launch in faster else [Launch((g,), (c,), (p,)) for g, c, p in members]
+
+
+def allowed(launch: Launch, target: Target) -> bool:
+    """Whether a launch can be made: its parameters fit, and threads that a narrow kernel leaves out are not missed,
+    which is certain where all are equally wide.
+    """
+    threads = {candidate.features["threads"] for candidate in launch.candidates}
+    return len(threads) == 1 and POINTER * launch.arguments <= target.parameter_bytes
+
+
+def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:
+    """Return the seconds that putting two launches together saves."""
+    return seconds(first, target) + seconds(second, target) - seconds(both, target)
+
+
+def seconds(launch: Launch, target: Target) -> float:
+    """Return about what a launch takes: that of its longest member, or of all its blocks, if they need longer.
+
+    A kernel of few blocks leaves room for others. With fewer blocks on an SM, because another member needs more of it,
+    a kernel takes as much longer, which is the worst that may happen.
+    """
+    resident = min(c.features["occupancy"] for c in launch.candidates)
+    longest = whole = 0.0
+    for candidate in launch.candidates:
+        work = max(0.0, _alone(candidate) - target.launch_time)
+        work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
+        longest = max(longest, work)
+        whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
+    return target.launch_time + max(longest, whole)
+
+
+def _alone(candidate: Candidate) -> float:
+    """Return what a kernel takes by itself: as measured, else by the model."""
+    measured = candidate.measured.get("measured")
+    return float(measured) if isinstance(measured, (int, float)) else candidate.score
+
+
+# ---- their normal form
+
+
+def joined(forms: Sequence[FusedGroup]) -> FusedGroup:
+    """Return what several groups compute as one group: segments side by side, tensors called as in their bundle."""
+    renamed = [_member(form, number) for number, form in enumerate(forms)]
+    return FusedGroup(
+        tuple(segment for form in renamed for segment in form.segments),
+        {tensor: type_ for form in renamed for tensor, type_ in form.tensors.items()},
+        tuple(tensor for form in renamed for tensor in form.inputs),
+        tuple(tensor for form in renamed for tensor in form.outputs),
+        tuple(tensor for form in renamed for tensor in form.shared),
+        {tensor: table for form in renamed for tensor, table in form.constants.items()},
+    )
+
+
+def _member(form: FusedGroup, number: int) -> FusedGroup:
+    """Return a member's form with all names as its bundle has them, those of its reductions too."""
+    held = {r.name for segment in form.segments for r in segment.reductions}
+    names = {t: member_name(number, t) for t in {*form.tensors, *form.constants, *held}}
+
+    def rename(segment: Segment) -> Segment:
+        reductions = tuple(evolve(r, name=names[r.name], body=rename_expr(r.body, names)) for r in segment.reductions)
+        outputs = tuple(
+            evolve(
+                o,
+                tensor=names[o.tensor],
+                write=tuple(rename_index(w, names) for w in o.write),
+                body=rename_expr(o.body, names),
+                guards=map_guards(o.guards, lambda index: rename_index(index, names)),
+            )
+            for o in segment.outputs
+        )
+        return Segment(segment.axes, reductions, outputs)
+
+    inputs, outputs, shared = (tuple(names[t] for t in each) for each in (form.inputs, form.outputs, form.shared))
+    return FusedGroup(
+        tuple(rename(s) for s in form.segments),
+        {names[t]: type_ for t, type_ in form.tensors.items()},
+        inputs,
+        outputs,
+        shared,
+        {names[t]: table for t, table in form.constants.items()},
+    )

@@ -1,0 +1,61 @@
+"""Launches of several groups, measured: workers build them and compute what they must write, the device checks and
+times them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from statistics import median
+
+from .build import Built, BundleMember, Done, Job
+from .data import Reference
+from .problem import Problem
+from .resources import Resources
+
+#: Runs of each launch that are timed.
+RUNS = 10
+
+
+def measure_launches(
+    resources: Resources, launches: Mapping[str, tuple[Problem, Sequence[BundleMember]]]
+) -> Iterator[tuple[str, float]]:
+    """Yield the seconds of each launch by its name as it is measured, as far as time reaches; infinity where it
+    fails.
+    """
+    references: dict[str, object] = {}
+    kernels: dict[str, Built] = {}
+    waiting = 2 * len(launches)
+    for name, (problem, members) in launches.items() if not resources.over() else ():
+        resources.builder.submit(Job((name, references), "refer", (problem,)))
+        resources.builder.submit(Job((name, kernels), "bundle", (problem, members)))
+    while waiting and not resources.over():
+        with resources.statistics.phase("wait for workers"):
+            answers = resources.builder.collect(resources.pause)
+        for done in answers:
+            waiting -= 1
+            name, found = done.job.owner
+            found[name] = _value(done, found is kernels)
+            if name in references and name in kernels:
+                yield name, _seconds(resources, launches[name][0], references[name], kernels[name])
+    if waiting:
+        resources.drop()
+
+
+def _value(done: Done, kernel: bool) -> object:
+    return done.value or (Built(None, outcome="failed", message=done.error) if kernel else None)
+
+
+def _seconds(resources: Resources, problem: Problem, reference: object, built: Built) -> float:
+    """Return what a launch takes, infinity where it fails or is wrong."""
+    if built.outcome != "ok":
+        return inf
+    if isinstance(reference, Reference):
+        resources.bench.prepare(problem, reference)
+    with resources.statistics.phase("check"):
+        verdict = resources.bench.check(problem, built)
+    if verdict.outcome != "ok":
+        return inf
+    with resources.statistics.phase("time"):
+        timed = resources.bench.sample(problem, built, RUNS)
+    return median(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf

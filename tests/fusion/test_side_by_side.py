@@ -1,0 +1,167 @@
+"""Groups side by side: who may share a launch, what it saves, and that it computes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule.choose import Candidate
+from cuts.passes.side_by_side import Launch, _in_order, allowed, levels, seconds
+from cuts.tests.amounts import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+from .build import graph, op
+
+GPU = find_target("cuda:h200")
+#: A processor that is taken for a GPU, so that the whole way can be run on PoCL.
+PLAIN = evolve(find_target("opencl"), lockstep=True, NUM_SM=132, MAX_thread=32, MAX_shared=16384)
+REGISTRY = Registry.builtin()
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+def tables(count: int) -> Graph:
+    """Return look-ups of different tables, of which all results are outputs."""
+    types: dict[str, TensorType] = {}
+    for n in range(count):
+        types |= {f"t{n}": TensorType(DType.F32, (100 + n % 2, 16)), f"i{n}": TensorType(DType.I32, (8,))}
+    inputs = tuple(types)
+    nodes = tuple(Node(f"n{n}", "gather", (f"t{n}", f"i{n}"), (f"y{n}",), {"axis": 0}) for n in range(count))
+    types |= {f"y{n}": TensorType(DType.F32, (8, 16)) for n in range(count)}
+    return Graph("tables", inputs, tuple(f"y{n}" for n in range(count)), types, nodes)
+
+
+def compiled(model: Graph, mode: str = "mixed", target: Any = GPU) -> CompiledGraph:
+    """Compile a graph for a target."""
+    return compile_graph(model, REGISTRY, target, CompileOptions(mode=mode), emit)  # type: ignore[arg-type]
+
+
+def test_look_ups_of_26_tables_are_one_launch() -> None:
+    found = compiled(tables(26))
+    assert [group["members"] for group in found.groups] == [26]
+    assert len(found.steps) == len(found.kernels) == 1
+
+
+def test_products_of_one_input_are_one_launch_and_what_reads_them_another() -> None:
+    x, w = TensorType(DType.F32, (128, 64)), TensorType(DType.F32, (64, 64))
+    types = {"x": x, **{f"w{n}": w for n in "qkv"}, **dict.fromkeys("qkv", x), "s": TensorType(DType.F32, (128, 128))}
+    nodes = (
+        *(Node(f"n{n}", "matmul", ("x", f"w{n}"), (n,)) for n in "qkv"),
+        Node("score", "gemm", ("q", "k"), ("s",), {"trans_b": True}),
+    )
+    found = compiled(Graph("attention", ("x", "wq", "wk", "wv"), ("s", "v"), types, nodes))
+    places = {tensor: n for n, group in enumerate(found.groups) for tensor in group["outputs"]}
+    assert places["q"] == places["k"]
+    assert places["s"] > places["q"]
+
+
+@pytest.mark.parametrize("mode", ["no-fusion", "fusion"])
+def test_other_modes_launch_each_group_by_itself(mode: str) -> None:
+    assert len(compiled(tables(3), mode).steps) == 3
+
+
+def test_a_processor_gets_no_wide_kernels() -> None:
+    assert len(compiled(tables(3), target=find_target("opencl")).steps) == 3
+
+
+def test_parameters_of_a_launch_are_limited() -> None:
+    narrow = evolve(GPU, parameter_bytes=12 * 3 * 4)
+    found = compiled(tables(26), target=narrow)
+    assert max(int(group.get("members", 1)) for group in found.groups) == 4
+    assert sum(int(group.get("members", 1)) for group in found.groups) == 26
+
+
+@needs_opencl
+@settings(max_examples=examples(8, 60), deadline=None, suppress_health_check=_SLOW)
+@given(st.integers(2, 5), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_graphs_with_branches_compute_the_same_whoever_shares_a_launch(wide: int, deep: int, draw: Any) -> None:
+    nodes: list[Any] = []
+    value = ["x"]
+    for level in range(deep):
+        following = []
+        for n in range(wide):
+            name, source = f"v{level}_{n}", draw.choice(value)
+            kind = draw.choice(["relu", "tanh", "softmax", "reduce_max", "matmul"])
+            if kind == "matmul":
+                nodes.append(op(name, "matmul", source, "w"))
+            elif kind == "reduce_max":
+                nodes.append(op(f"{name}m", "reduce_max", source, axes=(-1,), keepdims=True))
+                nodes.append(op(name, "add", source, f"{name}m"))
+            else:
+                nodes.append(op(name, kind, source))
+            following.append(name)
+        value = following
+    model = graph({"x": (6, 24), "w": (24, 24)}, *nodes, out=" ".join(value))
+    plan = build_graph(model, load_spec([]), PLAIN, CompileOptions())
+    assert all(result.ok for result in plan.verify())
+    assert sum(int(group.get("members", 1)) for group in plan.plan.groups) >= len(plan.plan.steps)
+
+
+@given(st.lists(st.frozensets(st.integers(0, 30), max_size=4), min_size=1, max_size=30), st.randoms())
+def test_launches_of_one_level_can_be_put_in_order(drawn: list[frozenset[int]], draw: Any) -> None:
+    needs = [frozenset(n for n in waits if n < place) for place, waits in enumerate(drawn)]
+    groups: list[Any] = [type("Free", (), {"repeat": None})() for _ in needs]
+    found = levels(needs, groups)
+    by_level: dict[int | None, list[int]] = {}
+    for place, level in enumerate(found):
+        by_level.setdefault(level, []).append(place)
+    launches = []
+    for places in by_level.values():
+        draw.shuffle(places)
+        cut = draw.randint(1, len(places))
+        launches += [Launch((), (), tuple(part)) for part in (places[:cut], places[cut:]) if part]
+    done: set[int] = set()
+    for launch in _in_order(launches, needs):
+        for place in launch.places:
+            assert needs[place] <= done
+        done |= set(launch.places)
+    assert done == set(range(len(needs)))
+
+
+def candidate(taken: float, grid: int, occupancy: int, threads: int = 128) -> Candidate:
+    """Return a candidate that takes some time, on as many blocks."""
+    numbers = {"grid": float(grid), "occupancy": float(occupancy), "threads": float(threads)}
+    return Candidate(None, 0.0, "dram", numbers, taken)  # type: ignore[arg-type]
+
+
+def launch(*candidates: Candidate) -> Launch:
+    """Return a launch of nameless groups."""
+    return Launch((), candidates, tuple(range(len(candidates))))
+
+
+def test_small_kernels_side_by_side_take_as_long_as_the_longest() -> None:
+    small = candidate(5e-6, 10, 8)
+    assert seconds(launch(small, small, small), GPU) == pytest.approx(5e-6)
+
+
+def test_kernels_that_fill_the_machine_save_a_launch_and_no_more() -> None:
+    full = candidate(50e-6, 132 * 8, 8)
+    saving = 2 * 50e-6 - seconds(launch(full, full), GPU)
+    assert saving == pytest.approx(GPU.launch_time)
+
+
+def test_a_kernel_pays_for_room_that_another_takes() -> None:
+    light, heavy = candidate(50e-6, 132 * 8, 8), candidate(50e-6, 132 * 8, 2)
+    assert seconds(launch(light, heavy), GPU) > 2 * 50e-6
+
+
+def test_kernels_of_other_widths_are_launched_apart() -> None:
+    assert not allowed(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
+
+
+def test_what_a_loop_computes_is_launched_turn_by_turn() -> None:
+    spread = np.zeros(3)
+    groups: list[Any] = [type("Group", (), {"repeat": "loop" if n else None})() for n in range(len(spread))]
+    assert levels([frozenset(), frozenset({0}), frozenset({0})], groups) == [0, None, None]

@@ -1,0 +1,93 @@
+"""Kernels that share a launch compute what each computes by itself: bundles of random groups run and are compared with
+the interpreter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cuts.backends.device import Device
+from cuts.backends.source.emit import emit
+from cuts.ir.kernel import Bundle, Kernel, member_name
+from cuts.ir.rounding import tolerance
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.ir.text import parse_ir, print_ir
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.side_by_side import joined
+from cuts.runtime.verify import compare
+from cuts.tests.amounts import examples
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_cuda, needs_opencl
+from .cases import accumulation, arrays, chains, pairs, points
+from .test_points import _SLOW, GPU, SMALL_GPU, _device, _run
+
+
+@st.composite
+def members(draw: st.DrawFn, target: Target) -> list[tuple[FusedGroup, Kernel]]:
+    """Draw kernels of groups, some of them several times; only as wide as the first where threads meet."""
+    found: list[tuple[FusedGroup, Kernel]] = []
+    for _ in range(draw(st.integers(1, 3))):
+        group = draw(st.one_of(chains(), pairs()))
+        schedule = draw(points(group, target))
+        assume(schedule is not None)
+        found += [(group, extract(lower(group, schedule, {}, target)))] * draw(st.integers(1, 3))
+    assume(len(found) > 1 and Bundle(tuple(kernel for _, kernel in found)).legal)
+    return found
+
+
+def check(device: Device, drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+    """Assert that each member of a bundle computes what its group means."""
+    bundle = Bundle(tuple(kernel for _, kernel in drawn))
+    function = emit(bundle, device.target.dialect)
+    whole = joined([group for group, _ in drawn])
+    inputs = arrays(whole, 1)
+    found = _run(device, function, whole, inputs)
+    for number, (group, _) in enumerate(drawn):
+        expected = interpret(group, {t: inputs[member_name(number, t)] for t in group.inputs})
+        for tensor, value in expected.items():
+            if tensor not in group.outputs:
+                continue
+            name = member_name(number, tensor)
+            allowed = 4 * tolerance(group.tensors[tensor].dtype, *accumulation(group))
+            result = compare(name, found[name], value, allowed)
+            assert result.error <= result.tolerance, f"{result}\n{function.source}"
+
+
+@needs_opencl
+@settings(max_examples=examples(25, 500), deadline=None, suppress_health_check=_SLOW)
+@given(members(SMALL_GPU))
+def test_bundles_compute_what_their_members_do_opencl(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+    check(_device("opencl"), drawn)
+
+
+@needs_cuda
+@settings(max_examples=150, deadline=None, suppress_health_check=_SLOW)
+@given(members(GPU))
+def test_bundles_compute_what_their_members_do_cuda(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+    check(_device("cuda"), drawn)
+
+
+@settings(max_examples=examples(25, 300), deadline=None, suppress_health_check=_SLOW)
+@given(members(SMALL_GPU))
+def test_a_bundle_is_printed_and_read_back(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+    bundle = Bundle(tuple(kernel for _, kernel in drawn))
+    assert print_ir(parse_ir(print_ir(bundle))) == print_ir(bundle)
+
+
+@settings(max_examples=examples(25, 300), deadline=None, suppress_health_check=_SLOW)
+@given(members(GPU))
+def test_a_bundle_takes_the_most_of_what_its_members_take(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+    kernels = [kernel for _, kernel in drawn]
+    bundle = Bundle(tuple(kernels))
+    for dialect in ("cuda", "opencl"):
+        whole, parts = emit(bundle, dialect), [emit(kernel, dialect) for kernel in kernels]
+        assert whole.grid[0] == sum(part.grid[0] for part in parts)
+        assert whole.block[0] == max(part.block[0] for part in parts)
+        assert whole.shared_bytes + whole.dynamic_shared == max(k.shared_bytes for k in kernels)
+        pointers = sum(not a.table for part in parts for a in part.arguments)
+        assert sum(not a.table for a in whole.arguments) == pointers
+        assert all(np.prod(a.tensor.count(".")) >= 1 for a in whole.arguments)

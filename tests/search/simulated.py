@@ -1,0 +1,155 @@
+"""A simulated GPU with workers and a clock of their own: jobs are done at once, but take simulated time."""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from attrs import define, field
+from cuts.ir.budget import Budget
+from cuts.ir.launch import KernelFunction
+from cuts.search.bench import Timed
+from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.data import Reference
+from cuts.search.database import Database
+from cuts.search.measure import Verdict
+from cuts.search.problem import Problem
+from cuts.search.resources import Resources
+
+#: Simulated seconds of a job by its method.
+SECONDS = {"plan": 0.5, "rank": 0.2, "refer": 0.2, "simple": 0.05, "build": 0.4, "prove": 0.1}
+
+#: What jobs were answered before: simulated workers may take their time, but the tests may not.
+_ANSWERS: dict[tuple[str, bytes], object] = {}
+
+
+@define
+class FakeClock:
+    """Time that goes on when something is said to take time. `alarm` is called once `ring` seconds have passed."""
+
+    now: float = 0.0
+    ring: float = float("inf")
+    alarm: Callable[[], None] = lambda: None
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time go on."""
+        self.now += seconds
+        if self.now >= self.ring:
+            self.ring = float("inf")
+            self.alarm()
+
+
+@define
+class SimulatedWorkers:
+    """Workers that take simulated time; those of `lost` methods never answer, and are given up behind a job's limit."""
+
+    clock: FakeClock
+    size: int = 4
+    seconds: Mapping[str, float] = SECONDS
+    lost: frozenset[str] = frozenset()
+    queue: list[tuple[tuple[float, ...], int, float, Job]] = field(factory=list)
+    running: list[tuple[float, int, Done]] = field(factory=list)
+    numbers: count[int] = field(factory=count)
+    free: list[float] = field(init=False)
+
+    @free.default
+    def _start(self) -> list[float]:
+        return [self.clock() + 2.0] * self.size  # what a process needs to import the package
+
+    @property
+    def load(self) -> int:
+        """Jobs queued or under way."""
+        return len(self.queue) + len(self.running)
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue."""
+        heapq.heappush(self.queue, (job.priority, next(self.numbers), self.clock(), job))
+
+    def collect(self, timeout: float) -> list[Done]:
+        """Return what is done by now; let time go on to the next answer, but by no more than `timeout`."""
+        end = self.clock() + timeout
+        while True:
+            self._begin()
+            found = []
+            while self.running and self.running[0][0] <= self.clock():
+                found.append(heapq.heappop(self.running)[2])
+            if found or self.clock() >= end:
+                return found
+            coming = [end, *(t for t, _, _ in self.running[:1]), *([min(self.free)] if self.queue else [])]
+            self.clock.pass_by(max(1e-9, min(t for t in coming if t > self.clock()) - self.clock()))
+
+    def _begin(self) -> None:
+        while self.queue and min(self.free) <= self.clock():
+            _, number, since, job = heapq.heappop(self.queue)
+            worker = self.free.index(min(self.free))
+            hangs = job.method in self.lost
+            done = Done(job, error="no answer", lost=True, hung=True) if hangs else Done(job, self._answer(job))
+            self.free[worker] = max(self.free[worker], since) + (job.limit if hangs else self.seconds[job.method])
+            heapq.heappush(self.running, (self.free[worker], number, done))
+
+    @staticmethod
+    def _answer(job: Job) -> object:
+        if job.method in ("refer", "prove"):
+            return None
+        key = job.method, pickle.dumps(job.arguments)
+        if key not in _ANSWERS:
+            _ANSWERS[key] = getattr(Factory(), job.method)(*job.arguments)
+        return _ANSWERS[key]
+
+    def drop(self) -> None:
+        """Forget all jobs."""
+        self.queue.clear()
+        self.running.clear()
+
+    def close(self) -> None:
+        """Forget all jobs, and wait for the processes to end."""
+        self.drop()
+        self.clock.pass_by(0.2)
+
+
+@define
+class SimulatedGPU:
+    """A bench that takes simulated time: `cost` gives the seconds of a kernel."""
+
+    clock: FakeClock
+    cost: Callable[[KernelFunction], float] = lambda kernel: 1e-4
+    times: dict[str, float] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.clock.pass_by(3.0)  # what a driver needs to make a context
+
+    def prepare(self, problem: Problem, reference: Reference) -> None:
+        """Take note of nothing."""
+
+    def check(self, problem: Problem, built: Built) -> Verdict:
+        """Find every kernel right."""
+        self.clock.pass_by(0.02)
+        return Verdict("ok")
+
+    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+        """Time a kernel."""
+        assert built.kernel is not None
+        seconds = self.cost(built.kernel)
+        self.clock.pass_by(repeats * seconds + 1e-3)
+        self.times[problem.key] = min(seconds, self.times.get(problem.key, float("inf")))
+        return Timed((seconds,) * repeats)
+
+    def overhead(self) -> float:
+        """Time without loss."""
+        return 0.0
+
+    def close(self) -> None:
+        """Wait for the process to end."""
+        self.clock.pass_by(0.5)
+
+
+def session(budget: Budget, clock: FakeClock, lost: frozenset[str] = frozenset(), **slow: float) -> Resources:
+    """Return resources of a simulated machine; `slow` gives methods of workers other seconds."""
+    workers = lambda: SimulatedWorkers(clock, seconds={**SECONDS, **slow}, lost=lost)  # noqa: E731
+    return Resources(Database(None), workers, lambda: SimulatedGPU(clock), budget)

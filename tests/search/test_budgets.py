@@ -1,0 +1,234 @@
+"""Budgets hold, on a simulated GPU with a clock of its own; an interrupt at any moment leaves the best plan so far."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from attrs import frozen
+from cuts.backends.source.emit import emit
+from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, Budget
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.graph import verify_graph
+from cuts.ops import Registry
+from cuts.ops.language.inference import default_inference
+from cuts.passes import stages
+from cuts.passes.evaluators import Limited, Modelled
+from cuts.passes.fusion.groups import Workshop
+from cuts.passes.pipeline import compile_graph
+from cuts.search import final_round
+from cuts.search.child import Child, Ended
+from cuts.search.interrupts import first_interrupt_stops
+from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+
+from .fakes import OPENCL, group_of
+from .simulated import FakeClock, session
+
+#: What a call may take beyond its budget.
+SLACK = 5.0
+SHORT = Settings(first=3, batch=2, most=6, prove=False)
+
+
+def layers(length: int, sizes: int = 3) -> Graph:
+    """Return a chain of products of matrices of some sizes, each with a function of its elements behind it."""
+    widths = [8 * (2 + n % sizes) for n in range(length + 1)]
+    types = {"x": TensorType(DType.F32, (24, widths[0]))}
+    nodes, value = [], "x"
+    for n in range(length):
+        types[f"w{n}"] = TensorType(DType.F32, (widths[n], widths[n + 1]))
+        types |= {f"{t}{n}": TensorType(DType.F32, (24, widths[n + 1])) for t in "py"}
+        nodes += [Node(f"m{n}", "matmul", (value, f"w{n}"), (f"p{n}",)), Node(f"f{n}", "tanh", (f"p{n}",), (f"y{n}",))]
+        value = f"y{n}"
+    graph = Graph("layers", ("x", *(f"w{n}" for n in range(length))), (value,), types, tuple(nodes))
+    return verify_graph(graph, default_inference())
+
+
+@frozen
+class Tuned:
+    """What a simulated tuning call gave, the seconds that it took, and what it worked with."""
+
+    found: CompiledGraph
+    seconds: float
+    selector: MeasuredSelector
+    clock: FakeClock
+
+
+def tuned(
+    graph: Graph,
+    seconds: float | None,
+    lost: frozenset[str] = frozenset(),
+    stop_at: float = float("inf"),
+    **slow: float,
+) -> Tuned:
+    """Tune a graph on a simulated machine; somebody interrupts at a time."""
+    clock = FakeClock(ring=stop_at)
+    budget = Budget.of(seconds, clock)
+    clock.alarm = budget.stop
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT)
+    options = CompileOptions(mode="mixed", budget=seconds)
+    found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+    return Tuned(found, clock(), selector, clock)
+
+
+@pytest.fixture
+def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
+    """Return what lets the work of this process take simulated time, as that on a graph of many hundred nodes does."""
+
+    def slow(clock: FakeClock, times: float = 1.0) -> None:
+        for owner, name, seconds in (
+            (Modelled, "cost", 0.5),
+            (Workshop, "_normal_form", 0.05),
+            (final_round, "choose_soon", 0.02),
+            (stages, "lower", 0.005),
+        ):
+            whole = getattr(owner, name)
+
+            def charged(*asked: object, whole: Callable[..., object] = whole, seconds: float = seconds) -> object:
+                clock.pass_by(times * seconds)
+                return whole(*asked)
+
+            monkeypatch.setattr(owner, name, charged)
+
+    return slow
+
+
+@pytest.mark.parametrize("seconds", [0.001, 4.0, 20.0])
+def test_a_budget_of_any_length_is_kept(seconds: float) -> None:
+    run = tuned(layers(4), seconds)
+    assert run.seconds <= seconds + SLACK
+    assert run.found.steps
+
+
+@pytest.mark.parametrize("build", [5.0, 1e6])
+def test_a_slow_compiler_costs_no_more_than_the_budget(build: float) -> None:
+    run = tuned(layers(4), 20.0, build=build)
+    assert run.seconds <= 20.0 + SLACK
+    assert not run.found.complete
+
+
+@pytest.mark.parametrize("method", ["rank", "refer", "build"])
+def test_workers_that_are_lost_cost_no_more_than_the_budget(method: str) -> None:
+    run = tuned(layers(4), 20.0, lost=frozenset([method]))
+    assert run.seconds <= 20.0 + SLACK
+    assert run.found.steps
+
+
+@pytest.mark.parametrize("seconds", [5.0, 30.0])
+def test_a_huge_graph_keeps_its_budget(
+    seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    slow_host(clock)
+    budget = Budget.of(seconds, clock)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
+    options = CompileOptions(mode="mixed", budget=seconds)
+    found = compile_graph(layers(40, 12), Registry.builtin(), OPENCL, options, emit, selector)
+    assert clock() <= seconds + SLACK
+    assert not found.complete
+    assert len(found.steps) <= 80
+
+
+def test_what_ends_the_choice_of_algorithms_leaves_time_for_that_of_groups() -> None:
+    run = tuned(layers(4), 30.0, plan=100.0)
+    assert run.selector._measured
+
+
+@pytest.mark.parametrize("moment", [0.0, 2.5, 5.5, 6.5, 7.5, 9.0, 12.0, 20.0])
+def test_an_interrupt_at_any_moment_leaves_the_best_plan_so_far(moment: float) -> None:
+    run = tuned(layers(4), None, stop_at=moment)
+    assert run.seconds <= moment + SLACK
+    assert run.selector.tuner.resources.interrupted == (run.clock.ring == float("inf"))
+    bench = run.selector.tuner.resources._bench
+    times = bench.times if bench is not None else {}
+    for problem, choice in zip(run.selector.problems, run.selector.choices, strict=True):
+        if problem.key in times:
+            assert choice.seconds is not None
+            assert choice.seconds <= times[problem.key] * (1 + 3 * SHORT.tie)
+    assert run.found.steps
+
+
+def test_time_that_is_kept_back_is_a_small_part_of_short_budgets() -> None:
+    clock = FakeClock()
+    budget = Budget.of(4.0, clock)
+    assert budget.left() == pytest.approx(3.6)
+    assert Budget.of(100.0, clock).left() == pytest.approx(98.0)
+    assert Budget.of(None, clock).left() == float("inf")
+    clock.pass_by(3.0)
+    assert (budget.over(PARTITION_SHARE), budget.over()) == (True, False)
+    clock.pass_by(1.0)
+    assert (budget.over(), budget.overdue()) == (True, False)
+    clock.pass_by(GRACE + 0.1)
+    assert budget.overdue()
+
+
+def test_a_stopped_budget_is_over_at_once_and_overdue_soon() -> None:
+    clock = FakeClock()
+    budget = Budget.of(None, clock)
+    clock.pass_by(7.0)
+    budget.stop()
+    assert (budget.over(), budget.stopped, budget.overdue()) == (True, True, False)
+    clock.pass_by(GRACE + 0.1)
+    assert budget.overdue()
+
+
+def test_stages_are_timed_and_add_up() -> None:
+    clock = FakeClock()
+    budget = Budget.of(10.0, clock)
+    for seconds in (1.0, 2.0):
+        with budget.stage("partition"):
+            clock.pass_by(seconds)
+    assert budget.spent == {"partition": 3.0}
+
+
+def test_behind_its_share_the_model_gives_way_to_the_roofline() -> None:
+    clock = FakeClock()
+    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
+    group = group_of("matmul", ((32, 32), (32, 32)))
+    full = limited.cost(group)
+    clock.pass_by(10.0 * MODEL_SHARE)
+    assert limited.cost(group) <= full
+    assert limited.expired
+
+
+def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:
+    budget = Budget.of(None)
+    usual = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with first_interrupt_stops(budget):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert budget.stopped
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def test_a_program_that_handles_interrupts_itself_is_left_alone() -> None:
+    own = lambda number, frame: None  # noqa: E731
+    usual = signal.signal(signal.SIGINT, own)
+    try:
+        with first_interrupt_stops(Budget.of(None)):
+            assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def test_a_child_is_not_waited_for_once_time_is_over() -> None:
+    child = Child("cuts.tests.search.services:Slow")
+    assert child.call(60.0, "nap", 0.0) == 0.0
+    end = time.monotonic() + 0.5
+    child.over = lambda: time.monotonic() > end
+    with pytest.raises(Ended):
+        child.call(60.0, "nap", 300.0)
+    assert time.monotonic() < end + 5
+    assert not child.alive
+    child.close()
