@@ -1,7 +1,7 @@
 """How kernels run: targets as data, devices, the cache of compiled code, the reference."""
 
 from .cache import cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
-from .chains import BLOCK_ALIGNMENT, BlockPlace, Called, Chain, ChainPlan, Chains, Copied
+from .chains import BlockPlace, Called, Chain, ChainPlan, Chains, Copied
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
 from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
@@ -10,7 +10,6 @@ from .targets import known_targets, target_aliases
 from .transfers import Transfers
 
 __all__ = [
-    "BLOCK_ALIGNMENT",
     "Array",
     "BlockPlace",
     "Buffer",

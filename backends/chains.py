@@ -10,9 +10,6 @@ from attrs import frozen
 from ..ir import KernelFunction
 from .device import Array
 
-#: What a block's address is a multiple of: no kernel loads or stores more than 16 bytes at once.
-BLOCK_ALIGNMENT = 16
-
 
 @frozen
 class BlockPlace:
@@ -46,7 +43,8 @@ class Called:
 class ChainPlan:
     """What a chain does: copies, then `order`, the call and the turn of each launch, then copies again.
 
-    `blocks` are the bytes of each block. The first `fixed` of them seldom move.
+    `blocks` are the bytes of each block, which begin at multiples of 16: no kernel loads or stores more at once. The
+    first `fixed` of them seldom move.
     """
 
     blocks: tuple[int, ...]

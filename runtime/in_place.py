@@ -14,6 +14,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
+from ..backends.library import DIALECT
 from ..ir import DType
 from .memory import Lifetime, aligned, place_buffers
 from .plan import BufferKey, Plan, extent_bytes, lifetimes_of
@@ -95,7 +96,7 @@ def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
         kernel = plan.kernels[step.kernel]
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
             buffer = "" if argument.table else plan.storages[tensor].buffer
-            if buffer in moving and (kernel.dialect == "library" or (argument.written and buffer in given)):
+            if buffer in moving and (kernel.dialect == DIALECT or (argument.written and buffer in given)):
                 found.add(buffer)
     return found
 

@@ -7,19 +7,19 @@ the device, which PyTorch uses too.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...ir import BackendError, KernelFunction, Target
-from ..chains import BlockPlace, Chain, ChainPlan, Chains, Copied, moved
-from ..device import Array, Buffer, Pointer
+from ..chains import Chain, ChainPlan, Chains, moved
+from ..device import Array
 from ..library import DIALECT, Routine
 from .calls import DriverCalls, DriverError
 from .compile import compile_kernels
-from .device import CudaDevice, Foreign
+from .device import CudaDevice
+from .graph_nodes import ChainNode, CopyNode, node_of
 
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
@@ -130,130 +130,6 @@ def _calls(cu: Any) -> DriverCalls:
         ) from error
 
 
-class _KernelNode:
-    """A launch whose arguments can be set: the driver reads them from memory of ours when it is told of a change."""
-
-    def __init__(self, chains: CudaChains, function: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> None:
-        self.places = tuple(places)
-        self.values = (ctypes.c_uint64 * max(len(places), 1))()
-        size, start = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_void_p * max(len(places), 1))(*(start + n * size for n in range(len(places))))
-        self.arguments = ctypes.addressof(self.pointers)
-        self.shape = (function, *kernel.grid, *kernel.block, kernel.dynamic_shared)
-        self.handle: Any = None
-        self.chains = chains
-        self.params = self._params()
-
-    def _params(self) -> Any:
-        params = self.chains.cu.CUDA_KERNEL_NODE_PARAMS()
-        names = ["func", "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"]
-        for name, value in zip(names, self.shape, strict=True):
-            setattr(params, name, value)
-        params.kernelParams, params.extra = self.arguments, 0
-        return params
-
-    def set(self, addresses: Sequence[int]) -> None:
-        for number, place in enumerate(self.places):
-            self.values[number] = addresses[place.block] + place.offset
-
-    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
-        self.set(addresses)
-        self.handle = self.chains.checked(
-            self.chains.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params)
-        )
-
-    def update(self, executable: Any, addresses: Sequence[int]) -> None:
-        self.set(addresses)
-        self.chains.checked(self.chains.cu.cuGraphExecKernelNodeSetParams(executable, self.handle, self.params))
-
-    def launch(self, addresses: Sequence[int], stream: int) -> None:
-        self.set(addresses)
-        function, *geometry = self.shape
-        self.chains.checked(self.chains.cu.cuLaunchKernel(function, *geometry, stream, self.arguments, 0))
-
-
-class _CopyNode:
-    """A copy within the device."""
-
-    def __init__(self, chains: CudaChains, copied: Copied) -> None:
-        self.chains, self.copied = chains, copied
-        self.places = (copied.source, copied.destination)
-        self.handle: Any = None
-
-    def _params(self, addresses: Sequence[int]) -> Any:
-        cu = self.chains.cu
-        params = cu.CUDA_MEMCPY3D()
-        source, destination = (addresses[place.block] + place.offset for place in self.places)
-        params.srcMemoryType = params.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        params.srcDevice, params.dstDevice = source, destination
-        params.WidthInBytes, params.Height, params.Depth = self.copied.nbytes, 1, 1
-        return params
-
-    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
-        params = self._params(addresses)
-        self.handle = self.chains.checked(
-            self.chains.cu.cuGraphAddMemcpyNode(graph, before or None, len(before), params, self.chains.context)
-        )
-
-    def update(self, executable: Any, addresses: Sequence[int]) -> None:
-        params = self._params(addresses)
-        self.chains.checked(
-            self.chains.cu.cuGraphExecMemcpyNodeSetParams(executable, self.handle, params, self.chains.context)
-        )
-
-    def launch(self, addresses: Sequence[int], stream: int) -> None:
-        source, destination = (addresses[place.block] + place.offset for place in self.places)
-        self.chains.checked(self.chains.cu.cuMemcpyDtoDAsync(destination, source, self.copied.nbytes, stream))
-
-
-class _RoutineNode:
-    """A routine of a library, as a graph within the graph; it is bound anew where its tensors moved."""
-
-    def __init__(
-        self, chains: CudaChains, routine: Routine, kernel: KernelFunction, places: Sequence[BlockPlace]
-    ) -> None:
-        self.chains, self.routine, self.kernel, self.places = chains, routine, kernel, tuple(places)
-        self.handle: Any = None
-        self.launched: Any = None
-
-    def _graph(self, addresses: Sequence[int]) -> Any:
-        """Record what the routine launches with its tensors at these places."""
-        device, cu = self.chains.foreign, self.chains.cu
-        pointers = [Pointer(Buffer(Foreign(addresses[p.block], None), 0), p.offset) for p in self.places]
-        with device.current():
-            self.launched = self.routine.bind(device, self.kernel, pointers)
-            device.synchronize()
-            stream = cu.CUstream(device.stream_handle)
-            mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            self.chains.checked(cu.cuStreamBeginCapture(stream, mode))
-            try:
-                self.launched()
-            finally:
-                graph = self.chains.checked(cu.cuStreamEndCapture(stream))
-        return graph
-
-    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
-        child = self._graph(addresses)
-        cu, checked = self.chains.cu, self.chains.checked
-        self.handle = checked(cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child))
-        checked(cu.cuGraphDestroy(child))  # the node has a copy
-
-    def update(self, executable: Any, addresses: Sequence[int]) -> None:
-        child = self._graph(addresses)
-        cu, checked = self.chains.cu, self.chains.checked
-        checked(cu.cuGraphExecChildGraphNodeSetParams(executable, self.handle, child))
-        checked(cu.cuGraphDestroy(child))
-
-    def launch(self, addresses: Sequence[int], stream: int) -> None:
-        raise BackendError(
-            f"the plan calls {self.routine.library.name}, which cannot be recorded in a CUDA graph of another owner",
-            hint="leave out option 'libraries'",
-        )
-
-
-_Node = _KernelNode | _CopyNode | _RoutineNode
-
-
 class CudaChain(Chain):
     """A graph of kernels in order. Before it is launched, the nodes are changed that touch a block which moved."""
 
@@ -263,14 +139,14 @@ class CudaChain(Chain):
         self.chains, self.plan = chains, plan
         self._fixed: Sequence[int] = ()
         self._addresses: list[int] = []
-        self._nodes: list[_Node] = [_CopyNode(chains, copied) for copied in plan.before]
+        self._nodes: list[ChainNode] = [CopyNode(chains, copied) for copied in plan.before]
         for number, turn in plan.order:
             call = plan.calls[number]
             kernel = kernels[call.kernel]
             if 0 not in kernel.grid:
-                self._nodes.append(_node(chains, loaded[call.kernel], kernel, call.turns[turn]))
-        self._nodes += [_CopyNode(chains, copied) for copied in plan.after]
-        self._touching: dict[int, list[_Node]] = defaultdict(list)
+                self._nodes.append(node_of(chains, loaded[call.kernel], kernel, call.turns[turn]))
+        self._nodes += [CopyNode(chains, copied) for copied in plan.after]
+        self._touching: dict[int, list[ChainNode]] = defaultdict(list)
         for node in self._nodes:
             for block in {place.block for place in node.places}:
                 self._touching[block].append(node)
@@ -336,12 +212,6 @@ class CudaChain(Chain):
             node.launch(addresses, stream)
         checked(cu.cuEventRecord(event, stream))
         self._last = stream, event
-
-
-def _node(chains: CudaChains, loaded: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> _Node:
-    if isinstance(loaded, Routine):
-        return _RoutineNode(chains, loaded, kernel, places)
-    return _KernelNode(chains, loaded, kernel, places)
 
 
 def _destroy(chains: CudaChains, graph: Any, executable: Any) -> None:

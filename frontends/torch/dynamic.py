@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 
 #: Compiles a captured module for arguments.
 CompileStatic = Callable[[Any, Sequence[Any]], Callable[..., Any]]
@@ -33,7 +35,8 @@ def by_shape(module: Any, compile_static: CompileStatic) -> Callable[..., Any]:
         )
         key = (torch.is_grad_enabled(), *known.values(), *key)
         if key not in compiled:
-            compiled[key] = compile_static(_with_numbers(module, known), arguments)
+            with tracing(TracingContext(FakeTensorMode())):  # autograd notes there what it finds of a graph
+                compiled[key] = compile_static(_with_numbers(module, known), arguments)
         return compiled[key](*arguments)
 
     return call

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...ir import CutsError, UsageError
+from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
 from .frozen import FrozenFunction
 from .held import frozen_places, held_inputs, own_numbers
@@ -44,10 +45,14 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
         frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
         _check_frozen(frozen)
 
+        direct: list[Callable[..., Any]] = []
+
         def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
             try:
                 with unset_fake_temporarily():  # constants are numbers here
-                    return make_boxed_func(_compiled(part, inputs, compile_graph, held, frozen))
+                    found = _compiled(part, inputs, compile_graph, held, frozen)
+                    direct.extend([found] if is_direct(part.graph, arguments) else [])
+                    return make_boxed_func(found)
             except CutsError as error:
                 warnings.warn(
                     f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}",
@@ -59,7 +64,7 @@ def dynamo_backend(module: Any, examples: Sequence[Any], compile_graph: CompileG
         with sdpa_kernel(_attention_kernels(arguments)), _resizing_whole():
             backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
             compiled: Callable[..., Any] = backend(module, arguments)
-            return compiled
+            return direct[0] if direct else compiled
 
     return by_shape(module, compile_static) if any(map(is_dynamic, examples)) else compile_static(module, examples)
 

@@ -42,13 +42,18 @@ def _number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def has_backward(graph: torch.fx.Graph) -> bool:
+    """Whether a graph that autograd made is the forward or the backward one of two."""
+    return any(node.op == "placeholder" and _FROM_ONE.fullmatch(node.name) for node in graph.nodes)
+
+
 def frozen_places(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     """Return which inputs of a graph can become constants: held ones, by number, that the graph does not write to.
 
     Where there is a backward graph, there are none: it may get tensors that were kept for it.
     """
     places = [node for node in graph.nodes if node.op == "placeholder"]
-    if any(_FROM_ONE.fullmatch(node.name) for node in places):
+    if has_backward(graph):
         return {}
     written = _written()
     numbers = own_numbers(graph).items()

@@ -18,6 +18,7 @@ from cuts.backends.opencl import OpenCLDevice
 from cuts.compile import tuned
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import door as door_module
+from cuts.frontends.torch import dynamo
 from cuts.frontends.torch.door import Door
 from cuts.frontends.torch.frozen import FrozenWarning
 from cuts.ir import BackendError, CutsError, UsageError
@@ -272,6 +273,44 @@ def test_each_batch_size_has_a_plan(place: str, options: dict[str, object], dyna
         assert near(call(x), model(x))
 
 
+@everywhere
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (lambda x: (x * 2, x.sum()), True),
+        (lambda x: (x * 2, x.view(-1)), False),
+        (lambda x: (x, x + 1), True),  # Dynamo gives the input back itself
+        (lambda x: x.add_(1) * 2, False),
+        (lambda x: (x * 2)[1:], True),
+        (lambda x: (y := x * 2, y[1:]), True),  # without gradients no base is kept
+    ],
+)
+def test_autograd_is_left_out_where_it_has_nothing_to_do(
+    model: Any, expected: bool, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+    decide = dynamo.is_direct
+    monkeypatch.setattr(dynamo, "is_direct", lambda *given: found.append(decide(*given)) or found[-1])
+    ours, theirs = (torch.arange(6.0, device=place).view(3, 2) for _ in range(2))
+    call = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            results, wanted = call(ours), model(theirs)
+            pairs = zip(results, wanted, strict=True) if isinstance(wanted, tuple) else [(results, wanted)]
+            assert all(near(a, b) for a, b in pairs) and near(ours, theirs)
+    assert found == [expected]
+
+
+@everywhere
+def test_gradients_keep_autograd(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    decide = dynamo.is_direct
+    monkeypatch.setattr(dynamo, "is_direct", lambda *given: found.append(decide(*given)) or found[-1])
+    x = torch.ones(3, device=place, requires_grad=True)
+    compiled(lambda x: x * x)(x).sum().backward()
+    assert found == [False, False] and x.grad.tolist() == [2, 2, 2]
+
+
 # ---- training
 
 
@@ -377,11 +416,11 @@ def test_frozen_parameters_are_no_inputs(place: str, monkeypatch: pytest.MonkeyP
 def test_buffers_that_a_frozen_model_writes_to_stay_inputs(place: str) -> None:
     eager = small(place).train()
     ours = copy.deepcopy(eager)
-    call = compiled(ours, freeze=True)
+    call = torch.compile(ours, backend=cuts_backend, options={"freeze": True})
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error", FrozenWarning)
-        for _ in range(3):
-            x = image(place)
+        for batch in (2, 2, 3, 4, 4):
+            x = image(place, batch)
             assert near(call(x), eager(x))
     assert near(ours.norm.running_mean, eager.norm.running_mean)
 

@@ -1,0 +1,160 @@
+"""Nodes of a chain on a GPU: kernels, copies and routines of libraries, whose arguments are set where a block moved.
+
+Each is added to a graph once, updated in what was instantiated of it, or launched by itself on a stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+from ...ir import BackendError, KernelFunction
+from ..chains import BlockPlace, Copied
+from ..device import Buffer, Pointer
+from ..library import Routine
+from .device import CudaDevice, Foreign
+
+
+class NodeDriver(Protocol):
+    """The driver's calls, a device's context, and the device as routines are bound to it."""
+
+    cu: Any
+    context: Any
+
+    def checked(self, result: tuple[Any, ...]) -> Any: ...
+    @property
+    def foreign(self) -> CudaDevice: ...
+
+
+class KernelNode:
+    """A launch whose arguments can be set: the driver reads them from memory of ours when it is told of a change."""
+
+    def __init__(self, driver: NodeDriver, function: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> None:
+        self.places = tuple(places)
+        self.values = (ctypes.c_uint64 * max(len(places), 1))()
+        size, start = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self.values)
+        self.pointers = (ctypes.c_void_p * max(len(places), 1))(*(start + n * size for n in range(len(places))))
+        self.arguments = ctypes.addressof(self.pointers)
+        self.shape = (function, *kernel.grid, *kernel.block, kernel.dynamic_shared)
+        self.handle: Any = None
+        self.driver = driver
+        self.params = self._params()
+
+    def _params(self) -> Any:
+        params = self.driver.cu.CUDA_KERNEL_NODE_PARAMS()
+        names = ["func", "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"]
+        for name, value in zip(names, self.shape, strict=True):
+            setattr(params, name, value)
+        params.kernelParams, params.extra = self.arguments, 0
+        return params
+
+    def set(self, addresses: Sequence[int]) -> None:
+        for number, place in enumerate(self.places):
+            self.values[number] = addresses[place.block] + place.offset
+
+    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
+        self.set(addresses)
+        self.handle = self.driver.checked(
+            self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params)
+        )
+
+    def update(self, executable: Any, addresses: Sequence[int]) -> None:
+        self.set(addresses)
+        self.driver.checked(self.driver.cu.cuGraphExecKernelNodeSetParams(executable, self.handle, self.params))
+
+    def launch(self, addresses: Sequence[int], stream: int) -> None:
+        self.set(addresses)
+        function, *geometry = self.shape
+        self.driver.checked(self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.arguments, 0))
+
+
+class CopyNode:
+    """A copy within the device."""
+
+    def __init__(self, driver: NodeDriver, copied: Copied) -> None:
+        self.driver, self.copied = driver, copied
+        self.places = (copied.source, copied.destination)
+        self.handle: Any = None
+
+    def _params(self, addresses: Sequence[int]) -> Any:
+        cu = self.driver.cu
+        params = cu.CUDA_MEMCPY3D()
+        source, destination = (addresses[place.block] + place.offset for place in self.places)
+        params.srcMemoryType = params.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        params.srcDevice, params.dstDevice = source, destination
+        params.WidthInBytes, params.Height, params.Depth = self.copied.nbytes, 1, 1
+        return params
+
+    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
+        params = self._params(addresses)
+        self.handle = self.driver.checked(
+            self.driver.cu.cuGraphAddMemcpyNode(graph, before or None, len(before), params, self.driver.context)
+        )
+
+    def update(self, executable: Any, addresses: Sequence[int]) -> None:
+        params = self._params(addresses)
+        self.driver.checked(
+            self.driver.cu.cuGraphExecMemcpyNodeSetParams(executable, self.handle, params, self.driver.context)
+        )
+
+    def launch(self, addresses: Sequence[int], stream: int) -> None:
+        source, destination = (addresses[place.block] + place.offset for place in self.places)
+        self.driver.checked(self.driver.cu.cuMemcpyDtoDAsync(destination, source, self.copied.nbytes, stream))
+
+
+class RoutineNode:
+    """A routine of a library, as a graph within the graph; it is bound anew where its tensors moved."""
+
+    def __init__(
+        self, driver: NodeDriver, routine: Routine, kernel: KernelFunction, places: Sequence[BlockPlace]
+    ) -> None:
+        self.driver, self.routine, self.kernel, self.places = driver, routine, kernel, tuple(places)
+        self.handle: Any = None
+        self.launched: Any = None
+
+    def _graph(self, addresses: Sequence[int]) -> Any:
+        """Record what the routine launches with its tensors at these places."""
+        device, cu = self.driver.foreign, self.driver.cu
+        pointers = [Pointer(Buffer(Foreign(addresses[p.block], None), 0), p.offset) for p in self.places]
+        with device.current():
+            self.launched = self.routine.bind(device, self.kernel, pointers)
+            device.synchronize()
+            stream = cu.CUstream(device.stream_handle)
+            mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            self.driver.checked(cu.cuStreamBeginCapture(stream, mode))
+            try:
+                self.launched()
+            finally:
+                graph = self.driver.checked(cu.cuStreamEndCapture(stream))
+        return graph
+
+    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
+        child = self._graph(addresses)
+        cu, checked = self.driver.cu, self.driver.checked
+        self.handle = checked(cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child))
+        checked(cu.cuGraphDestroy(child))  # the node has a copy
+
+    def update(self, executable: Any, addresses: Sequence[int]) -> None:
+        child = self._graph(addresses)
+        cu, checked = self.driver.cu, self.driver.checked
+        checked(cu.cuGraphExecChildGraphNodeSetParams(executable, self.handle, child))
+        checked(cu.cuGraphDestroy(child))
+
+    def launch(self, addresses: Sequence[int], stream: int) -> None:
+        """Raise `BackendError`: a routine runs on a stream of ours, and not on one that somebody records."""
+        raise BackendError(
+            f"the plan calls {self.routine.library.name}, which cannot be recorded in a CUDA graph of another owner",
+            hint="leave out option 'libraries'",
+        )
+
+
+#: A node of a chain.
+ChainNode: TypeAlias = KernelNode | CopyNode | RoutineNode
+
+
+def node_of(driver: NodeDriver, loaded: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> ChainNode:
+    """Return the node that calls a loaded kernel, or a routine, with its arguments at some places."""
+    if isinstance(loaded, Routine):
+        return RoutineNode(driver, loaded, kernel, places)
+    return KernelNode(driver, loaded, kernel, places)
