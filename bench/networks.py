@@ -30,6 +30,8 @@ from cuts.search import summary_values, tuning_session
 #: Networks of torchvision, and the encoder of BERT-base over 128 tokens, without its embeddings.
 NETWORKS = ("resnet50", "mobilenet_v2", "encoder")
 REPEATS, ROUNDS = 20, 7
+#: What records of groups say in seconds.
+SECONDS = ("measured", "estimate", "bound")
 
 
 @frozen
@@ -132,7 +134,7 @@ def launches(plan: CompiledPlan) -> Iterator[dict[str, Any]]:
         figures = {key: group.get(key) for key in ("ops", "nodes", "limit", "parameters", "terms", "form")}
         yield figures | {
             "time": time.median * 1e6,
-            **{key: value * 1e6 for key in ("measured", "estimate", "bound") if (value := group.get(key)) is not None},
+            **{key: value * 1e6 for key in SECONDS if isinstance(value := group.get(key), float)},
             "megabytes": sum(moved.values()) / 1e6,
             "grid": kernel.grid,
             "block": kernel.block,
