@@ -176,9 +176,10 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
 
 
 def _fusion(plan: Plan, number: int, group: Mapping[str, object]) -> str:
-    """Return how a group is fused, and how often a loop repeats it."""
+    """Return how a group is fused, how many groups share its launch, and how often a loop repeats it."""
     turns = f", {plan.turns(number)} turns" if plan.turns(number) > 1 else ""
-    return f"{brief(group.get('level', '-'))}{turns}"
+    members = f", {group['members']}" if "members" in group else ""
+    return f"{brief(group.get('level', '-'))}{members}{turns}"
 
 
 def _tuned(plan: Plan) -> bool:

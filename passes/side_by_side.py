@@ -28,6 +28,8 @@ from .workload import Selector
 POINTER = 12
 #: The part of a launch that sharing it has to save.
 WORTH = 0.5
+#: Most different kernels in a launch, as they are compiled one after another.
+DISTINCT = 12
 
 
 @frozen(eq=False)
@@ -179,11 +181,13 @@ def _timed(launches: Sequence[Launch], selector: Selector, views: Views) -> Iter
 
 
 def allowed(launch: Launch, target: Target) -> bool:
-    """Whether a launch can be made: its parameters fit, and threads that a narrow kernel leaves out are not missed,
-    which is certain where all are equally wide.
+    """Whether a launch can be made: its parameters fit, it is not too much text, and threads that a narrow kernel
+    leaves out are not missed, which is certain where all are equally wide.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
-    return len(threads) == 1 and POINTER * launch.arguments <= target.parameter_bytes
+    distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
+    fits = POINTER * launch.arguments <= target.parameter_bytes
+    return len(threads) == 1 and len(distinct) <= DISTINCT and fits
 
 
 def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:

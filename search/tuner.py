@@ -135,7 +135,7 @@ class Tuner:
         key = f"overhead {target.name}"
         kept = self.resources.database.cost(key)
         if kept is None:
-            if self.frozen:
+            if self.frozen or self.resources.budget.over():
                 return 0.0
             with self.resources.interruptible():
                 kept = self.resources.bench.overhead()

@@ -60,7 +60,7 @@ def test_stopping_prints_the_program_and_writes_no_plan(cuts: Cuts, tmp_path: Pa
 def test_unknown_passes_list_the_passes(cuts: Cuts, flag: str) -> None:
     result = cuts("compile", "graph.json", flag, "fusing")
     assert result.code == 2
-    assert ", schedule, reconsider, lower, extract, emit" in result.err
+    assert ", schedule, reconsider, launches, lower, extract, emit" in result.err
     assert cuts("compile", "graph.json", "--target", "reference", flag, "emit").code == 2
 
 
@@ -114,3 +114,10 @@ def test_interrupting_leaves_no_plan(cuts: Cuts, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("cuts.runtime.plan_file._replace", interrupt)
     assert main(["compile", "graph.json", "-o", "p"]) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
+
+
+def test_verbose_says_where_the_time_went(cuts: Cuts) -> None:
+    result = cuts("compile", "graph.json", "-o", "p", "-v")
+    assert result.code == 0
+    assert all(f" {stage} " in result.err for stage in ("stage", "seconds", "share", "import", "schedule", "all else"))
+    assert "share" not in cuts("compile", "graph.json", "-o", "p").err

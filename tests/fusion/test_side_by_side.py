@@ -17,7 +17,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
-from cuts.passes.side_by_side import Launch, _in_order, allowed, levels, seconds
+from cuts.passes.side_by_side import DISTINCT, Launch, _in_order, allowed, levels, seconds
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -159,6 +159,12 @@ def test_a_kernel_pays_for_room_that_another_takes() -> None:
 
 def test_kernels_of_other_widths_are_launched_apart() -> None:
     assert not allowed(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
+
+
+def test_a_launch_has_few_different_kernels() -> None:
+    same = candidate(1e-6, 1, 1)
+    assert allowed(launch(*[same] * 4 * DISTINCT), GPU)
+    assert not allowed(launch(*(candidate(1e-6, 1, 1) for _ in range(DISTINCT + 1))), GPU)
 
 
 def test_what_a_loop_computes_is_launched_turn_by_turn() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from attrs import frozen
 from cuts.backends.source.emit import emit
+from cuts.compile.build import build
 from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
@@ -176,6 +177,13 @@ def test_a_stopped_budget_is_over_at_once_and_overdue_soon() -> None:
     assert (budget.over(), budget.stopped, budget.overdue()) == (True, True, False)
     clock.pass_by(GRACE + 0.1)
     assert budget.overdue()
+
+
+def test_what_comes_before_and_behind_the_passes_is_timed_too() -> None:
+    budget = Budget.of(60.0)
+    build(layers(1), target="opencl", options=CompileOptions(begun=budget))
+    assert {"import", "partition", "schedule", "kernels"} <= set(budget.spent)
+    assert sum(budget.spent.values()) <= budget.elapsed
 
 
 def test_stages_are_timed_and_add_up() -> None:

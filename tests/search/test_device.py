@@ -23,6 +23,7 @@ from cuts.ir.launch import Storage
 from cuts.ir.types import DType
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.schedule.choose import choose
+from cuts.passes.side_by_side import joined
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
@@ -111,6 +112,21 @@ def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
         made = built(problem, number)
         assert bench.check(problem, made).outcome == "ok"
         assert len(bench.sample(problem, made, 3).samples) == 3
+
+
+@needs_opencl
+def test_a_launch_of_several_groups_is_checked_in_all_of_them_and_timed(bench: DeviceBench) -> None:
+    forms = [group_of(op, shapes, attributes) for op, shapes, attributes in CASES.values()]
+    problem = Problem(joined([*forms, forms[-1]]), {}, OPENCL, MACHINE, "groups side by side")
+    schedules = [simple_schedule(form, OPENCL) for form in forms]
+    members = [(form, schedule, {}) for form, schedule in zip(forms, schedules, strict=True) if schedule]
+    made = Factory().bundle(problem, [*members, members[-1]])
+    assert made.outcome == "ok"
+    assert bench.check(problem, made).outcome == "ok"
+    assert len(bench.sample(problem, made, 3).samples) == 3
+    assert made.kernel is not None
+    wrong = evolve(made.kernel, source=made.kernel.source.replace("const int which =", "const int which = 0 *"))
+    assert bench.check(problem, Built(wrong)).outcome == "wrong"
 
 
 @needs_opencl

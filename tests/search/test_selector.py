@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
@@ -17,6 +18,7 @@ from cuts.ops.language.inference import default_inference
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
+from cuts.search.measure import Verdict
 from cuts.search.selector import CHUNK, MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
@@ -85,3 +87,57 @@ def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPa
     )
     compiled(lambda kernel: 1e-3, None)
     assert len(runs) == 1
+
+
+def tables(count: int) -> Graph:
+    """Return look-ups of equal tables, which nothing connects."""
+    kinds = {
+        "t": TensorType(DType.F32, (64, 16)),
+        "i": TensorType(DType.I32, (8,)),
+        "y": TensorType(DType.F32, (8, 16)),
+    }
+    types = {f"{name}{n}": kind for n in range(count) for name, kind in kinds.items()}
+    nodes = tuple(Node(f"n{n}", "gather", (f"t{n}", f"i{n}"), (f"y{n}",), {"axis": 0}) for n in range(count))
+    inputs = tuple(f"{name}{n}" for n in range(count) for name in "ti")
+    return Graph("tables", inputs, tuple(f"y{n}" for n in range(count)), types, nodes)
+
+
+def tuned_tables(together: float, alone: float, libraries: bool = False, budget: float | None = None) -> CompiledGraph:
+    """Tune five look-ups, where a launch of several groups takes a time, and one of a group another."""
+
+    def cost(kernel: KernelFunction) -> float:
+        return together if any(a.tensor.startswith("1.") for a in kernel.arguments) else alone
+
+    bench = FakeBench(cost)
+    target = evolve(OPENCL, lockstep=True)
+    resources = Clock(Database(None), Inline, bench, budget)
+    selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT, libraries=libraries))
+    return compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector)
+
+
+def test_groups_share_a_launch_where_the_clock_finds_that_faster() -> None:
+    found = tuned_tables(2e-4, 1e-4)
+    assert [group["members"] for group in found.groups] == [5]
+
+
+def test_groups_are_launched_apart_where_the_clock_finds_that_faster() -> None:
+    assert len(tuned_tables(6e-4, 1e-4).steps) == 5
+
+
+def test_without_time_to_measure_groups_are_launched_apart() -> None:
+    assert len(tuned_tables(2e-4, 1e-4, budget=1.0).steps) == 5
+
+
+def test_where_libraries_take_part_groups_are_launched_apart() -> None:
+    assert len(tuned_tables(2e-4, 1e-4, libraries=True).steps) == 5
+
+
+def test_a_launch_that_computes_wrong_numbers_is_not_used() -> None:
+    bench = FakeBench(lambda kernel: 1e-4)
+    bench.verdict = lambda kernel: Verdict(
+        "wrong" if any(a.tensor.startswith("1.") for a in kernel.arguments) else "ok"
+    )
+    target = evolve(OPENCL, lockstep=True)
+    selector = MeasuredSelector(target, Tuner(Clock(Database(None), Inline, bench, None)), SHORT)
+    found = compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector)
+    assert len(found.steps) == 5
