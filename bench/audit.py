@@ -2,7 +2,8 @@
 timed as well.
 
 Run it with `python bench/audit.py --out bench/results/audit.json`. Rows that the file has are skipped: a long audit is
-made in several calls, and `--limit` seconds end a call; only cases that were finished are kept. Every case is tuned
+made in several calls, and `--limit` seconds end a call; only cases that were finished are kept. With `--precision` the
+spaces are those of half tensors, or of products by atoms. Every case is tuned
 with `--budget` seconds at the default settings. `--points` random points of each space (all of a space that has no
 more) are then built by all cores, checked and timed; points faster than the choice are timed again in turns with it. A
 row says how many beat the choice by more than the tie band although their lower bound proved them slower (lost: a wrong
@@ -19,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from attrs import evolve
 from cuts.backends.devices import find_target, open_device
 from cuts.bench.records import (
     Row,
+    add_precision_option,
     add_row_options,
     circumstances,
     exit_code,
@@ -124,7 +127,8 @@ def problems_of(cases: Sequence[Case], target: Target) -> list[Problem]:
 
 def row_of(audit: Audit, case: Case, choice: TunedChoice, facts: dict[str, Any]) -> Row:
     """Return the row of a case."""
-    head = {"suite": "audit", "class": case.kind, "name": case.name, "batch": case.batch, "precision": "fp32"}
+    head = {"suite": "audit", "class": case.kind, "name": case.name, "batch": case.batch,
+            "precision": case.precision}  # fmt: skip
     values = {"chosen_us": audit.chosen * 1e6, "best_us": audit.best * 1e6, "trials": choice.trials}
     return head | audit.record() | values | facts
 
@@ -237,7 +241,8 @@ def markdown(rows: Sequence[Row]) -> str:
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet."""
     known = set() if options.again else {key_of(row) for row in rows}
-    named = [c for c in audit_cases() if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
+    every = (evolve(case, precision=options.precision) for case in audit_cases())
+    named = [c for c in every if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
     return [case for case in named if case.key not in known]
 
 
@@ -247,6 +252,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="cases whose class and name contain this; may be repeated"
     )
+    add_precision_option(parser)
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
     parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")
     add_row_options(parser, "audit.json")

@@ -28,6 +28,7 @@ from cuts.bench.peers import load_torch
 from cuts.bench.records import (
     Baselines,
     Row,
+    add_precision_option,
     add_row_options,
     circumstances,
     exit_code,
@@ -226,13 +227,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"
     )
-    parser.add_argument(
-        "--precision",
-        choices=tuple(PRECISIONS),
-        default="fp32",
-        help="how all contenders store and multiply; tf32 and fp32x3 change products only, so that these are what is "
-        "measured unless --class says otherwise",
-    )
+    add_precision_option(parser)
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only")
     add_row_options(parser, "ops.json")

@@ -17,6 +17,7 @@ from typing import Any
 
 from attrs import frozen
 from cuts.ir.errors import CutsError
+from cuts.ir.precision import PRECISIONS
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -34,6 +35,7 @@ _PACKAGES = (
     "nvidia-cublas",
     "nvidia-cuda-nvrtc",
     "pycuda",
+    "cuda-bindings",
 )
 
 
@@ -189,6 +191,17 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 # ---- files
+
+
+def add_precision_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says how a suite's operations are stored and multiplied."""
+    parser.add_argument(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        default="fp32",
+        help="how all contenders store and multiply; tf32 and fp32x3 change products only, so that these are what is "
+        "measured unless --class says otherwise",
+    )
 
 
 def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:

@@ -21,6 +21,7 @@ from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
 from cuts.passes.fusion import build_programs, centre_means
+from cuts.passes.fusion.groups import in_math
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.bound import warmed
 from cuts.passes.pipeline import compile_graph
@@ -213,12 +214,12 @@ def together(launches: Sequence[Launch]) -> Launch:
 
 
 def group_of(case: Case) -> FusedGroup | None:
-    """Return a case of one operation as a group, in the layout that its user gave; nothing where it is no single
-    group.
+    """Return a case of one operation as a group, in the layout that its user gave, multiplied as its precision says;
+    nothing where it is no single group.
     """
     programs = centre_means(build_programs(case.graph(registry := Registry.builtin()), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
-    return None if isinstance(group, Illegal) else group
+    return None if isinstance(group, Illegal) else in_math(group, PRECISIONS[case.precision].math)
 
 
 def is_convolution(case: Case) -> bool:

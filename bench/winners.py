@@ -18,12 +18,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import evolve
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers
 from cuts.bench.peers import load_torch
-from cuts.bench.records import exit_code
+from cuts.bench.records import add_precision_option, exit_code
 from cuts.bench.shapes import CLASSES, Case, all_cases
 from cuts.bench.tuned import Tuned, bind, fill, parts, tune
 from cuts.ir.errors import CutsError
@@ -57,7 +58,7 @@ def select(options: argparse.Namespace) -> list[Case]:
     """Return the cases that were asked for."""
     chosen = [
         c
-        for c in all_cases()
+        for c in (evolve(case, precision=options.precision) for case in all_cases())
         if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
     ]
     return [c for c in chosen if not options.only or any(text in c.name for text in options.only)]
@@ -71,6 +72,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
+    add_precision_option(parser)
     parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
     parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, begin = arguments(argv), time.monotonic()
     target = find_target(options.target)
     device = open_device(target)
-    torch = None if options.no_peers else load_torch()
+    torch = None if options.no_peers else load_torch(options.precision)
     kernels = cases = unknown = 0
     wrong: list[str] = []
     for part in parts(select(options), options.together):

@@ -89,7 +89,8 @@ STAGES: tuple[Stage[Any], ...] = (
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
           "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
-          "aligned neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py")),
+          "aligned neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py",
+          "lowering/spread.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip

@@ -32,10 +32,13 @@ def opencl_reason() -> str:
 @cache
 def cuda_reason() -> str:
     """Why no CUDA kernel can run here; empty when one can."""
-    if importlib.util.find_spec("pycuda") is None:
-        return "PyCUDA is not installed"
+    from cuts.backends.cuda.query import installed
+
     try:
-        driver = importlib.import_module("pycuda.driver")
+        driver = installed()
+    except ImportError:
+        return "neither PyCUDA nor cuda-bindings is installed"
+    try:
         driver.init()
         return "" if driver.Device.count() else "no CUDA device"
     except Exception as error:

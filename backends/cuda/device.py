@@ -1,4 +1,4 @@
-"""Running generated kernels on an NVIDIA GPU through PyCUDA."""
+"""Running generated kernels on an NVIDIA GPU through PyCUDA, or what stands for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a CUDA device what it is, through PyCUDA, in the primary context that PyTorch and NVIDIA's bindings share."""
+"""Asking a CUDA device what it is, through PyCUDA or NVIDIA's bindings, in the primary context that PyTorch shares."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from attrs import evolve
 
 from ...ir import BackendError, Target, UsageError
 from ..targets import DEFAULT_CUDA, described_device, described_target
+from .bindings import BindingsDriver
 from .calibrate import calibrated, load_ceilings
 
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
@@ -21,19 +22,20 @@ _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128,
 
 @cache
 def driver() -> Any:
-    """Import PyCUDA with the primary context made current, once.
+    """Return PyCUDA's driver, or what stands for it where only NVIDIA's bindings are installed, with the primary
+    context made current, once.
 
-    Raises `BackendError` where PyCUDA is missing, the driver does not start, or no device is visible.
+    Raises `BackendError` where both are missing, the driver does not start, or no device is visible.
     """
     try:
-        module = import_module("pycuda.driver")
+        module = installed()
         module.init()
         if module.Device.count() == 0:
             raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
-        _opened()
+        opened()
     except ImportError as error:
         raise BackendError(
-            f"running on CUDA needs PyCUDA and a driver: {error}", hint="pip install 'cuts[cuda]'"
+            f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint="pip install 'cuts[cuda]'"
         ) from error
     except BackendError:
         raise
@@ -43,14 +45,28 @@ def driver() -> Any:
 
 
 @cache
-def _opened() -> tuple[Any, int]:
-    """Return PyCUDA's primary context and the thread in which importing it made it current, for good."""
-    return import_module("pycuda.autoprimaryctx").context, get_ident()
+def installed() -> Any:
+    """Import PyCUDA, else NVIDIA's bindings.
+
+    Raises `ImportError` where neither is installed.
+    """
+    try:
+        return import_module("pycuda.driver")
+    except ImportError:
+        return BindingsDriver()
+
+
+@cache
+def opened() -> tuple[Any, int]:
+    """Return the primary context, and the thread in which it was made current for good."""
+    found = installed()
+    context = found.open() if isinstance(found, BindingsDriver) else import_module("pycuda.autoprimaryctx").context
+    return context, get_ident()
 
 
 def primary_context() -> AbstractContextManager[None]:
     """Return what makes the primary context current in this thread; a context of PyCUDA's is current in one by one."""
-    context, home = _opened()
+    context, home = opened()
     return nullcontext() if get_ident() == home else _pushed(context)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from ...ir import BackendError
 from ..device import Array, Pointer
-from .query import driver
+from .query import driver, opened
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream, so kernels go on meanwhile
 
@@ -20,7 +19,7 @@ class CudaTransfers:
 
     def __init__(self) -> None:
         self._driver = driver()
-        self._context = import_module("pycuda.autoprimaryctx").context
+        self._context = opened()[0]
         self._local = threading.local()
 
     def prepare(self) -> None:

@@ -1,6 +1,6 @@
 """From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
 
-from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along
+from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
 from .extract import extract
 from .frames import BlockLayout, Frame, lay_out
 from .lower import lower
@@ -23,5 +23,6 @@ __all__ = [
     "local_vars",
     "lower",
     "main_read",
+    "mixed_atoms",
     "stage",
 ]

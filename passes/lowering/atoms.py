@@ -92,10 +92,11 @@ class _Side:
 
     `dim` is the tile dim, `local` its block-local variable, `warp` the warp's coordinate along it. `outer` and `inner`
     number the atoms of a thread along it: the inner ones are those that share a vector of the dim, or else those whose
-    fragments a warp may load together. A lane's neighbours along a dim of longer vectors than an atom has are elements
-    of as many atoms (`mixed`): which rows and columns an atom multiplies is free, as long as its operands agree.
+    fragments a warp may load together. Which rows and columns an atom multiplies is free, as long as its operands
+    agree: a vector as long as what a lane holds of an atom makes that its neighbours, a longer one mixes several atoms.
     """
 
+    kind: MatrixAtom
     operand: str
     axis: int
     dim: TileDim
@@ -105,30 +106,44 @@ class _Side:
     inner: Var
 
     @property
+    def run(self) -> int:
+        """Elements that a lane holds of an atom along the side."""
+        return runs(self.kind)[self.axis]
+
+    @property
     def mixed(self) -> int:
         """Atoms whose elements lie between one another."""
-        return self.dim.vector // NEIGHBOURS[self.axis]
+        return mixed_atoms(self.dim.vector, self.run)
 
     @property
     def atom(self) -> Index:
         """The number of the atom within a thread."""
         return as_index(self.outer) * self.inner.extent + self.inner
 
-    def place(self, run: int, position: Index) -> Index:
+    def place(self, position: Index) -> Index:
         """Return the element of the block at a position of the side's atom."""
         neighbours, vector = NEIGHBOURS[self.axis], self.dim.vector
         along = THREADS[self.axis] * neighbours
         inside, place = self.warp * THREADS[self.axis] + position % along // neighbours, position % neighbours
-        if self.mixed == 1:
-            group, within = self.atom * (run // neighbours) + position // along, place
+        part = position // along
+        if vector < self.run:
+            group, within = self.atom * (self.run // neighbours) + part, place
         else:
-            group = as_index(self.outer) * (run // neighbours) + position // along
-            within = place * self.mixed + self.inner
+            group = as_index(self.outer if self.mixed > 1 else self.atom)
+            within = (part * neighbours + place) * self.mixed + (self.inner if self.mixed > 1 else 0)
         return group * (self.dim.threads * vector) + inside * vector + within
 
-    def first(self, run: int) -> Index:
-        """Return the register of C that holds the first element of a thread's part of an atom."""
-        return self.atom * run if self.mixed == 1 else as_index(self.outer) * (run * self.mixed) + self.inner
+    @property
+    def first(self) -> Index:
+        """The register of C that holds the first element of a thread's part of an atom."""
+        if self.mixed == 1:
+            return self.atom * self.run
+        return as_index(self.outer) * (self.run * self.mixed) + self.inner
+
+
+def mixed_atoms(vector: int, run: int) -> int:
+    """Return of how many atoms a lane's `vector` neighbours are elements, which holds `run` of each."""
+    return max(1, vector // run)
 
 
 @frozen
@@ -164,14 +179,13 @@ def atom_loop(
     unrolled, registers, elements = [step] if at is None else [], [], []
     sides = [_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
     for side, fragment in zip(sides, (atom.a, atom.b), strict=True):
-        run = runs(atom)[side.axis]
         register = Var(f"{prefix}{side.operand}r", fragment.registers)
         element = Var(f"{prefix}{side.operand}e", fragment.packed)
         along, deep = _places(fragment, side.axis, frame.lane, as_index(register) * fragment.packed + element)
         shares += [
-            Share(side.local, side.place(run, along), side.atom, (), side.operand),
+            Share(side.local, side.place(along), side.atom, (), side.operand),
             Share(depth, place * atom.k + deep, as_index(register), (), side.operand),
-            Share(side.local, Index(), side.first(run), (), "c"),
+            Share(side.local, Index(), side.first, (), "c"),
         ]
         registers.append(register)
         elements.append(element)
@@ -198,10 +212,11 @@ def _side(
     prefix: str,
 ) -> _Side:
     d, atom = (loop.rows, loop.columns)[axis], MATRIX_ATOMS[loop.atom]
-    atoms, mixed = dims[d].thread // runs(atom)[axis], dims[d].vector // NEIGHBOURS[axis]
+    run = runs(atom)[axis]
+    atoms, mixed = dims[d].thread // run, mixed_atoms(dims[d].vector, run)
     together = mixed if mixed > 1 else gcd(atoms, max(1, _TOGETHER // (atom.a, atom.b)[axis].registers))
     outer, inner = Var(f"{prefix}{operand}n", atoms // together), Var(f"{prefix}{operand}m", together)
-    return _Side(operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
+    return _Side(atom, operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
 
 
 def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
@@ -259,8 +274,14 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) 
             if dim.block != 1:
                 found.append(f"atom {atom.name}: a tile dim without rows or columns has blocks of 1, not {dim.block}")
             continue
-        run, mixed = runs(atom)[axis], dim.vector // NEIGHBOURS[axis]
-        if dim.threads % THREADS[axis] or dim.vector % NEIGHBOURS[axis] or dim.thread % (run * max(1, mixed)):
+        run = runs(atom)[axis]
+        whole = dim.vector < run or dim.vector % run == 0
+        if (
+            dim.threads % THREADS[axis]
+            or dim.vector % NEIGHBOURS[axis]
+            or not whole
+            or dim.thread % (run * mixed_atoms(dim.vector, run))
+        ):
             side = ("rows", "columns")[axis]
             found.append(
                 f"atom {atom.name}: its {side} need a multiple of {THREADS[axis]} threads that hold a multiple of "

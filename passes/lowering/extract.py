@@ -37,19 +37,20 @@ from ...ir import (
     post_order,
     substitute,
     substitute_guards,
-    substitute_node,
     with_indices,
     with_operands,
 )
+from .spread import spread_copies
+from .substitute_phase import substitute_phase
 from .widen import widen
 from .windows import merge_windows
 
 
 def extract(kernel: Kernel) -> Kernel:
     """Return the kernel as one thread executes it: every phase's graph restricted to the thread's share, its accesses
-    merged.
+    merged, its copies spread among products.
     """
-    return widen(merge_windows(evolve(kernel, items=tuple(_item(i) for i in kernel.items))))
+    return spread_copies(widen(merge_windows(evolve(kernel, items=tuple(_item(i) for i in kernel.items)))))
 
 
 def _item(item: Item) -> Item:
@@ -162,38 +163,6 @@ class _Walk:
         return with_indices(
             over, lambda i: substitute(i, self.values), lambda guards: substitute_guards(guards, self.values)
         )
-
-
-def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
-    """Replace variables everywhere in a phase (another chunk of the same loop, for example)."""
-    cache: dict[Value, Value] = {}
-
-    def root(node: Root) -> Root:
-        if isinstance(node, Store):
-            value = substitute_node(node.value, values, cache)
-            return evolve(
-                node,
-                address=substitute(node.address, values),
-                value=value,
-                guards=substitute_guards(node.guards, values),
-            )
-        if isinstance(node, Keep):
-            at = tuple(substitute(i, values) for i in node.at)
-            return evolve(node, at=at, value=substitute_node(node.value, values, cache))
-        if isinstance(node, AtomAccumulate):
-            a, b = substitute_node(node.a, values, cache), substitute_node(node.b, values, cache)
-            return evolve(node, at=tuple(substitute(i, values) for i in node.at), a=a, b=b)
-        if isinstance(node, Accumulate):
-            at, over = tuple(substitute(i, values) for i in node.at), tuple(v for v in node.over if v not in values)
-            return evolve(node, at=at, value=substitute_node(node.value, values, cache), over=over)
-        return node
-
-    shares = tuple(
-        evolve(s, value=substitute(s.value, values), valid=substitute_guards(s.valid, values)) for s in phase.shares
-    )
-    return evolve(
-        phase, roots=tuple(root(r) for r in phase.roots), shares=shares, when=substitute_guards(phase.when, values)
-    )
 
 
 def expand(roots: Iterable[Root]) -> Iterator[Root]:

@@ -44,6 +44,8 @@ from .tabulate import Tables, tabulate
 
 #: Least bytes of an asynchronous copy.
 NARROWEST_COPY = 4
+#: The variable that numbers what one thread fetches.
+TRIP = "f"
 
 
 def fetch_phase(
@@ -125,7 +127,7 @@ def _division(tile: Tile, order: Sequence[int], thread: Var, width: int) -> tupl
     """Divide the tile's elements among the threads: trip, thread, element of a vector."""
     per_trip = thread.extent * width
     trips = -(-tile.count // per_trip)
-    trip, element = Var("f", trips), Var("fv", width)
+    trip, element = Var(TRIP, trips), Var("fv", width)
     flat = as_index(trip) * per_trip + as_index(thread) * width + element
     guard = Guard(flat, 0, tile.count)
     valid = () if guard.always else (guard,)

@@ -29,11 +29,11 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from .extract import substitute_phase
 from .fetch import fetch_phase
 from .multiply import Multiplication
 from .segment_state import SegmentState
 from .staging import AxisBinding, Tile, stage
+from .substitute_phase import substitute_phase
 
 
 def staged_tiles(
@@ -148,7 +148,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
         wait; barrier; fetch c + 2; multiply c
             ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
 
-    Fetches stand behind the first products, so that what their addresses take does not delay the first loads.
+    Copies may begin with the first step, and are spread over all but the last one (`spread_copies`).
 
     A slot is filled again behind the barrier that comes after all loads from it. Behind the last chunk there is none to
     load from, so its own first step is loaded once more, and copies of chunks that are not there bring zeros: the loop
@@ -158,10 +158,10 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
     later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
-    body: list[Item] = [products.keep(1, at), products.step(0)]
+    body: list[Item] = [products.keep(1, at), *following, products.step(0)]
     for number in range(1, steps - 1):
-        body += [products.keep(number + 1, at), *(following if number == 1 else ()), products.step(number)]
-    body += [*(following if steps == 2 else ()), *ring.commit, *ring.arrived]
+        body += [products.keep(number + 1, at), products.step(number)]
+    body += [*ring.commit, *ring.arrived]
     body += [products.keep(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
     return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
-from ..lowering import atom_operands, main_read
+from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
@@ -61,9 +61,11 @@ def atom_knobs(
     segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool
 ) -> Iterator[Knob]:
     """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
-    chunks of whole atoms, fragments loaded ahead or not. Where the columns' operand lies along the depth, so that any
-    columns load as well, a lane's neighbours along them may be elements of two atoms, and results leave as longer
-    vectors.
+    chunks of whole atoms, fragments loaded ahead or not.
+
+    Where the columns' operand lies along the depth, so that any columns load as well, a lane's neighbours along them
+    may be elements of two atoms, and results leave as longer vectors. Where words of the rows' operand lie along the
+    rows, what a lane holds of an atom may be neighbours, and loads bring two.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -78,15 +80,17 @@ def atom_knobs(
         warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
-        mixed = (1, 2) if axis and not coarse and _lies_deep(reduction, structure) else (1,)
+        deep = _lies_deep(reduction, structure, axis)
+        longer = not coarse and (deep if axis else not deep and atom.a.packed == 1)
+        vectors = (NEIGHBOURS[axis], 2 * NEIGHBOURS[axis]) if longer else (NEIGHBOURS[axis],)
         yield Knob(
             names,
             tuple(
-                (w * along, n * run, NEIGHBOURS[axis] * x)
+                (w * along, n * run, vector)
                 for w in warps
                 for n in counts
-                for x in mixed
-                if w * n * size <= limit and n % x == 0
+                for vector in vectors
+                if w * n * size <= limit and n % mixed_atoms(vector, run) == 0
             ),
         )
     extent, most = prod(a.extent for a in structure.loops[0]), 64
@@ -99,12 +103,13 @@ def atom_knobs(
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
-def _lies_deep(reduction: Reduction, structure: SegmentStructure) -> bool:
-    """Whether the operand of an atom's columns runs along a reduced axis in memory."""
-    found = atom_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
+def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> bool:
+    """Whether the operand of an atom's rows (`axis` 0) or columns (1) runs along a reduced axis in memory."""
+    sides = structure.dims[structure.rows], structure.dims[structure.columns]
+    found = atom_operands(reduction, *sides)
     if found is None:
         return False
-    main = main_read(found[1], frozenset(structure.dims[structure.columns] + reduction.reduce))
+    main = main_read(found[axis], frozenset(sides[axis] + reduction.reduce))
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 

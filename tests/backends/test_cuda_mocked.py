@@ -135,7 +135,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     driver = fake_driver(memory)
     for module in (cuda, cuda_device):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(cuda_device, "_opened", lambda: (None, get_ident()))
+    monkeypatch.setattr(cuda_device, "opened", lambda: (None, get_ident()))
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     return memory
@@ -198,7 +198,7 @@ def test_another_thread_enters_the_context(memory: Memory, monkeypatch: pytest.M
     session = Session(example_plan("cuda"))
     log: list[str] = []
     context = SimpleNamespace(push=lambda: log.append("push"), pop=lambda: log.append("pop"))
-    monkeypatch.setattr(cuda_device, "_opened", lambda: (context, get_ident() + 1))
+    monkeypatch.setattr(cuda_device, "opened", lambda: (context, get_ident() + 1))
     session.run({"x": random_x()})
     assert log[0] == "push"
     assert log.count("push") == log.count("pop")

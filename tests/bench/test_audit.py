@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cuts.backends.devices import find_target
 from cuts.bench.audit import POINTS, arguments, audit_cases, markdown, problems_of, row_of, select, table
 from cuts.bench.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.space import make_space
 from cuts.search.audit import Audit, Ran
 from cuts.search.sample_points import draw
 from cuts.search.settings import TunedChoice
@@ -64,6 +66,15 @@ def test_cases_that_have_a_row_are_skipped(tmp_path: Path) -> None:
         "depthwise",
         "gemv",
     }
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32x3", "tf32"])
+def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
+    cases = select(arguments(["--precision", precision, "--only", "gemm", "--only", "conv "]), [row(0)])
+    spaces = [make_space(problem.form, H200) for problem in problems_of(cases, H200)]
+    assert len(spaces) >= 9
+    assert all(any(s.segments[0].atom for s in space.structures) for space in spaces)
+    assert all(case.key.endswith(f"/{precision}") for case in cases)
 
 
 def test_the_table_adds_up_what_was_lost_and_what_was_missed() -> None:

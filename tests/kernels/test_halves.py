@@ -98,7 +98,7 @@ def in_type(group: FusedGroup, dtype: DType) -> FusedGroup:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [*HALVES, DType.F64], ids=str)
-@settings(max_examples=examples(10, 250), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6, 250), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_points_of_every_type(dtype: DType, device: str, data: st.DataObject) -> None:
     space = SPACES[device]

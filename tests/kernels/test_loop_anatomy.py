@@ -61,8 +61,8 @@ def test_the_main_loop_multiplies_and_loads_by_matrices(name: str, tmp_path: Pat
     loads = found["LDS"]
     copies = sum(n for op, n in found.items() if op.startswith("LDGSTS"))
     assert (products, matrices) == (wanted.products * steps, wanted.matrices * steps)
-    # A few loads of nothing stand before a copy.
-    assert 0 <= loads - wanted.loads * steps <= 4
+    # Three loads of nothing stand before the copies of each step but the last.
+    assert 0 <= loads - wanted.loads * steps <= 3 * max(1, steps - 1)
     assert sum(found.values()) - products - matrices - loads - copies <= wanted.others * steps
     (compiled,) = compile_kernels([function], "sm_90")
     assert compiled.spill_bytes == 0

@@ -80,7 +80,7 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
 
 
 @needs_opencl
-@settings(max_examples=examples(50, 1200), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(25, 1200), deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_register_level_points_opencl(data: st.DataObject) -> None:
     group = data.draw(chains())
@@ -90,7 +90,7 @@ def test_register_level_points_opencl(data: st.DataObject) -> None:
 
 
 @needs_opencl
-@settings(max_examples=examples(20, 500), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(10, 500), deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_shared_level_points_opencl(data: st.DataObject) -> None:
     group = data.draw(pairs())

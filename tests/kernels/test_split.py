@@ -52,7 +52,7 @@ def splits(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup, FusedGroup, TensorT
 
 
 @settings(
-    max_examples=examples(50, 1500),
+    max_examples=examples(25, 1500),
     deadline=None,
     suppress_health_check=_SLOW,
 )

@@ -94,7 +94,7 @@ op complex_dft "n complex points" {
     assert sum(found.values()) <= most <= 5 * tile * np.log2(tile)
 
 
-@settings(max_examples=examples(15, 400), deadline=None)
+@settings(max_examples=examples(8, 400), deadline=None)
 @given(st.data())
 def test_folding_keeps_the_value(data: st.DataObject) -> None:
     op, attributes = data.draw(st.sampled_from(TRANSFORMS))
@@ -112,7 +112,7 @@ def test_folding_keeps_the_value(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @settings(
-    max_examples=examples(15, 400),
+    max_examples=examples(8, 400),
     deadline=None,
     suppress_health_check=_SLOW,
 )

@@ -1,0 +1,103 @@
+"""Memory, streams, events and kernels of the CUDA driver through NVIDIA's bindings, as PyCUDA has them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from .calls import DriverCalls
+
+
+class DriverMemory:
+    """Device memory, as a number its address."""
+
+    def __init__(self, calls: DriverCalls, nbytes: int) -> None:
+        self._address = int(calls.checked(calls.cu.cuMemAlloc(nbytes)))
+        calls.release(self, calls.cu.cuMemFree, self._address)
+
+    def __int__(self) -> int:
+        return self._address
+
+
+class DriverStream:
+    """A stream; `handle` is its number, for other libraries."""
+
+    def __init__(self, calls: DriverCalls, flags: int) -> None:
+        self._calls = calls
+        self.raw = calls.checked(calls.cu.cuStreamCreate(flags))
+        self.handle = int(self.raw)
+        calls.release(self, calls.cu.cuStreamDestroy, self.raw)
+
+    def synchronize(self) -> None:
+        """Wait for all that is on it."""
+        self._calls.checked(self._calls.cu.cuStreamSynchronize(self.raw))
+
+
+class DriverEvent:
+    """A moment on a stream."""
+
+    def __init__(self, calls: DriverCalls) -> None:
+        self._calls = calls
+        self.raw = calls.checked(calls.cu.cuEventCreate(0))
+        calls.release(self, calls.cu.cuEventDestroy, self.raw)
+
+    def record(self, stream: DriverStream) -> None:
+        """Record it behind what is on a stream."""
+        self._calls.checked(self._calls.cu.cuEventRecord(self.raw, stream.raw))
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        self._calls.checked(self._calls.cu.cuEventSynchronize(self.raw))
+
+    def time_till(self, end: DriverEvent) -> float:
+        """Return the milliseconds until another event."""
+        return float(self._calls.checked(self._calls.cu.cuEventElapsedTime(self.raw, end.raw)))
+
+
+class DriverModule:
+    """A loaded cubin."""
+
+    def __init__(self, calls: DriverCalls, code: bytes) -> None:
+        self._calls = calls
+        self._raw = calls.checked(calls.cu.cuModuleLoadData(code))
+        calls.release(self, calls.cu.cuModuleUnload, self._raw)
+
+    def get_function(self, name: str) -> DriverFunction:
+        """Return one of its kernels."""
+        return DriverFunction(
+            self, self._calls, self._calls.checked(self._calls.cu.cuModuleGetFunction(self._raw, name.encode()))
+        )
+
+
+class DriverFunction:
+    """A kernel whose arguments are addresses; it keeps its module."""
+
+    def __init__(self, module: DriverModule, calls: DriverCalls, raw: Any) -> None:
+        self._module, self._calls, self._raw = module, calls, raw
+
+    def set_attribute(self, attribute: Any, value: int) -> None:
+        """Set an attribute of the kernel."""
+        self._calls.checked(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
+
+    def prepare(self, kinds: str) -> None:
+        """Say what the arguments are: addresses are all that our kernels take."""
+        assert set(kinds) <= {"P"}, f"arguments {kinds}, expected addresses"
+
+    def prepared_async_call(
+        self, grid: Sequence[int], block: Sequence[int], stream: DriverStream, *addresses: int, shared_size: int = 0
+    ) -> None:
+        """Launch it on a stream."""
+        values = (ctypes.c_void_p * len(addresses))(*addresses)
+        places = (ctypes.c_void_p * len(addresses))(
+            *(ctypes.addressof(values) + n * ctypes.sizeof(ctypes.c_void_p) for n in range(len(addresses)))
+        )
+        self._calls.checked(
+            self._calls.cu.cuLaunchKernel(
+                self._raw, *_three(grid), *_three(block), shared_size, stream.raw, ctypes.addressof(places), 0
+            )
+        )
+
+
+def _three(extents: Sequence[int]) -> tuple[int, ...]:
+    return (*extents, 1, 1)[:3]

@@ -1,0 +1,62 @@
+"""Asynchronous copies among products: a few before each step instead of all before the first.
+
+Many copies at once fill the queues of the memory units, and threads wait until there is room. Between two barriers
+copies may begin anywhere before the commit of their group: what they write, nothing there reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from ...ir import AtomAccumulate, Barrier, Commit, Index, Item, Kernel, Loop, Phase
+from .fetch import TRIP
+from .substitute_phase import substitute_phase
+
+
+def spread_copies(kernel: Kernel) -> Kernel:
+    """Return an extracted kernel in whose loops copies lie between the steps of products that they precede."""
+    return evolve(kernel, items=tuple(_item(item) for item in kernel.items))
+
+
+def _item(item: Item) -> Item:
+    return Loop(item.var, tuple(_spread(item.body))) if isinstance(item, Loop) else item
+
+
+def _spread(body: Sequence[Item]) -> list[Item]:
+    """Return the items of a loop, the copies before its commit divided among the steps before it."""
+    end = next((n for n, item in enumerate(body) if isinstance(item, Commit)), 0)
+    copies = [trip for item in body[:end] if _copies(item) for trip in _trips(item)]
+    rest = [item for item in body[:end] if not _copies(item)]
+    steps = sum(map(_multiplies, rest))
+    if steps < 2 or any(isinstance(item, Barrier) for item in rest):
+        return list(body)
+    found: list[Item] = []
+    ends = iter(range(1, steps + 1))
+    placed = 0
+    for item in rest:
+        if _multiplies(item):
+            upto = len(copies) * next(ends) // steps
+            found += copies[placed:upto]
+            placed = upto
+        found.append(item)
+    return [*found, *body[end:]]
+
+
+def _copies(item: Item) -> bool:
+    return isinstance(item, Phase) and item.asynchronous
+
+
+def _multiplies(item: Item) -> bool:
+    return isinstance(item, Phase) and any(isinstance(root, AtomAccumulate) for root in item.roots)
+
+
+def _trips(item: Item) -> list[Item]:
+    """Return the trips of a fetch, each as a phase of its own."""
+    assert isinstance(item, Phase)
+    trip = next((v for v in item.unrolled if v.name == TRIP), None)
+    if trip is None:
+        return [item]
+    rest = tuple(v for v in item.unrolled if v != trip)
+    return [evolve(substitute_phase(item, {trip: Index(n)}), unrolled=rest) for n in range(trip.extent)]

@@ -1,0 +1,167 @@
+"""Plans run through NVIDIA's bindings alone as they do through PyCUDA; here on a driver in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import graph as cuda_graph
+from cuts.backends.cuda import query
+from cuts.backends.cuda.bindings import BindingsDriver
+from cuts.backends.cuda.compile import Cubin
+from cuts.backends.cuda.transfers import CudaTransfers
+from cuts.backends.device import Pointer
+from cuts.backends.devices import find_target, open_device
+from cuts.ir.errors import BackendError
+from cuts.runtime.executor import Session
+from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
+
+from .fake_bindings import FakeBindings
+
+SIZE = ROWS * COLUMNS
+ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MULTIPROCESSOR_COUNT": 100,
+    "CLOCK_RATE": 2_000_000,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
+}
+
+
+def floats(address: int, count: int) -> np.ndarray[Any, Any]:
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
+
+
+def add(a: int, b: int, c: int, t: int) -> None:
+    floats(c, SIZE)[:] = floats(a, SIZE) + floats(b, SIZE) * floats(t, 2).view(np.int32)[1]
+
+
+def double(a: int, c: int) -> None:
+    rows = np.lib.stride_tricks.as_strided(floats(c, 2 * SIZE), (ROWS, COLUMNS), (8 * COLUMNS, 4))
+    rows[...] = 2 * floats(a, SIZE).reshape(ROWS, COLUMNS)
+
+
+KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
+CACHED = (query.driver, query.opened, query.query_target)
+
+
+@pytest.fixture
+def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
+    """A driver in Python behind the bindings, where PyCUDA is not installed."""
+    fake = FakeBindings(KERNELS, ATTRIBUTES)
+    found = BindingsDriver(fake)
+    monkeypatch.setattr(query, "installed", lambda: found)
+    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
+    monkeypatch.setattr(cuda_graph, "import_module", missing)
+    for each in CACHED:
+        each.cache_clear()
+    yield fake
+    gc.collect()
+    for each in CACHED:
+        each.cache_clear()
+
+
+def missing(name: str) -> Any:
+    """Import nothing."""
+    raise ImportError(f"No module named '{name}'")
+
+
+def run(session: Session, seed: int) -> None:
+    x = random_x(seed)
+    for name, want in expected(x).items():
+        rounding = 2.0**-22 * float(np.abs(want).max())  # two roundings of terms that may cancel
+        np.testing.assert_allclose(session.run({"x": x})[name], want, rtol=0, atol=rounding)
+
+
+def test_a_plan_runs_in_any_thread(bindings: FakeBindings) -> None:
+    session = Session(example_plan("cuda"))
+    run(session, 0)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda seed: run(session, seed), range(9)))
+    assert bindings.log[:3] == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
+
+
+def test_what_is_gone_is_freed(bindings: FakeBindings) -> None:
+    device = open_device(find_target("cuda:sm_90"))
+    gc.collect()
+    before = set(bindings.live)
+    buffer, pinned = device.allocate(100), CudaTransfers().pinned(64)
+    assert len(set(bindings.live) - before) == 2
+    view = pinned[3:7]
+    del buffer, pinned
+    gc.collect()
+    assert len(set(bindings.live) - before) == 1, "an array keeps the memory that it is a view of"
+    del view
+    gc.collect()
+    assert set(bindings.live) == before
+
+
+def test_new_memory_is_zero_and_too_much_is_a_clear_error(bindings: FakeBindings) -> None:
+    device = open_device(find_target("cuda:sm_90"))
+    found = np.ones(100, np.uint8)
+    device.download(found, Pointer(device.allocate(100)))
+    assert not found.any()
+    with pytest.raises(BackendError, match=r"cannot allocate 4,194,304 bytes on Fake GPU: CUDA_ERROR_OUT_OF_MEMORY"):
+        device.allocate(1 << 22)
+
+
+def test_transfers_of_other_threads_go_through_their_own_streams(bindings: FakeBindings) -> None:
+    device, transfers = open_device(find_target("cuda:sm_90")), CudaTransfers()
+    place = Pointer(device.allocate(64), 16)
+    source, back = transfers.pinned(16), transfers.pinned(16)
+
+    def there_and_back(value: int) -> bool:
+        source[:] = value
+        transfers.upload(place, source)
+        transfers.download(back, place)
+        return bool((back == value).all())
+
+    with ThreadPoolExecutor(1) as pool:
+        assert all(pool.map(there_and_back, range(5)))
+        assert list(bindings.live.values()).count("stream 1") == 1, "one thread, one stream"
+
+
+def test_times_come_from_events(bindings: FakeBindings) -> None:
+    timing = open_device(find_target("cuda:sm_90")).time(lambda: None, warmup=0, repeats=3)
+    assert timing.samples == (0.25e-3,) * 3
+
+
+def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
+    target = find_target("cuda:device")
+    assert (target.name, target.arch, target.NUM_SM, target.MAX_shared) == ("Fake GPU", "sm_90", 100, 232448)
+    described = open_device(target).describe()
+    assert (described["memory_bytes"], described["memory_free"], described["driver"]) == (1 << 20, 1 << 19, 13000)
+
+
+def test_without_pycuda_and_bindings_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (*CACHED, query.installed):
+        each.cache_clear()
+    monkeypatch.setattr(query, "import_module", missing)
+    monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))
+    with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
+        query.driver()
+    assert caught.value.hint == "pip install 'cuts[cuda]'"
+    query.installed.cache_clear()
+
+
+def test_the_bindings_have_what_is_asked_for() -> None:
+    cu = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    driver = BindingsDriver(cu)
+    texts = [path.read_text() for path in Path(query.__file__).parent.glob("*.py")]
+    attributes = {name for text in texts for name in re.findall(r'ask\("(\w+)"|\bdevice_attribute, "(\w+)"', text)}
+    names = {name for pair in attributes for name in pair if name} | {"COMPUTE_CAPABILITY_MAJOR"}
+    assert "WARP_SIZE" in names
+    for name in names:
+        assert getattr(driver.device_attribute, name) is not None
+    assert driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES is not None
+    calls = {name for text in texts for name in re.findall(r"\bcu\.(cu[A-Z]\w+)", text)}
+    assert len(calls) > 25
+    assert not [name for name in calls if not hasattr(cu, name)]
