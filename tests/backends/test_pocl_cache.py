@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from cuts.backends import cache_info
-from cuts.backends.opencl.device import OpenCLDevice
+from cuts.backends.opencl.device import OpenCLDevice, choose_device
 from cuts.backends.opencl.pocl_cache import set_damaged_aside
 from cuts.tests.needs import needs_opencl
 
@@ -128,8 +128,9 @@ def test_damaged_files_are_set_aside_and_built_anew(tmp_path: Path, damage: str)
     tmp_path.chmod(0o700)
     assert python(RUN, tmp_path).returncode == 0
     files = [path for path in (tmp_path / "pocl").rglob("*") if path.suffix in (".so", ".bc")]
-    if not files:
-        pytest.skip("this OpenCL keeps nothing that is known here")
+    if not files and choose_device().platform.name != "Portable Computing Language":
+        pytest.skip(f"{choose_device().text} keeps nothing that is known here")
+    assert files
     for path in files:
         path.write_bytes(DAMAGE[damage](path.read_bytes()))
         os.utime(path, (time.time() - 60,) * 2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,8 @@ from cuts.bench import layer_data, layer_tasks, layer_trace, profile_layers
 from cuts.bench.layer_networks import KNOWN, UNKNOWN
 from cuts.bench.layer_tasks import SETS, TRAINED, Chunk, LayerTask
 from cuts.bench.layer_trace import KernelDigests, TracedKernel, TraceError, calls_of, kernels_of, summary
+from cuts.tests.amounts import NIGHTLY
+from cuts.tests.models import torchvision_models
 
 torch = pytest.importorskip("torch", reason="layers are profiled through PyTorch")
 MARK = TracedKernel("at::cuda::(anonymous namespace)::spin_kernel(long)", us=1.0)
@@ -46,15 +46,6 @@ class FakeRecorder:
 def bench(tmp_path: Path) -> profile_layers.LayerBench:
     memory = profile_layers.RandomPool(torch, "cpu", 400_000, 400_000)
     return profile_layers.LayerBench(torch, memory, FakeRecorder(), 2, tmp_path, KernelDigests(), float("inf"), "cpu")
-
-
-def need_torchvision() -> None:
-    try:
-        with warnings.catch_warnings():  # it uses what PyTorch has deprecated
-            warnings.simplefilter("ignore")
-            import_module("torchvision")
-    except (ImportError, RuntimeError) as error:  # the latter where it was built for another PyTorch
-        pytest.skip(f"the networks are torchvision's, which does not load: {error}")
 
 
 def event(category: str, name: str, ts: float, dur: float = 1.0, **args: object) -> dict[str, object]:
@@ -166,11 +157,12 @@ def test_chunks_end_with_the_time(bench: profile_layers.LayerBench) -> None:
     assert profile_layers.measure_layers(bench, [Chunk(0, "fp32", ()), Chunk(1, "fp32", ())], "layers.jsonl") == 2
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "resnet18"])
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")  # PyTorch's own use of it
+@pytest.mark.parametrize("name", ["squeezenet1_1", "resnet18"] if NIGHTLY else ["squeezenet1_1"])
 def test_networks_are_measured_layer_by_layer(
     bench: profile_layers.LayerBench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    need_torchvision()
+    torchvision_models()
     monkeypatch.setattr(profile_layers, "graph_seconds", lambda *_: [1.0])
     with torch.no_grad():
         *layers, whole = profile_layers.measure_network(bench, name, 1, "fp32")

@@ -42,7 +42,7 @@ KINDS = (
     Kind(3, _AXES, movement.padding), Kind(3, _AXES, movement.repetition), Kind(2, _AXES, movement.gathering),
     Kind(2, _MATRICES, movement.framing), Kind(3, _AXES, movement.movements), Kind(3, _AXES, movement.growing),
     Kind(2, _AXES, matrices.statistics), Kind(3, _AXES, matrices.branches), Kind(2, range(4, 5), matrices.rotation),
-    Kind(1, _ALL, movement.gate),
+    Kind(1, _ALL, movement.gate), Kind(2, _MATRICES, matrices.computed_factors), Kind(2, _AXES, matrices.bordered),
     Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
     Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES, recurrent.declared),

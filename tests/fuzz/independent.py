@@ -20,7 +20,7 @@ from attrs import frozen
 from cuts.compile.build import build
 from cuts.compile.plan import CompiledPlan
 from cuts.frontends.torch.reader import DTYPES
-from cuts.ir.errors import CutsError, UnknownOp
+from cuts.ir.errors import BackendError, CutsError, PassError, UnknownOp, VerifyError
 from cuts.ir.evaluate import saturated
 from cuts.ir.rounding import magnitude, relative_error
 from cuts.ops import Registry
@@ -132,7 +132,8 @@ class Generator:
             return "skipped", f"{type(error).__name__}: {error}"
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            kind = "refused" if isinstance(error, CutsError) else type(error).__name__
+            refused = isinstance(error, CutsError) and not isinstance(error, (PassError, VerifyError, BackendError))
+            kind = "refused" if refused else type(error).__name__
             return kind, f"{os.path.basename(where.filename)}:{where.name}: {error}"
         if text := _apart(exact, expected, module, operands):
             return "import", text

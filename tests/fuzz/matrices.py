@@ -28,6 +28,17 @@ def product(growth: Growth, value: str) -> None:
     growth.grow("matmul", other, value, bound=_summed(growth, value, other, rows))
 
 
+def computed_factors(growth: Growth, value: str) -> None:
+    """Add a product whose factors are both computed, by functions that make something of nothing: where a tile reaches
+    beyond both, only masks keep what is not there out of the sum.
+    """
+    ops, inner = ("cos", "sigmoid", "softplus"), growth.shape(value)[-1]
+    left = growth.grow(growth.pick(ops), value, bound=growth.bounds[value] + 1)
+    other = growth.operand(inner, growth.pick((4, 16, 19, 32)))
+    right = growth.grow(growth.pick(ops), other, bound=5.0)
+    growth.grow("matmul", left, right, bound=_summed(growth, left, right, inner))
+
+
 def _summed(growth: Growth, value: str, other: str, terms: int) -> float:
     return growth.bounds[value] * growth.bounds[other] / 2 * terms**0.5 + 4
 
@@ -153,6 +164,20 @@ def statistics(growth: Growth, value: str) -> None:
     if prod(shape) // shape[axis] * prod(repeats) <= LARGEST:
         growth.grow("tile", least, repeats=repeats)
     growth.grow("sub", value, least, bound=2 * growth.bounds[value])
+
+
+def bordered(growth: Growth, value: str) -> None:
+    """Reduce along an axis, put a border around the one element that is left, and join it with the value: the element
+    counts in one of its rows alone.
+    """
+    shape = growth.shape(value)
+    axis = growth.number(0, len(shape) - 1)
+    place = growth.number(0, shape[axis] - 1)
+    least = growth.grow(growth.pick(("reduce_max", "reduce_mean", "reduce_sum")), value, axes=(axis,), keepdims=True,
+                        bound=growth.bounds[value] * shape[axis])  # fmt: skip
+    before, after = ([n if d == axis else 0 for d in range(len(shape))] for n in (place, shape[axis] - 1 - place))
+    around = growth.grow("pad", least, pads=(*before, *after), mode="constant", bound=growth.bounds[least] + 4)
+    growth.grow(growth.pick(("add", "mul", "max")), value, around, bound=growth.bounds[value] * growth.bounds[around])
 
 
 def branches(growth: Growth, value: str) -> None:
