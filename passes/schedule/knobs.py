@@ -63,9 +63,10 @@ def atom_knobs(
     """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
     chunks of whole atoms, fragments loaded ahead or not, copies that L1 keeps or not.
 
-    Where a side's operand lies along the depth, so that any rows or columns load as well, and results lie along that
-    side, a lane's neighbours may be elements of several atoms, and results leave as longer vectors. Where words of the
-    rows' operand lie along the rows, what a lane holds of an atom may be neighbours, and loads bring two.
+    Where results lie along a side, a lane's neighbours may be elements of several atoms, and results leave as longer
+    vectors: for nothing where that side's operand lies along the depth, so that any rows or columns load as well, else
+    for halves, which are then loaded one by one. Where words of the rows' operand lie along the rows, what a lane holds
+    of an atom may be neighbours, and loads bring two.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -108,9 +109,10 @@ def _atom_vectors(
 ) -> tuple[int, ...]:
     """Return how many neighbours along an atom's rows (`axis` 0) or columns (1) a lane may hold."""
     axes, least = structure.dims[(structure.rows, structure.columns)[axis]], NEIGHBOURS[axis]
-    if _lies_deep(reduction, structure, axis):
+    packed = MATRIX_ATOMS[structure.atom].a.packed > 1
+    if _lies_deep(reduction, structure, axis) or packed:
         return powers(least, max(least, widest)) if _written(axes, segment) else (least,)
-    return (least,) if axis or MATRIX_ATOMS[structure.atom].a.packed > 1 else (least, 2 * least)
+    return (least,) if axis else (least, 2 * least)
 
 
 def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:

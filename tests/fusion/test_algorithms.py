@@ -101,6 +101,15 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
 
 
+def test_nothing_is_replaced_on_the_word_of_a_model() -> None:
+    graph = convolution(2, 16, 16, 16, 16)
+    known: list[FusedGroup] = []
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", known=lambda form: form in known)
+    assert step.run(graph) is graph
+    known += step.deciding  # as a search measures them
+    assert step.run(graph) is not graph
+
+
 @pytest.mark.parametrize(("kind", "math", "known"), [
     (DType.F32, "", {"", "winograd_2x2", "winograd_4x4"}),
     (DType.F32, "fp32x3", {"", "winograd_2x2", "winograd_4x4"}),

@@ -218,19 +218,21 @@ def ahead_schedule(
 
 @st.composite
 def wide_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
-    """Draw a product whose operands lie along the depth, stored in halves row by row or column by column, and a point
-    of one warp whose lanes hold neighbours of several atoms.
+    """Draw a product of halves, stored as halves row by row or column by column, and a point of one warp whose lanes
+    hold neighbours of several atoms.
     """
     atom = MATRIX_ATOMS["m16n8k16_f16"]
     m, n, k = (Var(name, draw(st.sampled_from(extents))) for name, extents in zip("mnk", SIZES, strict=True))
     axes = (m, n) if draw(st.booleans()) else (n, m)
     at = tuple(as_index(v) for v in axes)
-    factors = [Read("a", (as_index(m), as_index(k))), Read("c", (as_index(n), as_index(k)))]
+    deep = draw(st.tuples(st.booleans(), st.booleans()))
+    lying = [(v, k) if along else (k, v) for v, along in zip((m, n), deep, strict=True)]
+    factors = [Read(t, tuple(map(as_index, dims))) for t, dims in zip("ac", lying, strict=True)]
     added = Read("d", at)
     output = Output(
         "y", at, Cast(DType.F16, call("add", Read("t", (as_index(m), as_index(n))), Cast(DType.F32, added)))
     )
-    shapes = {"a": (m, k), "c": (n, k), "d": axes, "y": axes}
+    shapes = {"a": lying[0], "c": lying[1], "d": axes, "y": axes}
     types = {t: TensorType(DType.F16, tuple(v.extent for v in shape)) for t, shape in shapes.items()}
     types["t"] = TensorType(DType.F32, (m.extent, n.extent))
     segment = Segment((m, n), (Reduction("t", (k,), "sum", Call("mul", tuple(factors))),), (output,))
@@ -240,7 +242,7 @@ def wide_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
         thread = max(2, vector) * draw(st.sampled_from((1, 2)))
         dims.append(TileDim((axis,), lanes * thread, thread, vector))
     stages, cached = draw(st.sampled_from(((1, False), (2, False), (3, True))))
-    staging = Staging(0, (1, 0), 8, cached), Staging(1, (1, 0), 8, cached)
+    staging = tuple(Staging(n, (1, 0) if along else (), 8, cached) for n, along in enumerate(deep))
     loop = ReductionSchedule((ReduceDim((k,), atom.k),), staging, stages, atom.name, 0, 1)
     group = FusedGroup((segment,), types, ("a", "c", "d"), ("y",))
     schedule = Schedule((SegmentSchedule(tuple(dims), (loop,)),))

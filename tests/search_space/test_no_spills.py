@@ -100,6 +100,25 @@ def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int,
     assert compiled.spill_bytes == 0
 
 
+@needs_toolchain
+def test_a_pool_of_halves_spills_nothing_and_loads_without_branches() -> None:
+    """Between convolutions channels lie innermost: a thread takes several, and its loads come all together."""
+    registry = Registry.builtin()
+    shapes = {"x": (64, 64, 56, 56), "u": (64, 64, 1, 1), "w": (64, 64, 1, 1)}
+    half = {name: TensorType(DType.F16, shape) for name, shape in shapes.items()}
+    result = TensorType(DType.F16, (64, 64, 56, 56))
+    half |= {"a": result, "p": TensorType(DType.F16, (64, 64, 28, 28)), "y": TensorType(DType.F16, (64, 64, 28, 28))}
+    window = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    nodes = (Node("conv 1", "conv", ("x", "u"), ("a",), {}), Node("pool", "max_pool", ("a",), ("p",), window),
+             Node("conv 2", "conv", ("p", "w"), ("y",), {}))  # fmt: skip
+    compiled = compile_graph(
+        Graph("g", ("x", "u", "w"), ("y",), half, nodes), registry, TARGET, CompileOptions(verify=False), emit
+    )
+    (pool,) = [k for k in compiled.kernels if "mma.sync" not in k.source]
+    assert "cuts_guarded" in pool.source and "&&" not in pool.source[pool.source.index("__global__") :]
+    assert compile_kernels([pool], "sm_90")[0].spill_bytes == 0
+
+
 def test_a_thread_holds_the_neighbours_that_its_outputs_read() -> None:
     """With 16 mirrored outputs of 7x7 taps a thread, ptxas uses all 255 registers and spills 128 bytes."""
     registry = Registry.builtin().extend(Source("own.cuts", blur(7, "mirrored")))
