@@ -112,7 +112,11 @@ class Compilation:
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
-        least = Roofline(self.target).traffic
+        roofline, selector = Roofline(self.target), self.selector
+
+        def least(form: FusedGroup) -> float:
+            return roofline.traffic(form) * (1.0 if selector is None else min(1.0, selector.scale))
+
         return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=least)
 
     @property

@@ -44,6 +44,11 @@ class Selector(Protocol):
         """Whether nothing was cut short by a time budget or an interrupt."""
         ...
 
+    @property
+    def scale(self) -> float:
+        """What seconds of the model are multiplied by, so that they can be compared with measured ones."""
+        ...
+
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: measured times where they are known, else what the model says."""
         ...

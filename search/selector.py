@@ -67,7 +67,7 @@ class MeasuredSelector:
         self._costs: dict[Hashable, float] = {}
         self._measured: dict[Hashable, float] = {}
         self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
-        self._scale = 1.0
+        self.scale = 1.0
         self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
 
     @property
@@ -92,7 +92,7 @@ class MeasuredSelector:
         key = form_key(group)
         if not group.adds_to_memory:  # a second run would give another result
             self._forms.setdefault(key, group)
-        return self._measured.get(key, self._scale * self._model(key, group))
+        return self._measured.get(key, self.scale * self._model(key, group))
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Return the kernels of small graphs, which the workers find side by side;
@@ -119,7 +119,7 @@ class MeasuredSelector:
             self._measure(dict(waiting[:size]), share)
             del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
-        self._scale = median(ratios) if ratios else 1.0
+        self.scale = median(ratios) if ratios else 1.0
         return any(k in self._measured for k in fresh)
 
     def _late(self, share: float) -> bool:

@@ -246,7 +246,8 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
             if partitioner.over():
                 return
             merged = partitioner.workshop.fuse(first, second)
-            if isinstance(merged, Group) and (most := _most(partitioner, first, second, merged)) > 0:
+            if isinstance(merged, Group):
+                most = max(0.0, _most(partitioner, first, second, merged))
                 heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
 
     consider(_consecutive(partitioner, initial, owner))

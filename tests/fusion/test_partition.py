@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from .. import models
 from .build import graph, op, partitioner
@@ -59,6 +61,25 @@ def test_the_greedy_path_ends_within_algorithm_1s_set(made: object) -> None:
     assert found is not None
     assert frozenset(end) in found
     parts.schedule(end)  # asserts that the quotient graph has no cycle
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_merges_that_are_evaluated_when_they_come_up_end_alike(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    at_once = improve(parts, parts.singletons())
+    late = Partitioner(parts.workshop, Roofline(TARGET), least=Roofline(TARGET).traffic)
+    assert set(improve(late, late.singletons())) == set(at_once)
+    assert len(late.costs) <= len(parts.costs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.sampled_from((0.0, 1e-6, 1.0, inf)))
+def test_no_merge_is_lost_over_a_wrong_idea_of_what_it_takes_at_least(made: object, least: float) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    wrong = Partitioner(parts.workshop, Roofline(TARGET), least=lambda form: least)
+    end = improve(wrong, wrong.singletons())
+    assert set(improve(parts, end)) == set(end)
 
 
 def test_a_path_that_leaves_and_comes_back_keeps_groups_apart() -> None:

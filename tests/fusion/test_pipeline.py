@@ -115,6 +115,7 @@ class Slowest:
     rounds = 0
     budget = Budget()
     together = False
+    scale = 1.0
 
     def __init__(self, shared: float) -> None:
         self.shared = shared

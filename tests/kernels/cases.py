@@ -265,6 +265,7 @@ class ByModel:
     complete: bool = True
     budget: Budget = field(factory=Budget, eq=False)
     together: bool = False
+    scale: float = 1.0
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
