@@ -93,7 +93,7 @@ def _edges(statements: Sequence[Statement]) -> Iterator[Edge]:
         producers.setdefault(statement.target, []).append(number)
     for consumer, statement in enumerate(statements):
         for read in statement.reads:
-            if len(found := producers.get(read.tensor, ())) == 1:
+            if len(found := producers.get(read.tensor, [])) == 1:
                 yield found[0], consumer, read.indices
 
 
