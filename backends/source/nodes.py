@@ -217,8 +217,8 @@ class NodePrinter:
         nbytes = len(lanes) * node.dtype.size
         template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
         source = self.names.buffer(load.space, load.buffer)
-        if self.names.keeps and not (apart := self._unrolled_part(start)).is_const:
-            # Between products, copies add what tells them apart to a pointer that they share.
+        if self.names.keeps and (apart := self._unrolled_part(start)) != Index():
+            # Between products, copies add what tells them apart to a pointer that they share, and keep no other number.
             source, start = f"({source} + ({index_text(start - apart, pointers)}))", apart
         text = template.format(
             bytes=nbytes,
