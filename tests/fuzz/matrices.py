@@ -167,17 +167,18 @@ def statistics(growth: Growth, value: str) -> None:
 
 
 def bordered(growth: Growth, value: str) -> None:
-    """Reduce along an axis, put a border around the one element that is left, and join it with the value: the element
-    counts in one of its rows alone.
+    """Reduce along an axis, and take what is left from all rows, and once more from one: the others read it under a
+    condition.
     """
     shape = growth.shape(value)
     axis = growth.number(0, len(shape) - 1)
     place = growth.number(0, shape[axis] - 1)
     least = growth.grow(growth.pick(("reduce_max", "reduce_mean", "reduce_sum")), value, axes=(axis,), keepdims=True,
                         bound=growth.bounds[value] * shape[axis])  # fmt: skip
+    less = growth.grow("sub", value, least, bound=growth.bounds[value] + growth.bounds[least])
     before, after = ([n if d == axis else 0 for d in range(len(shape))] for n in (place, shape[axis] - 1 - place))
-    around = growth.grow("pad", least, pads=(*before, *after), mode="constant", bound=growth.bounds[least] + 4)
-    growth.grow(growth.pick(("add", "mul", "max")), value, around, bound=growth.bounds[value] * growth.bounds[around])
+    around = growth.grow("pad", least, pads=(*before, *after), mode="constant", bound=growth.bounds[least])
+    growth.grow(growth.pick(("sub", "max")), less, around, bound=growth.bounds[less] + growth.bounds[around])
 
 
 def branches(growth: Growth, value: str) -> None:

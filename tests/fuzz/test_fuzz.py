@@ -4,11 +4,13 @@ and the means by which bench/fuzz.py shows that work.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
-from cuts.bench.fuzz import SERVICE, checked
+from cuts.bench.fuzz import SERVICE, checked, main
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.ir.graph import Graph
 from cuts.ir.verify.graph import verify_graph
@@ -142,3 +144,15 @@ def test_a_planted_bug_is_found() -> None:
     finally:
         planted.close()
         sound.close()
+
+
+@needs_opencl
+def test_a_ledger_says_what_was_checked_and_where_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    for count, ends in ((2, [2]), (3, [2, 3]), (3, [2, 3])):
+        main(["--graphs", str(count), "--seed", "9", "--ways", "one", "--part", "2", "--ledger", str(path)])
+        parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+        assert [part["until"] for part in parts] == ends
+    assert sum(part["graphs"] for part in parts) == 3
+    main(["--graphs", "9", "--seed", "9", "--ways", "one", "--limit", "0", "--ledger", str(path)])
+    assert json.loads(path.read_text(encoding="utf-8"))["parts"] == parts
