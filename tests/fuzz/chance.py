@@ -8,6 +8,7 @@ from math import inf
 
 import numpy as np
 from attrs import field, frozen
+from cuts.ir.budget import WHOLE
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
@@ -51,7 +52,7 @@ class Chance(ByModel):
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
         return [(() if rng.integers(2) else None) if several else next(own) for several in free]
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, drawn by chance."""
         return {key: self._candidate(work.form) for key, work in workloads.items()}
 

@@ -14,6 +14,7 @@ from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
+from cuts.ir.budget import WHOLE
 from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import GraphError
 from cuts.ir.graph import Graph
@@ -72,9 +73,9 @@ class Watched(Chance):
 
     races: dict[str, None] = field(factory=dict, eq=False, repr=False)
 
-    def choose(self, workloads: Mapping[Hashable, Workload]) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, and keep the races that lowered forms have."""
-        chosen = super().choose(workloads)
+        chosen = super().choose(workloads, share)
         for key, work in workloads.items():
             for schedule in (chosen[key].schedule, *self._staged(work.form)):
                 self.races.update(dict.fromkeys(check_barriers(lower(work.form, schedule, work.storages, self.target))))

@@ -58,8 +58,8 @@ BUGS = (
     # ---- memory that is shared over time
     Bug("alias", "an inner step does not extend a lifetime", "runtime.memory:Lifetime.extended",
         "max(self.last, step)", "max(self.first, self.last)"),
-    Bug("alias", "tables share memory with tensors", "runtime.plan:_demands",
-        'lifetimes["table", number, table] = Lifetime(*ends)', 'lifetimes["table", number, table] = Lifetime(-9, -9)'),
+    Bug("alias", "tables share memory with tensors", "runtime.plan:lifetimes_of",
+        "Lifetime(*ends) for table", "Lifetime(-9, -9) for table"),
     Bug("alias", "a buffer's place is not rounded up", "runtime.memory:Placement.end",
         "self.offset + aligned(self.nbytes)", "self.offset + aligned(self.nbytes) // 2", _MEMORY),
     Bug("alias", "rivals are those that end before", "runtime.memory:place_buffers",
