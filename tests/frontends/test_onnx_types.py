@@ -30,6 +30,7 @@ _DISPUTED = {
     ("STFT", "ends"): "what is multiplied by a 0 of a table is left out, infinities too",
     ("MaxPool", "ends"): "NaN propagates here, as in PyTorch",
     ("Pow", "=i"): "powers of integers are exact and wrap; negative ones are refused by the reference",
+    ("Range", "i64 ends"): "how many steps lie between the widest integers overflows there",
     ("ReduceL2", "=i"): "the root of a sum that its type does not hold",
     ("ReduceMean", "i64 ends"): "a sum of the widest integers wraps",
     ("Shrink", "i64 ends"): "computed in f64, where the greatest become 2**63: it saturates here, and wraps on x86",

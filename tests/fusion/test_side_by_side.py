@@ -13,6 +13,7 @@ from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
+from cuts.ir.schedule import Schedule
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
@@ -133,7 +134,7 @@ def test_launches_of_one_level_can_be_put_in_order(drawn: list[frozenset[int]], 
 def candidate(taken: float, grid: int, occupancy: int, threads: int = 128) -> Candidate:
     """Return a candidate that takes some time, on as many blocks."""
     numbers = {"grid": float(grid), "occupancy": float(occupancy), "threads": float(threads)}
-    return Candidate(None, 0.0, "dram", numbers, taken)  # type: ignore[arg-type]
+    return Candidate(Schedule(()), 0.0, "dram", numbers, taken)
 
 
 def launch(*candidates: Candidate) -> Launch:
