@@ -58,7 +58,7 @@ def check(device: Device, drawn: list[tuple[FusedGroup, Kernel]]) -> None:
 
 
 @needs_opencl
-@settings(max_examples=examples(25, 500), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 500), deadline=None, suppress_health_check=_SLOW)
 @given(members(SMALL_GPU))
 def test_bundles_compute_what_their_members_do_opencl(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
     check(_device("opencl"), drawn)
@@ -71,14 +71,14 @@ def test_bundles_compute_what_their_members_do_cuda(drawn: list[tuple[FusedGroup
     check(_device("cuda"), drawn)
 
 
-@settings(max_examples=examples(25, 300), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 300), deadline=None, suppress_health_check=_SLOW)
 @given(members(SMALL_GPU))
 def test_a_bundle_is_printed_and_read_back(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
     bundle = Bundle(tuple(kernel for _, kernel in drawn))
     assert print_ir(parse_ir(print_ir(bundle))) == print_ir(bundle)
 
 
-@settings(max_examples=examples(25, 300), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 300), deadline=None, suppress_health_check=_SLOW)
 @given(members(GPU))
 def test_a_bundle_takes_the_most_of_what_its_members_take(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
     kernels = [kernel for _, kernel in drawn]
