@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from ..ir import FusedGroup, Segment, Target, map_guards, member_name, rename_expr, rename_index
+from ..ir import FusedGroup, Target, member_name
 from .assemble import kernel_key
-from .fusion import Group, Views
+from .fusion import Group, Views, rename_group
 from .schedule import Candidate
 from .stages import Compilation
 from .workload import Selector
@@ -245,27 +245,4 @@ def _member(form: FusedGroup, number: int) -> FusedGroup:
     """Return a member's form with all names as its bundle has them, those of its reductions too."""
     held = {r.name for segment in form.segments for r in segment.reductions}
     names = {t: member_name(number, t) for t in {*form.tensors, *form.constants, *held}}
-
-    def rename(segment: Segment) -> Segment:
-        reductions = tuple(evolve(r, name=names[r.name], body=rename_expr(r.body, names)) for r in segment.reductions)
-        outputs = tuple(
-            evolve(
-                o,
-                tensor=names[o.tensor],
-                write=tuple(rename_index(w, names) for w in o.write),
-                body=rename_expr(o.body, names),
-                guards=map_guards(o.guards, lambda index: rename_index(index, names)),
-            )
-            for o in segment.outputs
-        )
-        return Segment(segment.axes, reductions, outputs)
-
-    inputs, outputs, shared = (tuple(names[t] for t in each) for each in (form.inputs, form.outputs, form.shared))
-    return FusedGroup(
-        tuple(rename(s) for s in form.segments),
-        {names[t]: type_ for t, type_ in form.tensors.items()},
-        inputs,
-        outputs,
-        shared,
-        {names[t]: table for t, table in form.constants.items()},
-    )
+    return rename_group(form, names)

@@ -2,7 +2,7 @@
 
 from .centre import centre_means
 from .fold_units import fold_units
-from .groups import Group, Workshop, form_key
+from .groups import Group, Workshop, form_key, rename_group
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .pack import pack_constants
@@ -41,6 +41,7 @@ __all__ = [
     "pack_constants",
     "partition",
     "put_back",
+    "rename_group",
     "rename_statement",
     "reorder",
     "solve",

@@ -106,10 +106,12 @@ def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
 
 
 def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
-    """Replace the names of tensors; values of reductions keep theirs."""
+    """Replace the names of tensors, and of those values of reductions that `names` has."""
 
     def rename(segment: Segment) -> Segment:
-        reductions = tuple(evolve(r, body=rename_expr(r.body, names)) for r in segment.reductions)
+        reductions = tuple(
+            evolve(r, name=names.get(r.name, r.name), body=rename_expr(r.body, names)) for r in segment.reductions
+        )
         outputs = tuple(
             evolve(
                 o,
