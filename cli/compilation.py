@@ -12,12 +12,13 @@ from ..backends import Array, Timing, find_target
 from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
 from ..ir import Budget, CompileOptions, Graph, Target, UsageError
-from ..runtime import Comparison, html_page, html_section
+from ..runtime import Comparison
 from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
 from . import console
 from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
 from .models import compile_parts, load_graph
 from .options import refuse, settle
+from .page import write_page
 from .progress import CompileProgress
 from .times import time_table
 
@@ -83,7 +84,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     _note_compiler(plan)
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
-        _write_report(arguments.report, plan, results, times)
+        write_page(arguments.report, plan, arguments.given, results, times, selector, budget)
     _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector, budget)
     if arguments.verbose:
         console.note_table(time_table(budget, selector))
@@ -223,18 +224,6 @@ def _note_compiler(plan: AnyPlan) -> None:
     if spilling:
         listed = ", ".join(f"{name} ({nbytes} B)" for name, nbytes in spilling)
         console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
-
-
-def _write_report(
-    path: str, plan: AnyPlan, results: tuple[Comparison, ...], times: Sequence[tuple[Timing, ...]]
-) -> None:
-    sections = []
-    for part, timings in zip(plan.parts, times, strict=True):
-        own = tuple(result for result in results if result.tensor in part.plan.outputs)
-        sections.append(
-            html_section(part.plan, own, timings, {number: cubin.report for number, cubin in enumerate(part.cubins)})
-        )
-    write_text(Path(path), html_page(f"{plan.name} for {plan.target.name}", sections))
 
 
 def _show_compiled(

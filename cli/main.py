@@ -88,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.begin()
     try:
         arguments = make_parser(next((a for a in given if a in COMMANDS), None)).parse_args(given)
+        arguments.given = given
         with speaking(arguments):
             code: int = _module(arguments.command).command(arguments)
         sys.stdout.flush()

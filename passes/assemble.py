@@ -59,11 +59,13 @@ def assemble(
     made: Mapping[tuple[Hashable, ...], KernelFunction],
     complete: bool,
     algorithms: Mapping[str, str],
+    weighed: Mapping[tuple[str, ...], Mapping[str, object]],
 ) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments; launches come in execution order, equal ones
     share a kernel.
 
-    `algorithms` says of nodes that took another one's place which algorithm they belong to.
+    `algorithms` says of nodes that took another one's place which algorithm they belong to, `weighed` by the units of a
+    group what records say of its merges.
     """
     kernels = {key: n for n, key in enumerate(made)}
     steps: list[Step] = []
@@ -73,6 +75,7 @@ def assemble(
         bound = _tensors(groups)
         steps.append(Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in made[keys].arguments)))
         records.append(_record(groups, views, [chosen[key] for key in keys], algorithms))
+        records[-1] = {**records[-1], **(weighed.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
     # Also of tensors between the kernels of one node.

@@ -26,6 +26,7 @@ from ..ops.language import Instances
 from .assemble import assemble
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
+from .merges import weighed
 from .second_thoughts import reconsider
 from .side_by_side import put_side_by_side
 from .stages import (
@@ -139,7 +140,16 @@ def compile_graph(
         stage.perform(work)
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
-    return assemble(work.graph, work.launches, work.views, work.chosen, work.functions, work.complete, work.algorithms)
+    return assemble(
+        work.graph,
+        work.launches,
+        work.views,
+        work.chosen,
+        work.functions,
+        work.complete,
+        work.algorithms,
+        weighed(work),
+    )
 
 
 def _check_names(known: Sequence[str], options: CompileOptions) -> None:

@@ -89,6 +89,7 @@ class Compilation:
     budget: Budget = field(init=False)
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)
+    modelled: Remembered = field(init=False)
     evaluator: GroupEvaluator = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     programs: Programs = field(init=False)
@@ -108,16 +109,16 @@ class Compilation:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
         self.instances = Instances(self.registry)
         self.limited = Limited(Modelled(self.target), self.budget)
-        self.evaluator = self._evaluator(Remembered(self.limited))
+        self.modelled = Remembered(self.limited)
+        self.evaluator = self._evaluator(self.modelled)
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
-        roofline, selector = Roofline(self.target), self.selector
+        return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
 
-        def least(form: FusedGroup) -> float:
-            return roofline.traffic(form) * (1.0 if selector is None else min(1.0, selector.scale))
-
-        return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=least)
+    def least(self, form: FusedGroup) -> float:
+        """Return the seconds that a group's memory traffic takes at least, as costs are scaled."""
+        return Roofline(self.target).traffic(form) * (1.0 if self.selector is None else min(1.0, self.selector.scale))
 
     @property
     def math(self) -> str:

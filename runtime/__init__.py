@@ -8,12 +8,13 @@ from .onnx_oracle import has_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, across_turns, extent_bytes, make_plan
 from .plan_document import plain
 from .plan_file import load_plan, save_plan
-from .report import html_page, html_section
+from .report import Evidence, StepCurve, Tried, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
 
 __all__ = [
     "Comparison",
+    "Evidence",
     "InPlaceSession",
     "Layout",
     "Lifetime",
@@ -23,6 +24,8 @@ __all__ = [
     "PlannedPart",
     "Session",
     "StagedRecord",
+    "StepCurve",
+    "Tried",
     "across_turns",
     "aligned",
     "check_names",

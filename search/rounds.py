@@ -10,6 +10,7 @@ from math import inf
 from ..ir import PassError
 from ..passes.schedule import make_space
 from .build import Done, Scored
+from .curve import Search
 from .earlier_results import hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
@@ -35,10 +36,12 @@ class Rounds:
 
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
-        self.search(tasks)
-        return {t.problem.key: t.choice or best_known(t, self._settings, self._resources.ranked) for t in tasks}
+        record = self.search(tasks)
+        found = {t.problem.key: t.choice or best_known(t, self._settings, self._resources.ranked) for t in tasks}
+        record.end(self._resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])
+        return found
 
-    def search(self, tasks: Sequence[SearchTask]) -> None:
+    def search(self, tasks: Sequence[SearchTask]) -> Search:
         """Search until each problem has its choice or the run must end, which leaves some without: those that come
         last.
         """
@@ -46,6 +49,9 @@ class Rounds:
             for number, task in enumerate(tasks):
                 task.place = number // BATCH
         self._trials.batches = 1 + max((task.place for task in tasks), default=0)
+        record = Search(tasks)
+        if self._settings.final:
+            self._resources.statistics.searches.append(record)
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self._begin(task)
@@ -55,8 +61,10 @@ class Rounds:
                     if task.idle:
                         self._advance(task)
                 self._resources.report(tasks)
+                record.note(self._resources.elapsed)
         if any(t.choice is None for t in tasks):
             self._resources.drop()
+        return record
 
     def _begin(self, task: SearchTask) -> None:
         self._resources.database.register(task.problem)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from attrs import define, field, frozen
 
 from ..passes.schedule import Candidate
+from .curve import Search
 from .proof import Proof
 
 
@@ -66,7 +67,7 @@ class TunedChoice:
 
 @define
 class Statistics:
-    """What a search did: candidates by outcome, points of all spaces, seconds by phase."""
+    """What a search did: candidates by outcome, points of all spaces, seconds by phase, how times fell."""
 
     outcomes: Counter[str] = field(factory=Counter)
     phases: dict[str, float] = field(factory=dict)
@@ -81,6 +82,7 @@ class Statistics:
     reused: int = 0
     audited: int = 0
     clock: Callable[[], float] = time.monotonic
+    searches: list[Search] = field(factory=list)
 
     def record(self) -> dict[str, object]:
         """Return the figures as JSON values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from .database import Trial
 from .selector import MeasuredSelector
 
 
@@ -26,6 +27,17 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
     if selector.audits:
         values["audit"] = [a.record() for a in selector.audits]
     return values
+
+
+def tried(selector: MeasuredSelector) -> dict[str, list[Trial]]:
+    """Return what became of the candidates of each kernel, by the key of its problem: the fastest first, then those
+    that failed.
+    """
+    database = selector.tuner.resources.database
+    return {
+        p.key: sorted(database.trials(p), key=lambda t: (not t.ok, t.seconds or 0.0, t.schedule))
+        for p in selector.problems
+    }
 
 
 def summary_lines(selector: MeasuredSelector) -> Iterator[str]:

@@ -89,6 +89,11 @@ class SearchTask:
         return min((e.seconds for e in self.entries.values()), default=inf)
 
     @property
+    def uses(self) -> int:
+        """How often the kernel is launched."""
+        return self.problem.uses
+
+    @property
     def start(self) -> float | None:
         """The time of the model's first choice, where it ran."""
         texts = [e for e in self.entries.values() if self.first and e.scored is self.first[0] and e.seconds < inf]

@@ -5,8 +5,9 @@ from .fold_units import fold_units
 from .groups import Group, Workshop, form_key, rename_group
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
+from .normalise import Illegal
 from .pack import pack_constants
-from .partition import GroupEvaluator, Partitioner, Remembered, partition, with_parts
+from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .programs import Programs, Unit, build_programs, copied
 from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, taken
@@ -17,6 +18,7 @@ from .views import Views, addressed, find_views
 __all__ = [
     "Group",
     "GroupEvaluator",
+    "Illegal",
     "Order",
     "Partitioner",
     "Points",
@@ -38,6 +40,7 @@ __all__ = [
     "interpret",
     "issue_slots",
     "natural",
+    "neighbours",
     "pack_constants",
     "partition",
     "put_back",

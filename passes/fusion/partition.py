@@ -221,7 +221,7 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
     while unmarked:
         current = unmarked.pop(0)
         owner = partitioner.owners(current)
-        for first, second in _consecutive(partitioner, current, owner):
+        for first, second in neighbours(partitioner, current, owner):
             merged = partitioner.merge(first, second, owner)
             if isinstance(merged, Illegal) or not _gain(partitioner, first, second, merged) > 0:
                 continue
@@ -250,7 +250,7 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
                 most = max(0.0, _most(partitioner, first, second, merged))
                 heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
 
-    consider(_consecutive(partitioner, initial, owner))
+    consider(neighbours(partitioner, initial, owner))
     while queue:
         _, tie, exact, first, second, merged = heapq.heappop(queue)
         if first not in groups or second not in groups or not partitioner.convex(first, second, owner):
@@ -276,7 +276,7 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
         changed = True
         while changed:
             changed = False
-            for first, second in _consecutive(partitioner, groups, owner):
+            for first, second in neighbours(partitioner, groups, owner):
                 if (
                     first not in groups
                     or second not in groups
@@ -292,7 +292,7 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
     return list(groups)
 
 
-def _consecutive(
+def neighbours(
     partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
 ) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of groups that an edge connects, in the graph's order."""

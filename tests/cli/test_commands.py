@@ -130,8 +130,7 @@ def test_report_is_one_safe_file(cuts: Cuts, tmp_path: Path) -> None:
     assert cuts("compile", "graph.json", *REFERENCE, "-o", "p", "--report", "r.html").code == 0
     page = (tmp_path / "r.html").read_text()
     assert "&lt;script&gt;alert(1)" in page
-    assert "<script" not in page
-    assert "http" not in page
+    assert page.count("<script") == 1 and "http" not in page
 
 
 def test_device_lists_targets_and_compilers(cuts: Cuts) -> None:

@@ -1,0 +1,85 @@
+"""`--report`: what is known of a compilation as a page."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from ..backends import Timing
+from ..ir import Budget
+from ..runtime import Comparison, Evidence, StepCurve, Tried, html_page, html_section
+from ..search import MeasuredSelector, Trial, tried
+from .common import AnyPlan, write_text
+from .times import shares
+
+#: Packages whose versions decide what is compiled, and how fast that is.
+PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "pycuda", "cuda-bindings", "nvidia-cuda-nvrtc")
+#: Candidates of a kernel that the page shows.
+SHOWN = 12
+
+
+def write_page(
+    path: str,
+    plan: AnyPlan,
+    command: Sequence[str],
+    results: tuple[Comparison, ...],
+    times: Sequence[tuple[Timing, ...]],
+    selector: MeasuredSelector | None,
+    budget: Budget,
+) -> None:
+    """Write a page of all parts of a plan, that `command` made in the time of a `budget`."""
+    searched = Evidence() if selector is None else evidence(selector, budget)
+    sections = []
+    for number, (part, timings) in enumerate(zip(plan.parts, times, strict=True)):
+        known = Evidence(
+            tuple(result for result in results if result.tensor in part.plan.outputs),
+            timings,
+            {k: cubin.report for k, cubin in enumerate(part.cubins)},
+            searched.curve if number == 0 else (),
+            searched.trials,
+            searched.search if number == 0 else {},
+        )
+        heading = f"{part.plan.name} for {part.plan.target.name}" if len(plan.parts) > 1 else ""
+        sections.append(html_section(part.plan, known, f"part{number}", heading))
+    title = f"{plan.name} for {plan.target.name}"
+    write_text(Path(path), html_page(title, dict(_environment(plan, command)), sections))
+
+
+def evidence(selector: MeasuredSelector, budget: Budget) -> Evidence:
+    """Return what a search knows: its curves, the candidates of each kernel, and where its time went."""
+    tuner = selector.tuner
+    curves = [
+        StepCurve(f"search {number + 1}", [(elapsed, 1e3 * taken) for elapsed, taken in search.points()])
+        for number, search in enumerate(tuner.statistics.searches)
+    ]
+    candidates = {key: [_shown(trial) for trial in trials[:SHOWN]] for key, trials in tried(selector).items()}
+    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds, _ in shares(budget))
+    record = tuner.statistics.record()
+    return Evidence(curve=curves, trials=candidates, search={"time": f"{budget.elapsed:.1f} s: {spent}", **record})
+
+
+def _shown(trial: Trial) -> Tried:
+    return Tried(trial.schedule, trial.message or trial.outcome, trial.seconds if trial.ok else None)
+
+
+def _environment(plan: AnyPlan, command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    yield "made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield "by", shlex.join(["cuts", *command])
+    yield "device", f"{plan.target.name} ({plan.target.arch or plan.target.dialect})"
+    yield "cuts", plan.parts[0].plan.cuts
+    yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "packages", ", ".join(f"{name} {version}" for name, version in _versions().items())
+
+
+def _versions() -> Mapping[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

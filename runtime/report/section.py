@@ -1,0 +1,174 @@
+"""What a page says of one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+from attrs import field, frozen
+from markupsafe import Markup
+
+from ...backends import Timing
+from ..plan import Plan
+from ..plan_document import plain
+from ..verify import Comparison
+from .chart import StepCurve, chart
+from .page import TEMPLATES
+from .picture import ROW, WIDTH, arcs
+
+#: Records of a group that the page shows elsewhere than in the table of its facts.
+_ELSEWHERE = ("merges", "parts")
+
+
+@frozen
+class Tried:
+    """A candidate that was tried for a kernel: its schedule as text, how that ended, and the seconds, if it ran."""
+
+    schedule: str
+    outcome: str
+    seconds: float | None
+
+
+@frozen
+class Evidence:
+    """What is known of a plan besides itself.
+
+    `times` are those of each step, `resources` what the compiler says of each kernel by its number, `curve` what the
+    kernels took together while they were searched for, `trials` by the key of a search ("tuning" in a group's record)
+    the candidates of a kernel, `search` figures of the whole search.
+    """
+
+    results: Sequence[Comparison] = ()
+    times: Sequence[Timing] = ()
+    resources: Mapping[int, Mapping[str, object]] = field(factory=dict)
+    curve: Sequence[StepCurve] = ()
+    trials: Mapping[str, Sequence[Tried]] = field(factory=dict)
+    search: Mapping[str, object] = field(factory=dict)
+
+
+def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str = "") -> Markup:
+    """Return what a page says of one plan; `name` tells it from others of the page, `title` is its heading."""
+    spent, source = _spent(plan, evidence.times)
+    limits = list(dict.fromkeys(str(_group(plan, n).get("limit", "")) for n in range(len(plan.steps))))
+    longest = max(spent, default=0.0) or 1.0
+    return Markup(
+        TEMPLATES.get_template("section.html").render(
+            name=name,
+            title=title,
+            figures=[(key, _text(value)) for key, value in _figures(plan).items()],
+            comparisons=evidence.results,
+            launches=[_launch(plan, n, spent, longest, limits, evidence) for n in range(len(plan.steps))],
+            total=_time(sum(spent)),
+            source=source,
+            limits=limits,
+            arcs=list(arcs(plan)),
+            width=WIDTH,
+            row=ROW,
+            curve=chart(evidence.curve, "seconds of search", "ms"),
+            search=[(key, _text(value)) for key, value in evidence.search.items()],
+            merges=list(_merges(plan)),
+        )
+    )
+
+
+def _group(plan: Plan, number: int) -> Mapping[str, Any]:
+    return plan.groups[number] if number < len(plan.groups) else {}
+
+
+def _spent(plan: Plan, times: Sequence[Timing]) -> tuple[list[float], str]:
+    """Return the seconds of each step, of all its turns, and where they are from."""
+    if times:
+        return [t.median * plan.turns(n) for n, t in enumerate(times)], "each launch was timed in this plan"
+    known = [_group(plan, n) for n in range(len(plan.steps))]
+    seconds = [float(g.get("measured") or g.get("estimate") or 0.0) * plan.turns(n) for n, g in enumerate(known)]
+    count = sum("measured" in g for g in known)
+    if count == len(known):
+        return seconds, "each kernel was timed by itself while it was tuned"
+    return seconds, f"{count} of {len(known)} timed while they were tuned, the others as the model estimates"
+
+
+def _figures(plan: Plan) -> Mapping[str, object]:
+    return {
+        "launches": plan.launch_count,
+        "distinct kernels": len(plan.kernels),
+        "inputs": [f"{name}: {plan.types[name]}" for name in plan.inputs],
+        "outputs": [f"{name}: {plan.types[name]}" for name in plan.outputs],
+        "bytes of the arena": f"{plan.arena:,} ({plan.buffer_bytes:,} without sharing memory over time)",
+        "bytes of constants": f"{sum(array.nbytes for array in plan.constants.values()):,}",
+    }
+
+
+def _launch(
+    plan: Plan, number: int, spent: Sequence[float], longest: float, limits: Sequence[str], evidence: Evidence
+) -> Mapping[str, object]:
+    """Return what the page shows of a launch."""
+    step, group = plan.steps[number], _group(plan, number)
+    kernel, turns, bound = plan.kernels[step.kernel], plan.turns(number), group.get("bound")
+    facts = {key: value for key, value in group.items() if key not in _ELSEWHERE}
+    facts |= {"tensors": step.tensors, "grid": kernel.grid, "block": kernel.block}
+    facts |= {"info": kernel.info} if kernel.info else {}
+    facts |= evidence.resources.get(step.kernel, {})
+    if "parts" in group:
+        facts["its operations by themselves"] = _price(group["parts"])
+    return {
+        "number": number,
+        "kernel": kernel.name,
+        "nodes": _text(group.get("nodes", "")),
+        "what": " + ".join(map(str, group.get("ops", ()))) or kernel.name,
+        "time": _time(spent[number]),
+        "share": f"{100 * spent[number] / longest:.2f}",
+        "least": None if bound is None else f"{min(100.0, 100 * float(bound) * turns / longest):.2f}",
+        "limit": limits.index(str(group.get("limit", ""))) % 6,
+        "turns": f"{turns} turns" if turns > 1 else "",
+        "facts": [(key, _text(value)) for key, value in plain(facts).items()],
+        "trials": [_trial(each) for each in evidence.trials.get(str(group.get("tuning", "")), ())],
+        "source": kernel.source,
+    }
+
+
+def _trial(trial: Tried) -> Mapping[str, str]:
+    shown = "" if trial.seconds is None else f"{trial.seconds * 1e6:.2f}"
+    return {"time": shown, "outcome": trial.outcome, "schedule": trial.schedule}
+
+
+def _merges(plan: Plan) -> Sequence[Mapping[str, object]]:
+    """Return the merges of all groups, each once, what was closest first."""
+    found: dict[Any, Mapping[str, Any]] = {}
+    for number in range(len(plan.steps)):
+        for merge in _group(plan, number).get("merges", ()):
+            found.setdefault((tuple(merge["first"]), tuple(merge["second"])), merge)
+    return [
+        {
+            "first": _text(merge["first"]),
+            "second": _text(merge["second"]),
+            "together": _price(merge["together"]) if merge["together"] else "",
+            "together_value": merge["together"]["seconds"] if merge["together"] else inf,
+            "apart": _price(merge["apart"]),
+            "apart_value": merge["apart"]["seconds"],
+            "why": merge["why"] or f"{_lost(merge):+.1%}",
+        }
+        for merge in sorted(found.values(), key=_lost)
+    ]
+
+
+def _lost(merge: Mapping[str, Any]) -> float:
+    """Return what merging would add, as a part of what the two take apart; what cannot be merged comes last."""
+    return inf if not merge["together"] else merge["together"]["seconds"] / merge["apart"]["seconds"] - 1
+
+
+def _price(price: Mapping[str, Any]) -> str:
+    word = {"measured": "measured", "model": "by the model", "bound": "at least"}[price["source"]]
+    return f"{_time(price['seconds'])} {word}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.2f} us"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {_text(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(item) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
