@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from cuts.bench.shapes import Case
-from cuts.ir.graph import Attribute
+from cuts.ir.attributes import Attribute
 from cuts.ir.types import DType
 
 Tensors = Mapping[str, Any]

@@ -15,7 +15,8 @@ from math import prod
 from typing import TypeAlias
 
 from attrs import evolve, field, frozen
-from cuts.ir.graph import Attribute, Graph, Node
+from cuts.ir.attributes import Attribute
+from cuts.ir.graph import Graph, Node
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..ir import PRECISIONS, UsageError
+from ..ir import PRECISIONS, UsageError, attribute_of
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -23,14 +23,21 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def attribute(text: str) -> tuple[str, Any]:
-    """Return an attribute's name and value, as `--attr` gives them; text that is no JSON is text."""
+    """Return an attribute's name and value, as `--attr` gives them; text that is no JSON is text.
+
+    Raises `ArgumentTypeError` for what is none.
+    """
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found '{text}'")
     try:
-        return name, json.loads(value)
+        read = json.loads(value)
     except (ValueError, RecursionError):
         return name, value
+    try:
+        return name, attribute_of(read)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"attribute '{name}': {error}") from error
 
 
 def positive(kind: Callable[[str], float]) -> Callable[[str], float]:

@@ -18,7 +18,7 @@ from attrs import field, frozen, has
 from cattrs.cols import homogenous_tuple_structure_factory
 from cattrs.gen import make_dict_structure_fn, mapping_structure_factory
 
-from ..ir import Attribute, DType, GraphError, Source, Span, raise_all
+from ..ir import Attribute, DType, GraphError, Source, Span, attribute_of, raise_all
 from .json_places import place_of, steps_of
 
 FORMAT = "cuts.graph"
@@ -169,16 +169,8 @@ def _structure_dtype(value: Any, _: Any) -> DType:
 def _structure_attribute(value: Any, _: Any) -> Attribute:
     if isinstance(value, dict) and list(value) == ["float"] and value["float"] in NON_FINITE:
         return NON_FINITE[value["float"]]
-    if type(value) in _SCALARS:
-        return value  # type: ignore[no-any-return]
-    values = _demand(list, "a number, a string, true, false or a list of them", value)
-    items: list[Any] = [_structure_attribute(item, None) for item in values]
-    kinds = {type(item) for item in items}
-    if kinds == {int, float}:
-        return tuple(float(item) for item in items)
-    if len(kinds) > 1 or kinds & {tuple, bool}:
-        raise ValueError("expected a list of integers, a list of numbers or a list of strings")
-    return tuple(items)
+    items = [_structure_attribute(item, None) for item in value] if isinstance(value, list) else value
+    return attribute_of(items)
 
 
 def _unstructure_attribute(value: Attribute) -> Any:

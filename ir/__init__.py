@@ -12,6 +12,7 @@ from .atoms import (
     MatrixAtom,
     MatrixFragment,
 )
+from .attributes import Attribute, attribute_of
 from .budget import ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, SECOND_SHARE, WHOLE, Budget
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
@@ -66,7 +67,7 @@ from .errors import (
 from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
 from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
 from .functions import COMBINERS, FUNCTIONS, Combiner
-from .graph import Array, Attribute, Graph, Node, fresh_name, live_graph, needed_nodes
+from .graph import Array, Graph, Node, fresh_name, live_graph, needed_nodes
 from .graph_text import parse_graph, print_graph
 from .index import (
     ZERO,
@@ -290,6 +291,7 @@ __all__ = [
     "as_held",
     "as_index",
     "at_turn",
+    "attribute_of",
     "call",
     "clamp",
     "confined",

@@ -7,16 +7,16 @@ They come from user text, so they never reach kernel source.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from attrs import evolve, field, frozen
 
+from .attributes import Attribute, attributes_of
 from .source import Span
 from .types import TensorType
 
-Attribute: TypeAlias = Union[int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...]]
 Array: TypeAlias = npt.NDArray[np.generic]
 
 
@@ -27,13 +27,15 @@ class Node:
     An absent optional operand is None. `origin` is the name the user knows the node by (an ONNX node's name, say),
     `span` where its operation is named in the text it was read from, for messages. `declaration` is the text that
     declares its operation where the vocabulary does not: the node brings it along, under a name that says which it is.
+
+    Raises `GraphError` for attributes that are neither numbers, truth values, texts nor lists of one of these.
     """
 
     name: str
     op: str
     inputs: tuple[str | None, ...]
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Attribute] = field(factory=dict)
+    attributes: Mapping[str, Attribute] = field(factory=dict, converter=attributes_of)
     origin: str = ""
     declaration: str = field(default="", repr=False, kw_only=True)
     span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)

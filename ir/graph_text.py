@@ -26,8 +26,9 @@ from typing import TypeAlias
 import numpy as np
 from attrs import define, field
 
+from .attributes import Attribute
 from .errors import ParseError
-from .graph import Array, Attribute, Graph, Node
+from .graph import Array, Graph, Node
 from .source import Source, Span
 from .types import DType, TensorType
 

@@ -177,7 +177,7 @@ class _Backward:
         outputs: tuple[str, ...],
         attributes: Mapping[str, object],
     ) -> None:
-        node = Node(name, op, inputs, outputs, dict(attributes))  # type: ignore[arg-type]
+        node = Node(name, op, inputs, outputs, dict(attributes))
         operands = [None if v is None else self.types[v] for v in inputs]
         instance = self.gradients.instance(node, operands, {})
         self.types.update(zip(outputs, instance.output_types, strict=False))

@@ -119,6 +119,9 @@ def test_one_operation_is_compiled_without_a_graph(cuts: Cuts, tmp_path: Path) -
     assert (made.code, "plan matmul.plan written" in made.out) == (0, True)
     softmax = ["--op", "softmax", "--shape", "x=4x8", "--attr", "axis=0", *REFERENCE, "-o", "s", "--json"]
     assert cuts("compile", *softmax).json["name"] == "softmax"
+    resized = ["--op", "resize_linear", "--shape", "x=1x2x4x4", "--attr", "sizes=[1, 2, 8, 8]", *REFERENCE, "-o", "r"]
+    assert cuts("compile", *resized).code == 0
+    assert "[1, 2, 8, 8]" in cuts("run", "r").out
     joined = ["--op", "concat", "--shape", "x=2x3", "--shape", "x=2x5", "--attr", "axis=1", *REFERENCE, "-o", "c"]
     found = cuts("compile", *joined)
     assert found.code == 0, found.err
@@ -133,6 +136,9 @@ def test_one_operation_is_compiled_without_a_graph(cuts: Cuts, tmp_path: Path) -
         (["--op", "matmul", "--shape", "a=4x8", "--shape", "b=7x3"], 3, "matmul"),
         (["--op", "reluu", "--shape", "x=4"], 3, "did you mean 'relu'"),
         (["--op", "softmax", "--shape", "x=4x8", "--attr", "axis"], 2, "expected NAME=VALUE"),
+        (["--op", "softmax", "--shape", "x=4x8", "--attr", "axis=null"], 2, "attribute 'axis': expected a number, a"),
+        (["--op", "softmax", "--shape", "x=4x8", "--attr", "axis=[1, [2]]"], 2, "expected a list of integers, of"),
+        (["--op", "softmax", "--shape", "x=4x8", "--attr", 'axis={"a": 1}'], 2, "found {'a': 1}"),
     ],
 )
 def test_operations_that_do_not_fit_are_refused(cuts: Cuts, arguments: list[str], code: int, message: str) -> None:

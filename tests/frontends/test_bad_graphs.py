@@ -60,11 +60,11 @@ ROWS = {
     "unknown field": (changed(nodes__0__attrs={}), 'at $.nodes[0]: unknown field "attrs"'),
     "mixed attribute": (
         changed(nodes__0__attributes={"k": [1, "a"]}),
-        "at $.nodes[0].attributes['k']: expected a list of integers, a list of numbers or a list of strings",
+        "at $.nodes[0].attributes['k']: expected a list of integers, of numbers or of strings, found [1, 'a']",
     ),
     "nested attribute": (
         changed(nodes__0__attributes={"k": {"a": 1}}),
-        "at $.nodes[0].attributes['k']: expected a number, a string, true, false or a list of them, found an object",
+        "at $.nodes[0].attributes['k']: expected a number, a string, true, false or a list of them, found {'a': 1}",
     ),
     "element type": (
         changed(types__y__dtype="f8"),

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from cuts.backends.devices import find_target
+from cuts.ir.attributes import Attribute
 from cuts.ir.budget import Budget
-from cuts.ir.graph import Attribute, Graph, Node
+from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType

@@ -1,0 +1,44 @@
+"""Values of attributes: numbers, truth values, texts, and lists of one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+
+from .errors import GraphError, quote
+
+Attribute: TypeAlias = Union[int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...]]
+_SCALARS = (int, float, bool, str)
+
+
+def attribute_of(value: Any) -> Attribute:
+    """Return a value as an attribute holds it: lists as tuples, NumPy's numbers as Python's.
+
+    Raises `ValueError` for what no attribute can be, such as nothing, a mapping, or a list of different things.
+    """
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if type(value) in _SCALARS:
+        return value  # type: ignore[no-any-return]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"expected a number, a string, true, false or a list of them, found {value!r:.80}")
+    items = [attribute_of(item) for item in value]
+    kinds = {type(item) for item in items}
+    if kinds == {int, float}:
+        return tuple(map(float, items))  # type: ignore[arg-type]
+    if len(kinds) > 1 or kinds & {tuple, bool}:
+        raise ValueError(f"expected a list of integers, of numbers or of strings, found {value!r:.80}")
+    return tuple(items)  # type: ignore[return-value]
+
+
+def attributes_of(values: Mapping[str, Any]) -> dict[str, Attribute]:
+    """Return the attributes of a node. Raises `GraphError` for a value that none can have."""
+    found = {}
+    for name, value in values.items():
+        try:
+            found[name] = attribute_of(value)
+        except ValueError as error:
+            raise GraphError(f"attribute {quote(name)}: {error}") from error
+    return found
