@@ -108,13 +108,16 @@ class PhasePrinter:
 
     def _block(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> None:
         """Print nodes under the loops already opened: form units, declare what crosses them, print each."""
-        units = self._units(nodes, opened)
+        units = self._units(self._hoisted(nodes, opened), opened)
         home = {node: unit for unit in units for node in unit.nodes}
         for unit in units:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
             if unit.key[0] == "scope":
-                with self.out.loop(rest[0], self._unroll(unit.nodes, opened, rest[0]), self._meets(unit.nodes)):
+                times = (
+                    rest[0].extent if self._addressed(unit, home, rest[0]) else self._unroll(unit.nodes, opened, rest[0])
+                )
+                with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif unit.key[0] == "vector":
                 axes = self.printer.vector_axes(unit.nodes[0], rest)
@@ -124,6 +127,43 @@ class PhasePrinter:
                 with self.out.loops(rest, self._meets(unit.nodes)):
                     for node in unit.nodes:
                         self.printer.statement(node)
+
+    def _hoisted(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[DfgNode]:
+        """Return nodes with those in front that a scope reads but that are not in it, so that what stands between two
+        parts of a scope does not part them. Nothing passes a fence.
+        """
+        found: list[DfgNode] = []
+        part: list[DfgNode] = []
+        for node in nodes:
+            if self._key(node, opened)[0] == "fence":
+                found += [*self._scopes_last(part, opened), node]
+                part = []
+            else:
+                part.append(node)
+        return [*found, *self._scopes_last(part, opened)]
+
+    def _scopes_last(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> Sequence[DfgNode]:
+        """Return nodes with those in front that a scope reads and that need nothing of it themselves."""
+        for var in (v for v in self.phase.unrolled if v in self.scopes):
+            inside = {n for n in nodes if (rest := self._rest(n, opened)) and rest[0] == var}
+            behind, wanted = set[object](inside), set[object]()
+            for node in nodes:
+                if any(source in behind for source in _sources(node)):
+                    behind.add(node)
+            for node in reversed(nodes):
+                if node in inside or node in wanted:
+                    wanted.update(_sources(node))
+            early = {n for n in nodes if n in wanted and n not in behind}
+            nodes = [*(n for n in nodes if n in early), *(n for n in nodes if n not in early)]
+        return nodes
+
+    def _addressed(self, unit: _Unit, home: dict[DfgNode, _Unit], var: Var) -> bool:
+        """Whether a scope addresses registers by its variable, which then has to be a number each time: values that it
+        leaves for others, and those that others left for it.
+        """
+        left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
+        found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
+        return any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
         """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""
