@@ -114,9 +114,8 @@ class PhasePrinter:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
             if unit.key[0] == "scope":
-                times = (
-                    rest[0].extent if self._addressed(unit, home, rest[0]) else self._unroll(unit.nodes, opened, rest[0])
-                )
+                fixed = self._addressed(unit, home, rest[0])
+                times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif unit.key[0] == "vector":

@@ -1,0 +1,188 @@
+"""Sums of which a condition leaves one term in several: over those that are left, a statement for each residue.
+
+A transposed convolution asks of each tap whether it lies on a stride, which three of four do not where it is two in
+two directions:
+
+    y[o] = sum[c < C, r < R] x[c, (o + 1 - r) // 2] * w[c, r] if (o + 1 - r) % 2 == 0 else 0
+
+Which taps remain depends on the residue of `o` alone. For `o = 2*t + 1` they are `r = 2*q`, and what is left is a
+convolution like any other:
+
+    y[2*t + 1] = sum[c < C, q < R // 2] x[c, t + 1 - q] * w[c, 2*q]
+
+The statements write one tensor in pieces, as gradients of strided reads do. What reads it is not fused with them, so
+only sums are split that also run over enough other terms to be limited by arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import gcd, prod
+
+from attrs import evolve, frozen
+
+from ...ir import (
+    Call,
+    Const,
+    Expr,
+    Guard,
+    Index,
+    InRange,
+    Mod,
+    Program,
+    Statement,
+    Var,
+    as_index,
+    substitute,
+    substitute_expr,
+)
+
+#: Most statements that one becomes, and fewest terms besides those that conditions thin out.
+MOST_PIECES, LEAST_TERMS = 16, 8
+
+
+@frozen
+class _Condition:
+    """`(factor * var + rest) % period == 0` for a reduced variable, which occurs nowhere else in it; without one only
+    the residue of axes decides.
+    """
+
+    var: Var | None
+    factor: int
+    rest: Index
+    period: int
+
+
+def split_residues(program: Program) -> Program:
+    """Return the program with statements for each residue in place of sums that test it."""
+    pieces = [tuple(_pieces(s, program)) or (s,) for s in program.statements]
+    return evolve(program, statements=tuple(s for each in pieces for s in each))
+
+
+def _pieces(statement: Statement, program: Program) -> Iterator[Statement]:
+    """Yield what a statement is split into, nothing where it stays."""
+    if statement.combine != "sum" or statement.step is not None or statement.into is not None:
+        return
+    found = _parted(statement)
+    if found is None:
+        return
+    conditions, other, body, zero = found
+    thinned = {c.var for c in conditions}
+    if not conditions or prod(v.extent for v in statement.reduce if v not in thinned) < LEAST_TERMS:
+        return
+    periods = {axis: _period(axis, conditions) for axis in statement.axes}
+    if prod(periods.values()) > MOST_PIECES:
+        return
+    kept = Call("select", (InRange(tuple(other)), body, zero)) if other else body
+    for residues in product(*(range(periods[axis]) for axis in statement.axes)):
+        turns = {
+            axis: Var(axis.name, -(-(axis.extent - first) // periods[axis]))
+            for axis, first in zip(statement.axes, residues, strict=True)
+        }
+        if all(turn.extent > 0 for turn in turns.values()):
+            moved = {
+                axis: as_index(turns[axis]) * periods[axis] + first
+                for axis, first in zip(statement.axes, residues, strict=True)
+            }
+            whole = evolve(
+                statement,
+                axes=tuple(turns.values()),
+                write=tuple(substitute(index, dict(moved)) for index in statement.write),
+                body=substitute_expr(kept, moved),
+            )
+            yield _thinned(whole, conditions, moved, zero)
+
+
+def _parted(statement: Statement) -> tuple[list[_Condition], list[Guard], Expr, Const] | None:
+    """Return the conditions on residues that a statement sums under, its other conditions, what is summed up where they
+    hold, and the zero where they do not; none where it is not of that form.
+    """
+    body = statement.body
+    if not (isinstance(body, Call) and body.fn == "select"):
+        return None
+    condition, inner, zero = body.args
+    guards = list(_conjuncts(condition))
+    if not (isinstance(zero, Const) and zero.value == 0) or None in guards:
+        return None
+    found: list[_Condition] = []
+    other: list[Guard] = []
+    for guard in (g for g in guards if g is not None):
+        known = _condition(guard, statement)
+        if known is None or (known.var is not None and known.var in [each.var for each in found]):
+            other.append(guard)
+        else:
+            found.append(known)
+    return found, other, inner, zero
+
+
+def _conjuncts(condition: Expr) -> Iterator[Guard | None]:
+    """Yield the guards that must all hold, none for what is not one."""
+    if isinstance(condition, InRange):
+        yield from condition.guards
+    elif isinstance(condition, Call) and condition.fn == "and":
+        for part in condition.args:
+            yield from _conjuncts(part)
+    else:
+        yield None
+
+
+def _condition(guard: Guard, statement: Statement) -> _Condition | None:
+    """Return a guard as the condition on a residue that it is."""
+    if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
+        return None
+    primary, times = guard.index.terms[0]
+    if not isinstance(primary, Mod) or times != 1:
+        return None
+    known = {*statement.axes, *statement.reduce}
+    reduced = [(p, f) for p, f in primary.num.terms if p in statement.reduce]
+    if len(reduced) > 1 or any(p not in known for p, _ in primary.num.terms):
+        return None
+    if not reduced:
+        return _Condition(None, 0, primary.num, primary.den)
+    var, factor = reduced[0]
+    assert isinstance(var, Var)
+    return _Condition(var, factor, primary.num - as_index(var) * factor, primary.den)
+
+
+def _period(axis: Var, conditions: Sequence[_Condition]) -> int:
+    """Return after how many steps of an axis all conditions are the same again."""
+    found = 1
+    for condition in conditions:
+        factor = next((f for p, f in condition.rest.terms if p == axis), 0)
+        own = condition.period // gcd(factor, condition.period)
+        found = found * own // gcd(found, own)
+    return found
+
+
+def _thinned(piece: Statement, conditions: Sequence[_Condition], moved: Mapping[Var, Index], zero: Const) -> Statement:
+    """Return the statement for one residue of each axis over the terms that are left, or zero where none is."""
+    left = {v: v for v in piece.reduce}
+    reduced: dict[Var, Index] = {}
+    for condition in conditions:
+        residue = _residue(substitute(condition.rest, dict(moved)), condition.period)
+        first, step = _first(condition, residue)
+        extent = 1 if condition.var is None else condition.var.extent
+        if first is None or first >= extent:
+            return evolve(piece, body=zero, reduce=(), combine=None)
+        if condition.var is not None:
+            left[condition.var] = Var(condition.var.name, -(-(extent - first) // step))
+            reduced[condition.var] = as_index(left[condition.var]) * step + first
+    return evolve(piece, body=substitute_expr(piece.body, reduced), reduce=tuple(left.values()))
+
+
+def _residue(rest: Index, period: int) -> int:
+    """Return what an index leaves when it is divided, which is the same for all values of its variables."""
+    assert all(factor % period == 0 for _, factor in rest.terms), f"{rest} has more than one residue of {period}"
+    return rest.const % period
+
+
+def _first(condition: _Condition, residue: int) -> tuple[int | None, int]:
+    """Return the least value of the variable for which a condition holds, none where there is none, and the step to
+    the next.
+    """
+    common = gcd(condition.factor, condition.period)
+    step = condition.period // common
+    if residue % common:
+        return None, step
+    return -(residue // common) * pow(condition.factor // common, -1, step) % step, step

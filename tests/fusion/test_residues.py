@@ -1,0 +1,79 @@
+"""Sums that a condition thins out by residues: the statements for each residue compute the same, over fewer terms."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.statement import Program
+from cuts.ops.reference import evaluate
+from cuts.passes.fusion.residues import split_residues
+from cuts.tests.amounts import examples
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+from .build import REGISTRY, graph, op
+
+
+@st.composite
+def transposed(draw: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Return operands' shapes and the attributes of a transposed convolution in one or two dims."""
+    rank, groups = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
+    few = st.integers(1, 4)
+    kernel, image = [draw(few) for _ in range(rank)], [draw(few) for _ in range(rank)]
+    strides, dilations = [draw(few) for _ in range(rank)], [draw(st.integers(1, 3)) for _ in range(rank)]
+    pads = [draw(st.integers(0, 2)) for _ in range(2 * rank)]
+    more = [draw(st.integers(0, s - 1)) for s in strides]
+    whole = zip(image, strides, more, dilations, kernel, pads, pads[rank:], strict=False)
+    assume(all((i - 1) * s + m + d * (k - 1) + 1 - a - b > 0 for i, s, m, d, k, a, b in whole))
+    attributes = {"strides": strides, "dilations": dilations, "pads": pads, "output_padding": more, "groups": groups}
+    shapes = {"x": (2, 8 * groups, *image), "w": (8 * groups, 2, *kernel)}
+    return shapes, {name: tuple(v) if isinstance(v, list) else v for name, v in attributes.items()}
+
+
+def program_of(shapes: dict[str, tuple[int, ...]], attributes: dict[str, Any]) -> Program:
+    model = graph(shapes, op("y", "conv_transpose", "x", "w", **attributes), out="y")
+    return REGISTRY["conv_transpose"].instantiate([model.types[name] for name in shapes], attributes).program
+
+
+def terms(program: Program) -> int:
+    """Return how many terms all sums of a program have."""
+    return sum(prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements if s.combine)
+
+
+@settings(max_examples=examples(100, 2000), deadline=None)
+@given(transposed())
+def test_what_is_split_computes_the_same(case: tuple[dict[str, tuple[int, ...]], dict[str, Any]]) -> None:
+    program = program_of(*case)
+    split = split_residues(program)
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal(shape) for name, shape in case[0].items()}
+    expected, found = evaluate(program, inputs), evaluate(split, inputs)
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-12, atol=1e-12)
+    assert terms(split) <= terms(program)
+
+
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (3, 2), (5, 1)])
+def test_no_term_is_computed_in_vain(stride: int, dilation: int) -> None:
+    """Of more than 16 residues a sum stays whole; else just the terms are left that meet the condition."""
+    shapes = {"x": (1, 8, 12, 12), "w": (8, 2, 6, 6)}
+    attributes = {"strides": (stride, stride), "dilations": (dilation, dilation), "pads": (1, 1, 1, 1)}
+    program = program_of(shapes, attributes)
+    places = program.tensors["y"].shape[-1]
+    meeting = sum((o + 1 - r * dilation) % stride == 0 for o in range(places) for r in range(6))
+    assert terms(split_residues(program)) == 8 * 2 * (meeting**2 if stride**2 <= 16 else (places * 6) ** 2)
+
+
+@needs_opencl
+def test_kernels_of_pieces_compute_the_whole() -> None:
+    lines = [op("a", "conv_transpose", "x", "w", "b", strides=(2, 2), pads=(1, 1, 1, 1)), op("y", "relu", "a")]
+    model = graph({"x": (2, 16, 7, 9), "w": (16, 8, 4, 4), "b": (8,)}, *lines, out="y")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    assert all(result.ok for result in plan.verify())
