@@ -6,11 +6,13 @@ night.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cuts.tests.amounts import NIGHTLY
 from hypothesis import HealthCheck, settings
 
 _SLOW = (
@@ -20,7 +22,14 @@ _SLOW = (
 
 _ANNOUNCED = "announced"
 
+BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+
 os.environ.setdefault("CUTS_VERIFY", "1")  # every seam of the pipeline is checked, in worker processes too
+
+if not NIGHTLY:
+    # A kernel of a test runs for less than a millisecond, and half of what it takes PoCL to compile one is optimisation.
+    # What says `as_users_build` is compiled with it by day too.
+    os.environ.setdefault(BUILD_FLAGS, "-cl-opt-disable")
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW
@@ -33,6 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of further searches for garbage: it stays, and there is much of it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def as_users_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile kernels as users have them: with all that PoCL does to make them fast."""
+    monkeypatch.delenv(BUILD_FLAGS, raising=False)
 
 
 @pytest.fixture
