@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,14 @@ _ANNOUNCED = "announced"
 BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
 
 os.environ.setdefault("CUTS_VERIFY", "1")  # every seam of the pipeline is checked, in worker processes too
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # There is a worker for each processor: more threads would spin while they wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if not NIGHTLY:
-    # A kernel of a test runs for less than a millisecond, and half of what it takes PoCL to compile one is optimisation.
-    # What says `as_users_build` is compiled with it by day too.
+    # A kernel of a test runs for less than a millisecond, and optimising it takes half of PoCL's time for it. What uses
+    # `as_users_build` is optimised by day too.
     os.environ.setdefault(BUILD_FLAGS, "-cl-opt-disable")
 
 settings.register_profile(
@@ -50,10 +54,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture
-def as_users_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile kernels as users have them: with all that PoCL does to make them fast."""
-    monkeypatch.delenv(BUILD_FLAGS, raising=False)
+@pytest.fixture(scope="module")
+def as_users_build() -> Iterator[None]:
+    """Compile kernels as users have them, optimised: what runs long or is timed, and a sample of everything else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(BUILD_FLAGS, raising=False)
+        yield
 
 
 @pytest.fixture
