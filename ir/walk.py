@@ -129,6 +129,7 @@ def expr_variables(expr: Expr) -> frozenset[Var]:
     return frozenset().union(*map(variables, indices(expr)))
 
 
+@lru_cache(maxsize=1 << 16)
 def expr_indirects(expr: Expr) -> tuple[Indirect, ...]:
     """Return the distinct elements of integer tensors that the expression's indices are made of, inner ones first."""
     return tuple(dict.fromkeys(found for index in indices(expr) for found in indirects(index)))

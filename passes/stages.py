@@ -104,6 +104,7 @@ class Compilation:
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
     functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)
+    _verified: dict[tuple[int, ...], tuple[object, ...]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
@@ -111,6 +112,15 @@ class Compilation:
         self.limited = Limited(Modelled(self.target), self.budget)
         self.modelled = Remembered(self.limited)
         self.evaluator = self._evaluator(self.modelled)
+
+    def is_new(self, *made: object) -> bool:
+        """Whether these objects together are asked about for the first time.
+
+        What a stage made cannot change: where it was verified behind one stage, it need not be behind the next. The
+        objects are kept, so that no other one gets the identity of one that is gone.
+        """
+        key = tuple(map(id, made))
+        return self._verified.setdefault(key, made) is made
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
@@ -348,23 +358,27 @@ def verify_nothing(work: Compilation) -> None:
 
 def verify_types(work: Compilation) -> None:
     """Hold the graph to the invariants of its level, its types to the declarations."""
-    verify_graph(work.graph, work.instances.infer)
+    if work.is_new(work.graph):
+        verify_graph(work.graph, work.instances.infer)
 
 
 def verify_statements(work: Compilation) -> None:
     """Hold the statements of all units to the invariants of theirs."""
-    verify_programs(work.programs)
+    if work.is_new(work.programs):
+        verify_programs(work.programs)
 
 
 def verify_partition(work: Compilation) -> None:
     """Hold the groups to the invariants of theirs, and to an order in which they can run."""
-    verify_groups(work.groups, work.views)
+    if work.is_new(work.views, *work.groups):
+        verify_groups(work.groups, work.views, work.is_new)
 
 
 def verify_schedules(work: Compilation) -> None:
     """Hold each chosen schedule to the rules of its group and of the machine."""
     for key, group in work.unique.items():
-        verify_schedule(group.form, work.chosen[key].schedule, work.target)
+        if work.is_new(group.form, work.chosen[key]):
+            verify_schedule(group.form, work.chosen[key].schedule, work.target)
 
 
 def verify_blocks(work: Compilation) -> None:

@@ -8,7 +8,7 @@ invariant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from attrs import evolve
@@ -85,12 +85,12 @@ def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError
         )
 
 
-def verify_groups(groups: Sequence[Group], views: Views) -> None:
-    """Hold each distinct normal form to the invariants of its level, and groups to an order in which they can run."""
-    seen: set[int] = set()
+def verify_groups(
+    groups: Sequence[Group], views: Views, is_new: Callable[[FusedGroup], bool] = lambda form: True
+) -> None:
+    """Hold each new normal form to the invariants of its level, and groups to an order in which they can run."""
     for group in groups:
-        if id(group.form) not in seen:
-            seen.add(id(group.form))
+        if is_new(group.form):
             _named(f"group {', '.join(map(quote, group.units))}", group.form)
     raise_all([*check_tensors_named(groups, views), *check_groups_in_order(groups, views)])
 

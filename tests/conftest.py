@@ -6,11 +6,13 @@ night.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cuts.tests.amounts import NIGHTLY
 from hypothesis import HealthCheck, settings
 
 _SLOW = (
@@ -20,7 +22,18 @@ _SLOW = (
 
 _ANNOUNCED = "announced"
 
+BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+
 os.environ.setdefault("CUTS_VERIFY", "1")  # every seam of the pipeline is checked, in worker processes too
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # There is a worker for each processor: more threads would spin while they wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+if not NIGHTLY:
+    # A kernel of a test runs for less than a millisecond, and optimising it takes half of PoCL's time for it. What uses
+    # `as_users_build` is optimised by day too.
+    os.environ.setdefault(BUILD_FLAGS, "-cl-opt-disable")
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW
@@ -33,6 +46,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of further searches for garbage: it stays, and there is much of it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def as_users_build() -> Iterator[None]:
+    """Compile kernels as users have them, optimised: what runs long or is timed, and a sample of everything else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(BUILD_FLAGS, raising=False)
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ A new operation needs a line here; `tests/ops/test_every_operation.py` says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Use:
     low: float = -0.9
     classes: int = 1  # integers are below this
 
-    @property
+    @cached_property
     def instance(self) -> Instance:
         return REGISTRY[self.op].instantiate(self.types, self.attributes)
 

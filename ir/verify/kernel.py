@@ -121,11 +121,10 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
         for share in phase.shares:
             for index in (share.value, share.register, *(g.index for g in share.valid)):
                 yield from _loose(place.words, index, own)
-        own |= {s.var for s in phase.shares}
+        own |= {s.var for s in phase.shares} | _axes_of(phase)
         for node in post_order(phase.roots):
-            free = own | _bound_by(node)
             for index in own_indices(node):
-                yield from _loose(place.words, index, free | _axes_of(phase))
+                yield from _loose(place.words, index, own | _bound_by(node))
 
 
 def _bound_by(node: DfgNode) -> set[Var]:

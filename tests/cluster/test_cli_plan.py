@@ -9,6 +9,8 @@ import pytest
 from cuts.cli.main import main
 from cuts.tests.needs import needs_opencl
 
+pytestmark = pytest.mark.usefixtures("as_users_build")
+
 MODEL = 'name = "tiny"\nlayers = 3\nhidden = 64\nheads = 4\nsequence = 16\nbatch = 4\nprecision = "single"\n'
 CLUSTER = (
     'name = "here"\nnodes = 1\ngpus = 1\npeak = 1e10\nefficiency = 0.5\nmemory = 40e6\n'

@@ -17,17 +17,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import asdict, evolve
+from attrs import evolve
 from cuts.cluster.describe import Machine, Transformer
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way
-from cuts.runtime.plan import Plan
-from cuts.runtime.plan_file import save_plan
 from cuts.tests.needs import opencl_reason
 
-pytestmark = [pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here")]
+from .kept import saved
+
+pytestmark = [
+    pytest.mark.usefixtures("as_users_build"),
+    pytest.mark.opencl,
+    pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here"),
+]
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 MODEL = Transformer("tiny", layers=4, hidden=64, heads=4, sequence=16, batch=8, precision="single")
@@ -49,19 +53,16 @@ PROGRAM = """
     import json, sys
     from pathlib import Path
     import torch.distributed
-    from cuts.cluster.kernels import Kernels
     from cuts.cluster.plan_file import load_cluster_plan
     from cuts.cluster.running import Runner
     from cuts.cluster.torch_engine import TorchEngine
-    from cuts.runtime.plan_file import load_plan
+    from cuts.tests.cluster.kept import opened
     from cuts.tests.cluster.test_processes import batches_of, outcome
 
     for place, compiled in json.load(open(sys.argv[1])):
-        plan, folder = load_cluster_plan(place), Path(compiled)
-        kernels = json.loads((folder / "kernels.json").read_text())
-        kernels |= {name: load_plan(folder / name) for name, value in kernels.items() if value is True}
+        plan = load_cluster_plan(place)
         runner = Runner(plan, Path(place).with_suffix(""), engine=lambda device: TorchEngine(device, plan.way.p),
-                        kernels=Kernels(**kernels), seed=3, batches=batches_of(plan))
+                        kernels=opened(Path(compiled)), seed=3, batches=batches_of(plan))
         print(json.dumps(outcome(runner)))
     runner.engine.close()
 """
@@ -98,19 +99,6 @@ def kernels(training: bool, recompute: bool) -> Kernels:
 
 def compiled_for(way: Way, training: bool) -> Kernels:
     return kernels(training, training and way.activations.startswith("recompute"))
-
-
-def saved(made: Kernels, folder: Path) -> Path:
-    """Write kernels into a folder, each plan by the name of its field."""
-    parts = asdict(made, recurse=False)
-    for name, value in parts.items():
-        if isinstance(value, Plan) and not (folder / name).exists():
-            folder.mkdir(exist_ok=True)
-            save_plan(value, folder / name)
-    (folder / "kernels.json").write_text(
-        json.dumps({name: isinstance(value, Plan) or value for name, value in parts.items()})
-    )
-    return folder
 
 
 @pytest.fixture(scope="module")

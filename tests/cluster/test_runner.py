@@ -26,7 +26,13 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
 
-pytestmark = [pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here")]
+from .kept import saved
+
+pytestmark = [
+    pytest.mark.usefixtures("as_users_build"),
+    pytest.mark.opencl,
+    pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here"),
+]
 
 MODEL = Transformer("tiny", layers=4, hidden=64, heads=4, sequence=16, batch=8, precision="single")
 GATED = evolve(MODEL, name="gated", layers=2, hidden=128, kv_heads=2, inner=192, gated=True, biases=False)
@@ -74,6 +80,12 @@ def trained(folder: Path, way: Way, steps: int, model: Transformer = MODEL) -> t
     losses = made.train(steps).losses
     made.close()
     return losses, [made.store.path("weights", layer, steps % 2).read_bytes() for layer in range(model.layers)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[bytes]]:
+    """What three steps of training give that nothing interrupts."""
+    return trained(tmp_path_factory.mktemp("whole"), TRAINING[6], 3)
 
 
 @pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.text)
@@ -203,9 +215,10 @@ def test_a_full_disk_shows_before_training_begins(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("writes", [1, 7, 15])
-def test_a_full_disk_in_a_step_loses_nothing(writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    way, whole = TRAINING[6], trained(tmp_path / "whole", TRAINING[6], 3)
-    made = runner(tmp_path / "part", way, training=True)
+def test_a_full_disk_in_a_step_loses_nothing(
+    writes: int, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runner(tmp_path / "part", TRAINING[6], training=True)
     made.train(1)
     real, count = os.pwritev, [0]
 
@@ -218,35 +231,36 @@ def test_a_full_disk_in_a_step_loses_nothing(writes: int, tmp_path: Path, monkey
         made.train(3)
     monkeypatch.undo()
     made.close()
-    losses, files = trained(tmp_path / "part", way, 3)
-    assert (losses, files) == (whole[0][1:], whole[1])
+    losses, files = trained(tmp_path / "part", TRAINING[6], 3)
+    assert (losses, files) == (undisturbed[0][1:], undisturbed[1])
 
 
-def test_a_killed_process_goes_on_from_the_last_finished_step(tmp_path: Path) -> None:
-    way, steps = TRAINING[6], 4
+def test_a_killed_process_goes_on_from_the_last_finished_step(undisturbed: Any, tmp_path: Path) -> None:
+    way, compiled = TRAINING[6], saved(kernels(MODEL, True, True), tmp_path / "kernels")
     save_cluster_plan(ClusterPlan(MODEL, HERE, way, True), tmp_path / "plan.json")
     program = f"""
         import os, signal
-        from cuts.cluster import disk
+        from pathlib import Path
         from cuts.cluster.plan_file import load_cluster_plan
         from cuts.cluster.running import Runner
-        runner = Runner(load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}, seed=3)
-        runner.train(2)
+        from cuts.tests.cluster.kept import opened
+        plan, folder = load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}
+        runner = Runner(plan, folder, kernels=opened(Path({str(compiled)!r})), seed=3)
+        runner.train(1)
         store = runner.updates.store_chunk
         def killed(layer, *rest):
             if layer == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             return store(layer, *rest)
         runner.updates.store_chunk = killed
-        runner.train({steps})
+        runner.train(3)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, check=False, timeout=300
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    losses, files = trained(tmp_path / "part", way, steps)
-    whole = trained(tmp_path / "whole", way, steps)
-    assert (losses, files) == (whole[0][2:], whole[1])
+    losses, files = trained(tmp_path / "part", way, 3)
+    assert (losses, files) == (undisturbed[0][1:], undisturbed[1])
 
 
 @pytest.mark.parametrize(

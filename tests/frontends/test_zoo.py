@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ pytest.importorskip("onnxruntime")
 from cuts.compile.build import build
 from cuts.frontends.torch.load import load_torch
 from cuts.runtime.onnx_oracle import run_onnxruntime
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.frontends.zoo import ZOO
 from cuts.tests.needs import needs_opencl
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn about their own insides
 #: Networks whose kernels run in every session; the others do so at night.
 KERNELS = ["segmentation", "decoder", "recommender", "windows"]
+#: What a network is as ONNX: its file, and its inputs.
+Exported: TypeAlias = tuple[Path, dict[str, Any]]
 
 
 def made(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -34,8 +38,13 @@ def made(name: str) -> tuple[Any, tuple[Any, ...]]:
     return module, ZOO[name].inputs()
 
 
-def exported(name: str, path: Path) -> dict[str, Any]:
-    """Write a network as ONNX and return its inputs."""
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+    """Write a network as ONNX, once for all tests."""
+    return cache(lambda name: written(name, tmp_path_factory.mktemp(name) / "model.onnx"))
+
+
+def written(name: str, path: Path) -> Exported:
     module, inputs = made(name)
     names = [f"input{n}" for n in range(len(inputs))]
     network = ZOO[name]
@@ -49,7 +58,7 @@ def exported(name: str, path: Path) -> dict[str, Any]:
             input_names=names,
             verbose=False,
         )
-    return {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    return path, {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
 
 
 def assert_equal(found: Any, expected: Any) -> None:
@@ -70,17 +79,17 @@ def test_an_exported_program_computes_what_pytorch_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_an_onnx_file_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
-    inputs = exported(name, tmp_path / "model.onnx")
-    plan = build(tmp_path / "model.onnx", "reference")
-    expected = run_onnxruntime(tmp_path / "model.onnx", inputs)
+def test_an_onnx_file_computes_what_onnxruntime_does(name: str, exported: Callable[[str], Exported]) -> None:
+    path, inputs = exported(name)
+    plan = build(path, "reference")
+    expected = run_onnxruntime(path, inputs)
     assert_equal(list(plan.run(inputs).values()), [expected[output] for output in plan.plan.outputs])
 
 
 @needs_opencl
-@pytest.mark.parametrize("name", ZOO if os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly" else KERNELS)
-def test_kernels_compute_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
-    inputs = exported(name, tmp_path / "model.onnx")
-    plan = build(tmp_path / "model.onnx", "opencl")
-    expected = run_onnxruntime(tmp_path / "model.onnx", inputs)
+@pytest.mark.parametrize("name", ZOO if NIGHTLY else KERNELS)
+def test_kernels_compute_what_onnxruntime_does(name: str, exported: Callable[[str], Exported]) -> None:
+    path, inputs = exported(name)
+    plan = build(path, "opencl")
+    expected = run_onnxruntime(path, inputs)
     assert_equal(list(plan.run(inputs).values()), [expected[output] for output in plan.plan.outputs])

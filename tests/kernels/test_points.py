@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 from attrs import evolve
 from cuts.backends.device import Buffer, Device, Pointer
 from cuts.backends.devices import find_target, open_device
@@ -26,6 +27,8 @@ from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
 from .cases import accumulation, arrays, chains, pairs, points
+
+pytestmark = pytest.mark.usefixtures("as_users_build")
 
 GPU = find_target("cuda:sm_90")
 #: The GPU's space as PoCL tests draw from it: smaller work groups, because PoCL takes seconds to compile large ones
