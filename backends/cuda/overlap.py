@@ -1,10 +1,14 @@
-"""Kernels that are placed on the machine while the one in front of them still runs (programmatic dependent launch).
+"""Kernels that are placed on the machine before the one in front of them has ended (programmatic dependent launch).
 
-A kernel of ours for sm_90 and up begins by waiting for all that was launched before it to end
-(`griddepcontrol.wait`), and then lets the next one be placed. So an edge of a graph that leads to such a kernel need
-not hold its launch back: the launch latency passes while the kernel in front computes, and only what is behind the wait
-follows its end. Edges to anything else, as to routines of libraries, stay as they are. Through a chain of kernels that
-all wait, each follows all before it: one ends only when it has seen the end of the one before.
+A kernel of ours for sm_90 and up begins by waiting for all that was launched before it to end (`griddepcontrol.wait`).
+So an edge of a graph that leads to such a kernel need not hold its launch back: its blocks are placed as soon as those
+in front have left, and only what is behind the wait follows the end, when all that was written can be read. Edges to
+anything else, as to routines of libraries, stay as they are. Through a chain of kernels that all wait, each follows all
+before it: one ends only when it has seen the end of the one before.
+
+Kernels do not let the next one come any earlier (`griddepcontrol.launch_dependents`): its blocks would be placed where
+there is room beside those that run, unevenly, and a small grid takes as long as its fullest SM. ResNet-50 in f16 at
+batch 1 took 0.40 ms so on an H200, 0.31 ms with launches one after another.
 """
 
 from __future__ import annotations
@@ -16,14 +20,14 @@ from ...ir import WAITING
 
 #: The architecture from which on kernels wait by themselves.
 WAITING_ARCH = 90
-#: The port of a kernel's node that opens when all of its blocks have begun, `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`.
+#: The port of a kernel's node that opens when all of its blocks have left, `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`.
 PORT = 1
 #: The driver's calls that it takes, there from CUDA 12.3 on; what it costs to go without is time only.
 NEEDED = ("cuFuncGetName", "cuGraphGetEdges", "cuGraphRemoveDependencies", "cuGraphAddDependencies", "CUgraphEdgeData")
 
 
 def overlap_launches(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any], arch: str) -> None:
-    """Let kernels of a graph that wait by themselves be placed while the kernel in front of them runs."""
+    """Let kernels of a graph that wait by themselves be placed before the kernel in front of them has ended."""
     if _number(arch) < WAITING_ARCH or not all(hasattr(cu, name) for name in NEEDED):
         return
     found = [(a, b) for a, b in _edges(graph, cu, checked) if _is_kernel(a, cu, checked) and _waits(b, cu, checked)]

@@ -219,10 +219,9 @@ _CUDA_HELPERS = (
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
-        # Blocks may be placed while the kernel in front still runs: they wait for its end, then let the next one come.
+        # Blocks may be placed before the kernel in front has written all it made: they wait for that.
         "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
-        '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
-        '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");\n#endif\n}',
+        '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
         "cuts_copy4": _async_copy(4, "ca"),

@@ -1,4 +1,4 @@
-"""Launches that are placed while the one in front of them runs: what kernels wait for, which edges let them come."""
+"""Launches that are placed before the one in front of them has ended: what waits, and which edges let it come."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMORY = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|RED|ATOMG?)\b")
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("test_kernel-*-cuda.txt")), ids=lambda f: f.stem)
 def test_kernels_wait_before_they_touch_memory(file: Path, tmp_path: Path) -> None:
     before, _, behind = machine_code(file.read_text(), tmp_path).partition("ACQBULK")
-    assert not MEMORY.search(before) and MEMORY.search(behind) and "PREEXIT" in behind
+    assert not MEMORY.search(before) and MEMORY.search(behind) and "PREEXIT" not in behind
 
 
 class Graph:
