@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class GraphCounts:
     levels: Counter[str] = field(factory=Counter)
     operations: Counter[str] = field(factory=Counter)
     findings: list[dict[str, Any]] = field(factory=list)
+    machines: list[Mapping[str, object]] = field(factory=list)
     begin: float = field(factory=time.monotonic)
 
     def add(self, graph: Graph, report: Report) -> None:
@@ -65,6 +66,7 @@ class GraphCounts:
         self.nodes += len(graph.nodes)
         self.operations.update(node.op for node in graph.nodes)
         self.ill += report.kind == "ill-conditioned"
+        self.machines += [machine for machine in report.machines if machine not in self.machines]
         for outcome in report.outcomes:
             self.kernels += outcome.kernels
             self.levels.update({f"{outcome.way}, {level}": count for level, count in outcome.levels.items()})
@@ -90,7 +92,7 @@ class GraphCounts:
             "graphs": self.graphs, "nodes": self.nodes, "kernels": self.kernels,
             "groups": dict(sorted(self.levels.items())), "operations": dict(self.operations.most_common()),
             "findings": self.findings, "ill-conditioned": self.ill,
-            "seconds": round(time.monotonic() - self.begin, 1),
+            "machines": self.machines, "seconds": round(time.monotonic() - self.begin, 1),
         }  # fmt: skip
 
 

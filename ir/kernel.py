@@ -157,9 +157,8 @@ class Bundle:
 
     @property
     def legal(self) -> bool:
-        """Whether threads wait for each other only where all members do the same: nobody waits behind a condition."""
-        alike = all(kernel == self.kernels[0] for kernel in self.kernels)
-        return alike or not any(meets(kernel.items) for kernel in self.kernels)
+        """Whether threads that a narrow member leaves out are missed by nobody."""
+        return all(kernel.threads == self.threads or not meets(kernel.items) for kernel in self.kernels)
 
 
 def member_name(number: int, tensor: str) -> str:

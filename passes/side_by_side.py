@@ -205,21 +205,13 @@ def _timed(launches: Sequence[Launch], selector: Selector, views: Views) -> Iter
 
 
 def allowed(launch: Launch, target: Target) -> bool:
-    """Whether a launch can be made: its parameters fit, it is not too much text, all kernels are equally wide, and
-    threads wait for each other only where all kernels are equal: nobody waits behind a condition.
+    """Whether a launch can be made: its parameters fit, it is not too much text, and threads that a narrow kernel
+    leaves out are not missed, which is certain where all are equally wide.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
     fits = POINTER * launch.arguments <= target.parameter_bytes
-    apart = len(distinct) == 1 or not any(map(_waits, launch.candidates))
-    return len(threads) == 1 and len(distinct) <= DISTINCT and apart and fits
-
-
-def _waits(candidate: Candidate) -> bool:
-    """Whether threads of a kernel may wait for each other."""
-    segments = candidate.schedule.segments
-    shared = any(s.lanes > 1 or any(r.staging or r.atom for r in s.reductions) for s in segments)
-    return shared or len(segments) > 1
+    return len(threads) == 1 and len(distinct) <= DISTINCT and fits
 
 
 def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:

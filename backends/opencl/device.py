@@ -32,6 +32,8 @@ from .programs import programs_of
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _POCL = "Portable Computing Language"
+#: Variables that change what PoCL makes of a kernel; others say where it keeps things.
+_SETTING = re.compile(r"POCL_(?!CACHE_DIR|KERNEL_CACHE)")
 _LOG = logging.getLogger("cuts.opencl")
 
 
@@ -349,6 +351,8 @@ class OpenCLDevice(Device):
         """Return what `cuts device` shows."""
         device = self.choice.device
         return super().describe() | {
+            "version": device.version.strip(),  # PoCL's names the processor that it compiles for
+            "settings": ", ".join(f"{n}={v}" for n, v in sorted(os.environ.items()) if _SETTING.match(n)),
             "compute_units": int(device.max_compute_units),
             "max_threads": int(device.max_work_group_size),
             "shared_bytes": int(device.local_mem_size),

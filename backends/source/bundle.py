@@ -12,7 +12,7 @@ from itertools import groupby
 
 from attrs import evolve, frozen
 
-from ...ir import Argument, Bundle, Kernel, SharedBuffer, member_name
+from ...ir import Argument, Bundle, Kernel, SharedBuffer, meets, member_name
 from .body import BodyText, body_text
 from .dialects import Dialect
 from .index_ctext import PointerName
@@ -102,6 +102,8 @@ def _run_text(run: _Run, bundle: Bundle, dialect: Dialect, of: Arguments, out: W
         for line in _parts(text.shared, dialect):
             out.line(line)
         out.lines += [f"  {line}" for line in text.lines]
+        if conditions and dialect.meeting_end and meets(run.kernel.items):
+            out.line(dialect.meeting_end)
     return text
 
 

@@ -50,11 +50,11 @@ class Dialect:
     have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
     a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
-    where threads wait for each other in the loop, `begin` is the helper that a kernel calls first. Other fields are
-    text templates, `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions
-    of f32. `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a warp load the registers of a
-    fragment together. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet for it
-    (`atoms_meet`), they do so in `atom_scratch`.
+    where threads wait for each other in the loop, `meeting_end` what ends a condition under which they do, `begin` the
+    helper that a kernel calls first. Other fields are text templates, `member_...` those of kernels that share a
+    launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of neighbours at once,
+    `matrix_load` lets a warp load the registers of a fragment together. `atom` calls the helper of an atom with
+    `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Dialect:
     static_shared: int
     barrier: str
     meeting_counter: str
+    meeting_end: str
     block_index: str
     thread_index: str
     base: str
@@ -271,6 +272,7 @@ CUDA = Dialect(
     static_shared=48 * 1024,
     barrier="__syncthreads();",
     meeting_counter="int",
+    meeting_end="",
     block_index="(int)blockIdx.x",
     thread_index="(int)threadIdx.x",
     base="",
@@ -347,6 +349,9 @@ OPENCL = Dialect(
     # PoCL changes a loop before it looks for barriers in it, and then gets those wrong; a loop with a volatile counter
     # it leaves as it is.
     meeting_counter="volatile int",
+    # Behind the last barrier under a condition PoCL takes the first thread's way out of the condition for all threads,
+    # if there are several; behind a barrier there is one.
+    meeting_end="barrier(CLK_LOCAL_MEM_FENCE);",
     block_index="(int)get_group_id(0)",
     thread_index="(int)get_local_id(0)",
     base="{name} += {name}_base;",

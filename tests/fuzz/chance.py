@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
 from attrs import field, frozen
 from cuts.ir.budget import WHOLE
+from cuts.ir.index import Var
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
@@ -37,7 +38,7 @@ class Chance(ByModel):
 
     seed: int = 0
     launched: bool = True
-    points: dict[int, Schedule | None] = field(factory=dict, eq=False, repr=False)
+    points: dict[tuple[Hashable, ...], Schedule | None] = field(factory=dict, eq=False, repr=False)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return costs drawn by chance."""
@@ -63,7 +64,8 @@ class Chance(ByModel):
     def point(self, form: FusedGroup) -> Schedule | None:
         """Return a legal point of a group's space, None where none was met."""
         number = self.number(form)
-        if number not in self.points:
+        key = (number, *_axes(form))  # groups that are equal but for the names of axes have equal points of their own
+        if key not in self.points:
             space = make_space(form, self.target)
             rng = np.random.default_rng(number)
             drawn = [space.structures[k] for k in rng.permutation(len(space.structures))]
@@ -78,12 +80,20 @@ class Chance(ByModel):
             elif wanted == 2:
                 drawn.sort(key=lambda structure: not any(s.lanes for s in structure.segments))
             found = (_point(space, structure, rng) for structure in drawn[:TRIES])
-            self.points[number] = next((point for point in found if point is not None), None)
-        return self.points[number]
+            self.points[key] = next((point for point in found if point is not None), None)
+        return self.points[key]
 
     def number(self, form: FusedGroup) -> int:
         """Return a number that depends on the seed and the structure of a group."""
         return zlib.crc32(repr(structural_key(form)).encode(), self.seed & 0xFFFFFFFF)
+
+
+def _axes(form: FusedGroup) -> Iterator[Var]:
+    """Yield the axes that a schedule of a group names."""
+    for segment in form.segments:
+        yield from segment.axes
+        yield from (axis for reduction in segment.reductions for axis in reduction.reduce)
+        yield from (axis for output in segment.outputs for axis in output.extra)
 
 
 def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Schedule | None:

@@ -97,6 +97,11 @@ class Bench:
     registry: Registry = field(factory=Registry.builtin)
     devices: dict[str, Device] = field(factory=dict)
 
+    @property
+    def machines(self) -> tuple[Mapping[str, object], ...]:
+        """What the devices that were opened say of themselves."""
+        return tuple(device.describe() for device in self.devices.values())
+
     def wide(self, seed: int) -> Target:
         """Return the machine over whose space chance decides: a large GPU.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 from cuts.ir.graph import Graph
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.internal.conjecture import providers
 
 from .graphs import graphs
 
@@ -78,7 +80,27 @@ def _engine(chosen: int, batch: int, look: Callable[[Graph], None], phases: tupl
         max_examples=DRAWS, phases=phases, database=None, deadline=None, derandomize=False, print_blob=False,
         report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
     )(given(graphs())(look))  # fmt: skip
-    seed((chosen << 24) + batch)(run)()
+    with _same_anywhere():
+        seed((chosen << 24) + batch)(run)()
+
+
+@contextmanager
+def _same_anywhere() -> Iterator[None]:
+    """Draw the same whatever was loaded before: Hypothesis likes numbers that stand in the source of loaded modules,
+    which are others in each process and after each change of the package.
+    """
+    finder = getattr(providers, "_get_local_constants", None)
+    if finder is None:  # a version that looks for none
+        yield
+        return
+    none = type(providers.GLOBAL_CONSTANTS)()
+    providers._get_local_constants = lambda: none
+    providers.CONSTANTS_CACHE.cache.clear()
+    try:
+        yield
+    finally:
+        providers._get_local_constants = finder
+        providers.CONSTANTS_CACHE.cache.clear()
 
 
 def _is_new(graph: Graph, known: set[Hashable]) -> bool:

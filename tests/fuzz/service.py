@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,14 @@ from .sweep.running import judge_reference, judge_target, related, samples_of
 
 @frozen
 class Report:
-    """What became of a graph: an outcome per way, or the error that the compiler raised."""
+    """What became of a graph: an outcome per way, or the error that the compiler raised; and what the devices that were
+    open then say of themselves.
+    """
 
     outcomes: tuple[Outcome, ...] = ()
     error: str = ""
     seconds: float = 0.0
+    machines: tuple[Mapping[str, object], ...] = ()
 
     @property
     def kind(self) -> str:
@@ -61,14 +65,16 @@ class Fuzzer:
         bench = self._benches.setdefault(target, Bench(target))
         start = time.monotonic()
         try:
-            return Report(bench.check(graph_from_json(text), seed, ways), seconds=time.monotonic() - start)
+            outcomes = bench.check(graph_from_json(text), seed, ways)
+            return Report(outcomes, seconds=time.monotonic() - start, machines=bench.machines)
         except Exception as error:
             if not isinstance(error, (CutsError, AssertionError)) or "CUDA" in str(error):
                 # A device that a kernel has broken answers nothing any more: the next graph gets a new process.
                 threading.Timer(0.2, os._exit, (3,)).start()
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.name}"
-            return Report(error=f"{type(error).__name__} in {place}: {error}"[:2000], seconds=time.monotonic() - start)
+            told, seconds = f"{type(error).__name__} in {place}: {error}", time.monotonic() - start
+            return Report(error=told[:2000], seconds=seconds, machines=bench.machines)
 
     def sweep(self, target: str, seed: int, number: int, sets: int, words: tuple[str, ...] = ()) -> Report:
         """Judge a batch of the sweep: the reference by NumPy, kernels by the reference. With words it is the one that

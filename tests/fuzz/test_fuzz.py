@@ -5,17 +5,22 @@ and the means by which bench/fuzz.py shows that work.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from cuts.backends.devices import find_target
 from cuts.bench.fuzz import SERVICE, checked, main
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.ir.graph import Graph
+from cuts.ir.text import parse_ir
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.verify import compare
 from cuts.search.child import Child
@@ -25,6 +30,7 @@ from hypothesis import strategies as st
 
 from ..kernels.cases import builder
 from ..needs import needs_cuda, needs_opencl
+from .chance import Chance
 from .checking import WAYS, Bench
 from .drawing import BATCH, drawn, shrunk
 from .graphs import graphs
@@ -156,3 +162,50 @@ def test_a_ledger_says_what_was_checked_and_where_to_go_on(tmp_path: Path) -> No
     assert sum(part["graphs"] for part in parts) == 3
     main(["--graphs", "9", "--seed", "9", "--ways", "one", "--limit", "0", "--ledger", str(path)])
     assert json.loads(path.read_text(encoding="utf-8"))["parts"] == parts
+
+
+@needs_opencl
+def test_a_ledger_says_where_kernels_ran(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    main(["--graphs", "2", "--seed", "9", "--ways", "one", "--ledger", str(path)])
+    (part,) = json.loads(path.read_text(encoding="utf-8"))["parts"]
+    (machine,) = part["machines"]
+    assert machine["name"] and machine["version"].startswith("OpenCL") and "settings" in machine
+
+
+def test_graphs_of_a_seed_are_the_same_whatever_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Hypothesis would draw numbers from the source of modules that a process has loaded."""
+    before = [graph_to_json(graph) for _, graph in drawn(2, 0, BATCH)]
+    (tmp_path / "many_numbers.py").write_text(f"NUMBERS = {[*range(2, 700)]}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_module("many_numbers")
+    request.addfinalizer(lambda: sys.modules.pop("many_numbers", None))
+    assert [graph_to_json(graph) for _, graph in drawn(2, 0, BATCH)] == before
+
+
+#: The sum of each row, over an axis of some name.
+ROWS = """
+var i0 < 4, {axis} < 17
+
+group {{
+  tensor t0: f32[4, 17]
+  tensor t1: f32[4]
+  tensor acc0: f32[4]
+  inputs t0
+  outputs t1
+  segment (i0) {{
+    reduce acc0 = sum over ({axis}) of t0[i0, {axis}]
+    output t1[i0] = acc0[i0]
+  }}
+}}
+"""
+
+
+def test_a_point_that_chance_draws_names_the_axes_of_its_own_group() -> None:
+    chance = Chance(find_target("cuda:sm_90"), seed=3)
+    first, second = (parse_ir(ROWS.format(axis=axis)) for axis in ("r0", "r2"))
+    points = [chance.point(form) for form in (first, second)]
+    for form, point in zip((first, second), points, strict=True):
+        assert point is not None and not [*check_schedule(form, point, chance.target)]
