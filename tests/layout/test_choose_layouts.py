@@ -87,6 +87,16 @@ def test_reduced_axes_and_constants_follow_the_image() -> None:
     assert "v with dims 0, 2, 3, 1" in units["n2"].reads
 
 
+def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
+    pads = {"pads": (1, 1, 1, 1)}
+    lines = op("a", "conv", "x", "v", **pads), op("b", "relu", "a"), op("y", "conv", "b", "w", **pads)
+    made = graph({"x": half(1, 64, 7, 7), "v": half(64, 64, 3, 3), "w": half(64, 64, 3, 3)}, *lines, out="y")
+    (unit,) = (u for u in laid_out(with_constants(made, "v", "w")).units if "y" in u.writes)
+    (product,) = (s for s in unit.statements if s.combine)
+    assert [v.extent for v in product.reduce] == [3, 3, 64]
+    assert "w with dims 0, 2, 3, 1" in unit.reads
+
+
 def test_nothing_changes_in_f32() -> None:
     programs = build_programs(chain(kind=DType.F32), REGISTRY)
     assert choose_layouts(programs, GPU) is programs
