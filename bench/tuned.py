@@ -110,13 +110,13 @@ def prefix(number: int) -> str:
 
 
 def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
-    """Compile cases of one precision together, so that workers and device are busy all the time;
-    without a selector the model chooses.
+    """Compile cases of one precision together, so that workers and device are busy all the time, each with launches
+    of its own; without a selector the model chooses.
     """
     registry = Registry.builtin()
     policy = PRECISIONS[cases[0].precision]
     # Tensors of a half type are stored so already: what is left of the policy is how f32 is multiplied.
-    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32")
+    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side=False)
     compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 

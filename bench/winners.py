@@ -5,7 +5,8 @@ Run it behind `bench/ops.py`, with the same tuning database, under NVIDIA's chec
     compute-sanitizer --tool memcheck --report-api-errors no python bench/winners.py --class conv --batch 1
     compute-sanitizer --tool racecheck python bench/winners.py --class gemm
 
-Nothing is searched or timed: operations that the database does not know are counted. Results are compared with
+Nothing is searched or timed: operations that the database does not know are counted. With `--untuned` the model's
+first choices are launched instead, which all cores compile: nothing needs to have been tuned. Results are compared with
 PyTorch's where it is installed and `--no-peers` is not given. A line says how far it is after every few operations, so
 that a checker that has to be stopped has said what it saw. The exit code is 1 if an operation differs or is unknown.
 """
@@ -13,12 +14,16 @@ that a checker that has to be stopped has said what it saw. The exit code is 1 i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from typing import Any
 
 from attrs import evolve
+from cuts.backends.cuda import compile_kernels
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
@@ -54,6 +59,30 @@ def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
     return [each for found, _ in alone for each in found], sum(count for _, count in alone)
 
 
+def chosen(case: Case, target: Target) -> Tuned | str:
+    """Return a case with the kernels that the model chooses, compiled, or why there are none."""
+    try:
+        (tuned,) = tune([case], target, emit, None)
+        if target.dialect == "cuda":
+            compile_kernels(tuned.kernels, target.arch)  # what the device's process then finds in the cache
+        return tuned
+    except CutsError as error:
+        return f"{case.key}: {error}"
+
+
+def untuned(cases: Sequence[Case], target: Target) -> Iterator[tuple[list[Tuned], int]]:
+    """Yield cases as processes have chosen and compiled their kernels, with how many of them have none."""
+    pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
+    try:
+        for done in as_completed([pool.submit(chosen, case, target) for case in cases]):
+            found = done.result()
+            if isinstance(found, str):
+                print(found, file=sys.stderr)
+            yield ([], 1) if isinstance(found, str) else ([found], 0)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def select(options: argparse.Namespace) -> list[Case]:
     """Return the cases that were asked for."""
     chosen = [
@@ -73,6 +102,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
     add_precision_option(parser)
+    parser.add_argument("--untuned", action="store_true", help="launch the model's first choices")
+    parser.add_argument(
+        "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
+    )
     parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
     parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
@@ -88,22 +121,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch = None if options.no_peers else load_torch(options.precision)
     kernels = cases = unknown = 0
     wrong: list[str] = []
-    for part in parts(select(options), options.together):
-        tuned, missing = known(part, target)
+    wanted = select(options)
+    every = (known(part, target) for part in parts(wanted, options.together))
+    for tuned, missing in untuned(wanted, target) if options.untuned else every:
         unknown += missing
         for each in tuned:
-            if time.monotonic() - begin > options.limit:
+            if time.monotonic() - begin > options.limit or kernels >= options.most:
                 break
             difference = launch(each, device, torch)
             cases, kernels = cases + 1, kernels + len(each.kernels)
             wrong += [f"{each.case.key}: {difference}"] if difference else []
         spent = time.monotonic() - begin
-        print(
-            f"{part[0].key} and {len(part) - 1} more: {cases} operations so far, {spent:.0f} s",
-            file=sys.stderr,
-            flush=True,
-        )
-        if spent > options.limit:
+        print(f"{cases} operations so far, {spent:.0f} s", file=sys.stderr, flush=True)
+        if spent > options.limit or kernels >= options.most:
             break
     print(
         "\n".join(

@@ -103,7 +103,7 @@ from .kernel import (
     member_name,
     phases,
 )
-from .launch import Argument, KernelFunction, Storage
+from .launch import WAITING, Argument, KernelFunction, Storage
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .ranges import elements as addressed_elements
@@ -179,6 +179,7 @@ __all__ = [
     "SECOND_SHARE",
     "TF32_NEAR",
     "THREADS",
+    "WAITING",
     "WHOLE",
     "WIDEST_BYTES",
     "ZERO",

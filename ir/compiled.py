@@ -92,9 +92,9 @@ class CompileOptions:
     A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
     `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
-    checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values
-    of f32 are stored and multiplied. `begun` is the budget as it runs since the caller's door was entered, so that
-    what comes before the passes counts.
+    checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values of f32 are
+    stored and multiplied; independent groups may share a launch where `side_by_side` says so. `begun` is the budget as
+    it runs since the caller's door was entered, so that what comes before the passes counts.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -110,6 +110,7 @@ class CompileOptions:
     progress: Callable[[str], None] = _nobody
     verify: bool = field(factory=_verify_by_default, kw_only=True)
     precision: PrecisionName = field(default="fp32", kw_only=True)
+    side_by_side: bool = field(default=True, kw_only=True)
     begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
 
     def begin(self) -> Budget:

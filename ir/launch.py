@@ -11,6 +11,10 @@ from attrs import field, frozen
 
 from .types import DType
 
+#: What the names of kernels end in that begin by waiting for the end of all that was launched before them, where the
+#: machine can place a kernel earlier than that.
+WAITING = "_waits"
+
 
 @frozen
 class Storage:

@@ -82,7 +82,8 @@ class ChooseAlgorithms:
         keys = self.keys
         keys.update({name: _key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
-        self._plan({keys[name]: self._alternatives(part, graph, precise[name]) for name, part in parts.items()})
+        nodes = {name: algorithms for name, algorithms in nodes.items() if precise[name]}
+        self._plan({keys[name]: self._alternatives(parts[name], graph, precise[name]) for name in nodes})
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:

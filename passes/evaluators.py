@@ -35,6 +35,9 @@ from .schedule import Batch, Space, columns_at, evaluate, make_space, sampled, s
 TILE = 16
 #: Structures, and points of each, that groups over a known iteration space are judged by.
 STRUCTURES, LEADING = 1, 8
+#: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
+#: taken to be.
+DOUBT = 0.75
 
 
 @frozen
@@ -142,17 +145,31 @@ def _iteration_space(segment: Segment) -> Hashable:
 @define
 class Limited:
     """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers.
-    `expired` says whether it did.
+    `expired` says whether it did; `ratios` are costs over those of the roofline, of the groups before.
     """
 
     evaluator: Modelled
     budget: Budget
     expired: bool = False
+    ratios: list[float] = field(factory=list)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
         self.expired = self.expired or self.budget.over(MODEL_SHARE)
-        return Roofline(self.evaluator.target).cost(group) if self.expired else self.evaluator.cost(group)
+        least = Roofline(self.evaluator.target).cost(group)
+        if self.expired:
+            return least * self._doubt(group)
+        found = self.evaluator.cost(group)
+        if found < inf:
+            self.ratios.append(found / least)
+        return found
+
+    def _doubt(self, group: FusedGroup) -> float:
+        """Return what the roofline is multiplied with, to stand beside the model's costs: a guess must not look better
+        than what was looked at, and that values stay in shared memory is no gain as long as nobody looked.
+        """
+        known = sorted(self.ratios)
+        return (known[int(DOUBT * len(known))] if known else 1.0) * len(group.segments)
 
 
 def _operations(segment: Segment) -> float:

@@ -66,7 +66,8 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     needs = dependencies(groups, work.views)
-    if work.options.mode == "mixed" and work.target.lockstep and (work.selector is None or work.selector.together):
+    wanted = work.options.side_by_side and work.options.mode == "mixed"
+    if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         launches = _packed(launches, levels(needs, groups), keys, work)
         launches = launches if work.selector is None else list(_timed(launches, work.selector, work.views))
     work.launches = [launch.groups for launch in _in_order(launches, needs)]

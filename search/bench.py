@@ -75,6 +75,10 @@ class DeviceBench:
         self._starts = 0
         self._prepared: set[str] = set()
 
+    def start(self) -> None:
+        """Start the process, without waiting until it has opened the device."""
+        self._child.start()
+
     def prepare(self, problem: Problem, reference: Reference) -> None:
         """Take note of what the outputs of a problem must be."""
         self._references[problem.key] = reference

@@ -201,6 +201,8 @@ class Workers:
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
         self._slots = [_Slot(Child(service)) for _ in range(max(1, count or os.cpu_count() or 1))]
+        for slot in self._slots:
+            slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
         self._numbers = count_up()
         self._done: list[Done] = []

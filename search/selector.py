@@ -31,6 +31,9 @@ CHUNK, LEAST_CHUNK = 64, 8
 PACE = 4.0
 #: How many groups can be measured once in the time of a short search for one.
 ONCE = 4
+#: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
+#: measured, where a budget may leave them so.
+DOUBT = 0.75
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 
@@ -119,7 +122,7 @@ class MeasuredSelector:
             self._measure(dict(waiting[:size]), share)
             del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
-        self.scale = median(ratios) if ratios else 1.0
+        self.scale = _scale(ratios, self.budget.limited)
         return any(k in self._measured for k in fresh)
 
     def _late(self, share: float) -> bool:
@@ -247,6 +250,16 @@ class MeasuredSelector:
             if kept is None and self._costs[key] < inf and not self.budget.over(MODEL_SHARE):
                 self.tuner.resources.database.keep_cost(name, self._costs[key])
         return self._costs[key]
+
+
+def _scale(ratios: Sequence[float], doubting: bool) -> float:
+    """Return what the model's costs are multiplied with, given measured costs over the model's; where not all groups
+    will be measured, those that are not have to be better than most, so that an optimistic guess replaces no group that
+    is known to be good.
+    """
+    if not ratios:
+        return 1.0
+    return sorted(ratios)[int(DOUBT * len(ratios))] if doubting else median(ratios)
 
 
 def _facts(choice: TunedChoice, problem: Problem) -> dict[str, object]:

@@ -51,9 +51,16 @@ def tuning_session(
     budget = budget if isinstance(budget, Budget) else Budget.of(budget)
     monitor = make_monitor(quiet)
     database = open_database(notice) if replay is None else Database(None)
+
+    def builder() -> Workers:
+        """Start the workers, and the device's process beside them: each takes seconds until it answers."""
+        if isinstance(bench := resources.bench, DeviceBench):
+            bench.start()
+        return Workers(workers or _workers(target), *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
+
     resources = Resources(
         database,
-        lambda: Workers(workers or _workers(target), *(("cuts.search.replay:ReplayPrinter",) if replay else ())),
+        builder,
         lambda: DeviceBench(target, over=budget.over) if replay is None else ReplayBench(_recording(replay)),
         budget=budget,
         monitor=monitor,

@@ -170,7 +170,7 @@ class CudaDevice(Device):
         """
         from .graph import capture_graph
 
-        return capture_graph(run, self._stream.handle) or run
+        return capture_graph(run, self._stream.handle, self.target.arch) or run
 
     def synchronize(self) -> None:
         """Wait for our stream."""

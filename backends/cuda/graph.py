@@ -9,10 +9,11 @@ from typing import Any
 
 from ...ir import BackendError
 from ..device import Launch
+from .overlap import overlap_launches
 
 
-def capture_graph(run: Launch, stream_handle: int) -> Launch | None:
-    """Return a replay of what `run` launches on the stream, or None where cuda-bindings is not installed.
+def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
+    """Return a replay of what `run` launches on the stream of a device, or None where cuda-bindings is not installed.
 
     The graph holds addresses only, so the replay keeps `run` alive, and with it the memory that its launches use.
     """
@@ -33,6 +34,7 @@ def capture_graph(run: Launch, stream_handle: int) -> Launch | None:
         run()
     finally:
         graph = checked(cu.cuStreamEndCapture(stream))
+    overlap_launches(graph, cu, checked, arch)
     executable = checked(cu.cuGraphInstantiate(graph, 0))
     checked(cu.cuGraphDestroy(graph))
 

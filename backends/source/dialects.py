@@ -50,16 +50,18 @@ class Dialect:
     have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
     a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
-    where threads wait for each other in the loop. Other fields are text templates, `member_...` those of kernels that
-    share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of neighbours
-    at once, `matrix_load` lets a warp load the registers of a fragment together. `atom` calls the helper of an atom
-    with `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
+    where threads wait for each other in the loop, `begin` is the helper that a kernel calls first. Other fields are
+    text templates, `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions
+    of f32. `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a warp load the registers of a
+    fragment together. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet for it
+    (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str
     prologue: str
     helpers: Mapping[str, str]
     kernel: str
+    begin: str
     pointer: str
     shared: str
     shared_pool: str
@@ -218,6 +220,9 @@ _CUDA_HELPERS = (
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
+        # Blocks may be placed before the kernel in front has written all it made: they wait for that.
+        "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
+        '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
         "cuts_copy4": _async_copy(4, "ca"),
@@ -258,6 +263,7 @@ CUDA = Dialect(
     prologue="",
     helpers=_CUDA_HELPERS,
     kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
+    begin="cuts_begin",
     pointer="{const}{type}* __restrict__ {name}",
     shared="__shared__ __align__(16) {type} {name}[{count}];",
     shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
@@ -332,6 +338,7 @@ OPENCL = Dialect(
         ),
     },
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
+    begin="",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
     shared_pool="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ...ir import Argument, Bundle, DType, Kernel, KernelFunction
+from ...ir import WAITING, Argument, Bundle, DType, Kernel, KernelFunction
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
 from .bundle import bundle_arguments, bundle_body
@@ -26,10 +26,12 @@ def emit(kernel: Kernel | Bundle, dialect_name: str, info: Mapping[str, object] 
     else:
         arguments, tables = _arguments(kernel), dict(kernel.tables)
         body, used = _body(kernel, dialect, arguments)
+    if dialect.begin:
+        body, used = f"  {dialect.begin}();\n{body}", used | {dialect.begin}
     least = min(member.min_blocks for member in members)
     head = _head(kernel.threads, least, dialect, arguments)
     digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
-    name = f"cuts_{digest}"
+    name = f"cuts_{digest}{WAITING if dialect.begin else ''}"
     combining, more = combining_helpers(used, dialect)
     source = (
         f"{dialect.prologue}{dialect.helpers_of(used | more)}{combining}{head.replace(_NAME, name)} {{\n{body}\n}}\n"

@@ -412,7 +412,7 @@ class NodePrinter:
         if isinstance(node, IndexNode):
             return f"({dialect.type(node.dtype)})({index_text(node.index, pointers, raw=True)})"
         if isinstance(node, Test):
-            return f"({guard_text(node.guards, pointers)})"
+            return f"({self._condition(node.guards, self.phase.kind == 'fetch')})"
         if isinstance(node, Held):
             return self.names.held(node.name, node.at)
         if isinstance(node, Op):
@@ -427,7 +427,18 @@ class NodePrinter:
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
         if not node.guards:
             return text
-        return f"({guard_text(node.guards, pointers)} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+        many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < NARROWEST_COPY)
+        condition = self._condition(node.guards, many)
+        return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+
+    def _condition(self, guards: Sequence[Guard], many: bool) -> str:
+        """Return whether guards hold. Where a thread loads `many` elements one by one, all parts are computed, unless
+        they look anything up: a compiler makes branches of those that may be left out, and waits behind each for what
+        it loads.
+        """
+        text = guard_text(guards, self.names.pointers)
+        looks_up = any(True for guard in guards for _ in indirects(guard.index))
+        return text.replace(" && ", " & ") if many and not looks_up else text
 
 
 def _fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:

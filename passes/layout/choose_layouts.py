@@ -10,8 +10,9 @@ instructions move what they read and write, and takes the dims that make these f
 
 A convolution with taps reads `x[n, c, p + r, q + s]`: with q innermost no address is a multiple of anything, with c
 innermost every one is. Inputs and outputs of the graph stay as the caller has them, views take the order of what they
-show and what an output is transposed from that of the output, and reduced axes run in the order in which the largest factor lies that is no constant, so that channels are added
-up for one tap after the other. Constants follow, however large: their reduced dims lie in the order of the reduced axes.
+show and what an output is transposed from that of the output, and reduced axes run in the order in which the largest
+factor lies that is no constant, so that channels are added up for one tap after the other. Constants follow, however
+large: their reduced dims lie in the order of the reduced axes.
 
 Without atoms that multiply in the types and the math mode at hand nothing changes.
 """
@@ -121,9 +122,9 @@ def _views(
 def _in_step(
     programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
 ) -> Programs:
-    """Return programs whose products are added up in the order in which their largest factor lies, a constant only where
-    all are, and whose rows and columns, the axes that one factor alone has, are numbered in the order in which that
-    factor does.
+    """Return programs whose products are added up in the order in which their largest factor lies, a constant only
+    where all are, and whose rows and columns, the axes that one factor alone has, are numbered in the order in which
+    that factor does.
     """
     constants = programs.graph.constants
 

@@ -31,6 +31,7 @@ from ...ir import (
     delinearise,
     evaluate,
     indirects,
+    post_order,
     substitute,
     substitute_node,
     variables,
@@ -72,7 +73,7 @@ def fetch_phase(
         if tile.coordinates[order[-1]].extent % width:
             continue
         shares, unrolled = _division(tile, order, thread, width)
-        if width == 1 or _vectorises(store, shares, unrolled[-1], copies):
+        if width == 1 or _vectorises(store, shares, unrolled[-1], copies, aligned):
             break
     copies = copies and width * buffer.dtype.size >= NARROWEST_COPY
     unrolled = tuple(v for v in unrolled if v.extent > 1)
@@ -140,16 +141,28 @@ def _division(tile: Tile, order: Sequence[int], thread: Var, width: int) -> tupl
     return shares, (trip, element)
 
 
-def _vectorises(store: Store, shares: Sequence[Share], element: Var, both: bool) -> bool:
-    """Whether the loads of a fetch (and its store, where an asynchronous copy needs both) move whole vectors."""
+def _vectorises(store: Store, shares: Sequence[Share], element: Var, both: bool, aligned: Mapping[str, int]) -> bool:
+    """Whether the loads of a fetch (and its store, where an asynchronous copy needs both) move whole vectors: all of
+    those that what is fetched is computed of, but for what is the same for the elements of a vector.
+    """
     places = {s.var: s.value for s in shares}
     valid = tuple(g for s in shares for g in s.valid)
-    value = store.value
-    while isinstance(value, Op) and value.fn == "select":
-        value = value.args[1]
-    if not isinstance(value, Load) or value.space != "global":
-        return False
-    guards = tuple(Guard(substitute(g.index, places), g.low, g.high) for g in value.guards) + valid
-    if vector_address(substitute(value.address, places), element) is None or vector_guards(guards, element) is None:
+    loads = [n for n in post_order((store,)) if isinstance(n, Load)]
+    moving = [n for n in loads if element in variables(substitute(n.address, places))]
+    if not moving or not all(_is_vector(load, places, valid, element, aligned) for load in moving):
         return False
     return not both or vector_address(substitute(store.address, places), element) is not None
+
+
+def _is_vector(
+    load: Load, places: Mapping[Var, Index], valid: tuple[Guard, ...], element: Var, aligned: Mapping[str, int]
+) -> bool:
+    """Whether a load moves neighbours along a variable at once: they begin at a multiple of their number, are there
+    together, and the tensor is aligned to one access.
+    """
+    nbytes = min(element.extent * load.dtype.size, WIDEST_BYTES)
+    if load.space != "global" or aligned.get(load.buffer, nbytes) % nbytes:
+        return False
+    guards = tuple(Guard(substitute(g.index, places), g.low, g.high) for g in load.guards) + valid
+    address = vector_address(substitute(load.address, places), element)
+    return address is not None and vector_guards(guards, element) is not None

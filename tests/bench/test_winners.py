@@ -28,3 +28,15 @@ def test_winners_come_from_the_database(
     assert "1 kernels of 1 operations launched, 0 wrong" in capsys.readouterr().out
     assert winners.main([*ROW, "--only", "add 1 MB"]) == 1
     assert "1 kernels of 1 operations launched, 0 wrong, 1 operations unknown" in capsys.readouterr().out
+
+
+@needs_opencl
+def test_untuned_operations_take_the_models_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert winners.main([*ROW, "--only", "add 1 MB", "--untuned"]) == 0
+    assert "2 kernels of 2 operations launched, 0 wrong, 0 operations unknown" in capsys.readouterr().out
+    assert winners.main([*ROW, "--only", "add 1 MB", "--untuned", "--most", "1"]) == 0
+    assert "1 kernels of 1 operations launched" in capsys.readouterr().out

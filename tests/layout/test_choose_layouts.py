@@ -100,8 +100,8 @@ def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
 @pytest.mark.parametrize("batch", [1, 2])
 def test_what_an_output_is_transposed_from_lies_as_the_output_does(batch: int) -> None:
     lines = (
-        op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("a", "conv", "c", "w", pads=(1, 1, 1, 1)), op("b", "relu", "a"),
-        op("y", "transpose", "b", perm=(0, 2, 3, 1)),
+        op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("a", "conv", "c", "w", pads=(1, 1, 1, 1)),
+        op("b", "relu", "a"), op("y", "transpose", "b", perm=(0, 2, 3, 1)),
     )  # fmt: skip
     made = graph({"x": half(batch, 14, 14, 32), "w": half(64, 32, 3, 3)}, *lines, out="y")
     programs = laid_out(with_constants(made, "w"))

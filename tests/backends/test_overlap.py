@@ -1,0 +1,86 @@
+"""Launches that are placed before the one in front of them has ended: what waits, and which edges let it come."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cuts.backends.cuda.overlap import PORT, overlap_launches
+
+from ..needs import needs_toolchain
+from .test_arithmetic import machine_code, needs_disassembler
+
+GOLDEN = Path(__file__).parent / "golden"
+#: Instructions that read or write memory that other kernels know.
+MEMORY = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|RED|ATOMG?)\b")
+
+
+@needs_toolchain
+@needs_disassembler
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("test_kernel-*-cuda.txt")), ids=lambda f: f.stem)
+def test_kernels_wait_before_they_touch_memory(file: Path, tmp_path: Path) -> None:
+    before, _, behind = machine_code(file.read_text(), tmp_path).partition("ACQBULK")
+    assert not MEMORY.search(before) and MEMORY.search(behind) and "PREEXIT" not in behind
+
+
+class Graph:
+    """A driver with one graph: nodes are names of kernels, or "copy"; edges have a port and a type."""
+
+    CUgraphEdgeData = SimpleNamespace
+    CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_KERNEL="kernel")
+    CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
+
+    def __init__(self, *nodes: str) -> None:
+        self.edges: list[tuple[str, str, tuple[int, int]]] = [(a, b, (0, 0)) for a, b in pairwise(nodes)]
+
+    def cuGraphGetEdges(self, graph: Any, count: int) -> tuple[Any, ...]:
+        if not count:
+            return 0, [], [], [], len(self.edges)
+        data = [SimpleNamespace(from_port=p, to_port=0, type=t) for _, _, (p, t) in self.edges]
+        return 0, [a for a, _, _ in self.edges], [b for _, b, _ in self.edges], data, len(self.edges)
+
+    def cuGraphNodeGetType(self, node: str) -> tuple[int, str]:
+        return 0, "copy" if node == "copy" else "kernel"
+
+    def cuGraphKernelNodeGetParams(self, node: str) -> tuple[int, Any]:
+        return 0, SimpleNamespace(func=node)
+
+    def cuFuncGetName(self, function: str) -> tuple[int, bytes]:
+        return 0, function.encode()
+
+    def cuGraphRemoveDependencies(self, graph: Any, before: Any, after: Any, data: Any, count: int) -> tuple[int]:
+        gone = set(zip(before, after, strict=True))
+        self.edges = [e for e in self.edges if e[:2] not in gone]
+        return (0,)
+
+    def cuGraphAddDependencies(self, graph: Any, before: Any, after: Any, data: Any, count: int) -> tuple[int]:
+        self.edges += [(a, b, (d.from_port, d.type)) for a, b, d in zip(before, after, data, strict=True)]
+        return (0,)
+
+
+def overlapped(*nodes: str, arch: str = "sm_90") -> set[tuple[str, str]]:
+    """The edges of a chain of nodes that hold no launch back."""
+    graph = Graph(*nodes)
+    overlap_launches("graph", graph, lambda result: result[1] if len(result) > 1 else None, arch)
+    assert {e[:2] for e in graph.edges} == set(pairwise(nodes)), "every edge is still there"
+    return {(a, b) for a, b, data in graph.edges if data == (PORT, 1)}
+
+
+def test_edges_between_kernels_of_ours_hold_no_launch_back() -> None:
+    assert overlapped("a_waits", "b_waits", "c_waits") == {("a_waits", "b_waits"), ("b_waits", "c_waits")}
+
+
+def test_what_does_not_wait_follows_the_end() -> None:
+    assert overlapped("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
+    assert overlapped("copy", "a_waits", "copy", "b_waits") == set()
+
+
+def test_older_machines_and_drivers_launch_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert overlapped("a_waits", "b_waits", arch="sm_89") == set()
+    assert overlapped("a_waits", "b_waits", arch="sm_90a") == {("a_waits", "b_waits")}
+    monkeypatch.delattr(Graph, "cuFuncGetName")
+    assert overlapped("a_waits", "b_waits") == set()
