@@ -38,8 +38,8 @@ PRODUCTS = 3.0
 PARTIAL, MISSED = 5.0, 2.0
 #: Tensor cores of an SM, each of which serves the warps of a quarter of it.
 CORES = 4.0
-#: Warps of an SM that hide how long an instruction of a fetch waits for the one before it: four clocks, on each of four
-#: schedulers.
+#: Warps of an SM that hide how long an instruction of a fetch through registers waits for the one before it: four
+#: clocks, on each of four schedulers.
 UNHIDDEN = 16.0
 #: Elements that a thread has in flight on their way through registers to shared memory: a loop is unrolled so often.
 IN_FLIGHT = 32.0
@@ -131,8 +131,8 @@ def _computing(
     )
     divisions = features.divided * (costs.division + costs.table * features.table)
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
-    alone = np.greater(features.tensor, 0) | np.greater(features.carried, 0)
-    fetches = fetches * np.where(alone, np.maximum(1.0, UNHIDDEN / (resident * warps)), 1.0)
+    alone = np.maximum(1.0, UNHIDDEN / (resident * warps))
+    fetches = fetches * np.where(np.greater(features.carried, 0), alone, 1.0)
     overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
     issue = (features.issue + _again(target) * features.flops / 2 + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
