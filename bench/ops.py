@@ -255,10 +255,10 @@ def main() -> None:
         suite = Suite(options, target, device, torch, rows, Baselines.open(device.name), facts)
         suite.run(select(options, rows))
         rows = suite.rows
-    found = [row for row in rows if row["suite"] == "ops"]
+    found = [row for row in rows if row["suite"] == "ops" and row["precision"] == options.precision]
     print(markdown(found) if options.markdown else summary(found))
     if not options.markdown and options.precision != "fp32":
-        print(shares_of_copy([row for row in found if row["precision"] == options.precision]))
+        print(shares_of_copy(found))
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class Resources:
     @property
     def builder(self) -> CandidateBuilder:
         """The workers."""
-        if self._builder is None:
-            self._builder = self._makers[0]()
+        self.start()
+        assert self._builder is not None
         return self._builder
 
     @property
@@ -57,6 +57,11 @@ class Resources:
         if self._bench is None:
             self._bench = self._makers[1]()
         return self._bench
+
+    def start(self) -> None:
+        """Start the workers, without waiting for them."""
+        if self._builder is None:
+            self._builder = self._makers[0]()
 
     @property
     def interrupted(self) -> bool:

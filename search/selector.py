@@ -84,8 +84,11 @@ class MeasuredSelector:
         return self.tuner.complete
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
-        """Return an evaluator that answers with measured times where they are known."""
+        """Return an evaluator that answers with measured times where they are known; what measures them starts beside
+        the passes in front.
+        """
         self._modelled = modelled
+        self.tuner.begin()
         return self
 
     def cost(self, group: FusedGroup) -> float:

@@ -48,6 +48,11 @@ class Tuner:
         """Whether every search so far was brought to its end."""
         return self.resources.complete
 
+    def begin(self) -> None:
+        """Start workers and device where time is limited, so that it does not pass before they answer."""
+        if self.resources.budget.limited and not self.frozen:
+            self.resources.start()
+
     def run(
         self, problems: Sequence[Problem], settings: Settings | None = None, share: float = WHOLE
     ) -> list[TunedChoice]:

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts import build
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, GraphError
 from cuts.runtime.executor import Session
+from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import cuda_reason, needs_cuda
 from cuts.tests.runtime.handmade import example_plan, expected, random_x
 
@@ -56,6 +58,18 @@ def test_a_recorded_graph_computes_what_the_launches_do() -> None:
     session.launch()
     session.device.synchronize()
     assert np.array_equal(by_graph, session.read("y"))
+
+
+@needs_cuda
+def test_launches_that_overlap_compute_the_same_every_time() -> None:
+    lines = [op(f"v{n + 1}", ("matmul", "transpose", "tanh")[n % 3], f"v{n}", *(["w"] if n % 3 == 0 else []),
+                **({"perm": (1, 0)} if n % 3 == 1 else {})) for n in range(60)]  # fmt: skip
+    plan = build(graph({"v0": (300, 300), "w": (300, 300)}, *lines, out="v60"), "cuda", mode="no-fusion")
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((300, 300), np.float32) / 17 for name in ("v0", "w")}
+    *_, (_, alone) = plan.session.trace(feeds)
+    for _ in range(50):
+        np.testing.assert_array_equal(plan.run(feeds)["v60"], alone["v60"])
 
 
 @needs_cuda
