@@ -16,7 +16,7 @@ from cuts.backends.library.cudnn import Numerics
 from cuts.backends.library.routine import require_library
 from cuts.bench.cublaslt import best_product, is_product
 from cuts.bench.peers import function_of, tensor_at
-from cuts.bench.shapes import Case
+from cuts.bench.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.timing import Contender, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, group_of, together
 from cuts.ir.atoms import MATH_MODES
@@ -67,7 +67,8 @@ class Peers:
         found = np.empty(type_.shape, type_.dtype.numpy)
         self.device.download(found, self.sets[0].place(name))
         call = function_of(self.tuned.case, self.torch)
-        wanted = call(*self._views(self.sets[0])).reshape(type_.shape)
+        wanted = call(*self._views(self.sets[0]))
+        wanted = wanted.permute(TO_LAST) if self.tuned.case.channels_last else wanted.reshape(type_.shape)
         self.torch.cuda.synchronize()
         wanted = wanted.float()
         error = self.torch.from_numpy(found.astype(np.float32)).to(wanted.device) - wanted
@@ -84,7 +85,10 @@ class Peers:
         for name, shape in self.tuned.case.inputs.items():
             place = memory.place(self.tuned.name(name))
             address = int(place.buffer.handle) + place.offset
-            views.append(tensor_at(self.torch, address, shape, self.tuned.case.dtype))
+            turned = self.tuned.case.turned(name)
+            lies = tuple(shape[d] for d in TO_LAST) if turned else shape
+            view = tensor_at(self.torch, address, lies, self.tuned.case.dtype)
+            views.append(view.permute(TO_FIRST) if turned else view)
         return views
 
     def _recorded(self, name: str, call: Any) -> Contender:
@@ -139,7 +143,7 @@ class Peers:
 
 def convolution_of(case: Case) -> Convolution | None:
     """Return the convolution that a case is, in whatever type; None where it is none."""
-    group = group_of(evolve(case, precision="fp32")) if len(case.nodes) == 1 else None
+    group = group_of(evolve(case, precision="fp32", channels_last=False)) if len(case.nodes) == 1 else None
     return find_convolution(group) if group else None
 
 

@@ -41,7 +41,7 @@ from cuts.bench.records import (
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CLASSES, Case, all_cases
+from cuts.bench.shapes import CLASSES, LAST, Case, all_cases
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError
@@ -133,6 +133,7 @@ class Suite:
                     "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3,
                     "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
+        row |= {"layout": LAST} if case.channels_last else {}
         try:
             return row | self._times(tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
         except CutsError as error:
@@ -192,7 +193,9 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet."""
     known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
     chosen = []
-    for case in (evolve(c, precision=options.precision) for c in all_cases()):
+    for given in all_cases():
+        turned = options.channels_last and given.kind in ("conv", "depthwise")
+        case = evolve(given, precision=options.precision, channels_last=turned)
         kinds = options.kind or (("conv", "gemm") if PRECISIONS[options.precision].math else CLASSES)
         right = case.kind in kinds and (not options.batch or case.batch in options.batch)
         named = not options.only or any(text in case.name or text in case.uses for text in options.only)
@@ -228,6 +231,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"
     )
     add_precision_option(parser)
+    parser.add_argument(
+        "--channels-last",
+        action="store_true",
+        help="give images to cuts and PyTorch with their channels innermost, as they lie within a network; cuDNN is "
+        "timed in either layout anyway",
+    )
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only")
     add_row_options(parser, "ops.json")

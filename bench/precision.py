@@ -100,12 +100,12 @@ def rounded(program: Program, policy: Precision) -> Program:
     """Return a program whose sums of products of f32 have operands of as many digits as the policy multiplies."""
     if not policy.math:
         return program
-    parts = MATH_MODES[policy.math].parts
+    mode = MATH_MODES[policy.math]
 
     def cut(factor: Expr) -> Expr:
         if not all(program.tensors[r.tensor].dtype is DType.F32 for r in reads(factor)):
             return factor
-        several = [call(part, factor) for part in parts]
+        several = [call(mode.cut, call(part, factor)) for part in mode.parts]
         return several[0] if len(several) == 1 else call("add", *several)
 
     def changed(statement: Statement) -> Statement:

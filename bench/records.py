@@ -52,10 +52,12 @@ class Goal:
     aim: float
     batch: int | None = None
     large: bool = False
+    precision: str = "fp32"
 
     def takes(self, row: Mapping[str, Any]) -> bool:
         """Whether a row belongs to it."""
         right = row["class"] == self.kind and self.batch in (None, row["batch"])
+        right = right and row.get("precision", "fp32") == self.precision
         return right and (not self.large or is_large(row))
 
 
@@ -80,6 +82,10 @@ GOALS = (
     Goal("GEMV, dense b1-8", "gemv", "copied", 0.80, 0.93),
     Goal("GEMV, share of a 1 GB copy", "gemv", "share", 0.80, 0.93),
     Goal("GEMV against cuBLAS", "gemv", "speed", 1.0, 1.2),
+    Goal("GEMM of the list, fp16", "gemm", "speed", 0.9, 1.15, precision="fp16"),
+    Goal("convolutions b64, fp16", "conv", "speed", 0.8, 1.0, 64, precision="fp16"),
+    Goal("convolutions b16, fp16", "conv", "speed", 1.0, 1.3, 16, precision="fp16"),
+    Goal("convolutions b1, fp16", "conv", "speed", 1.8, 3.0, 1, precision="fp16"),
 )
 
 
@@ -240,7 +246,8 @@ def write_rows(path: Path, rows: Sequence[Row], name: str = "rows") -> None:
 def key_of(row: Mapping[str, Any]) -> str:
     """Return what tells a row from all others of its suite; that of the case it was measured on."""
     precision = row.get("precision", "fp32")
-    return f"{row['class']}/{row['name']}/b{row['batch']}{'' if precision == 'fp32' else f'/{precision}'}"
+    known = f"{row['class']}/{row['name']}/b{row['batch']}{'' if precision == 'fp32' else f'/{precision}'}"
+    return f"{known}/{row['layout']}" if row.get("layout") else known
 
 
 def merged(rows: Sequence[Row], row: Row) -> list[Row]:

@@ -119,6 +119,8 @@ def convolutions(network: str) -> dict[ConvolutionShape, int]:
     return dict(read_convolution(text.strip()) for text in " ".join(CONVOLUTIONS[network].split()).split(", "))
 
 
+#: The layout of cases whose images have their channels innermost, and the dims of either order in the other.
+LAST, TO_LAST, TO_FIRST = "channels last", (0, 2, 3, 1), (0, 3, 1, 2)
 #: An operation of a case: its name, its operands, its result, its attributes.
 Step: TypeAlias = tuple[str, tuple[str, ...], str, Mapping[str, Attribute]]
 
@@ -129,6 +131,8 @@ class Case:
 
     The last result of `nodes` is the output. `weights` are the inputs that are known when the
     case is compiled; `uses` names the networks that contain it, and how often; tensors are stored as `precision` says.
+    With `channels_last`, images are given and taken with their channels innermost, as they lie between the kernels of a
+    network; shapes and operations are still those of channels first.
     """
 
     kind: str
@@ -139,25 +143,45 @@ class Case:
     uses: Mapping[str, int] = field(factory=dict)
     weights: tuple[str, ...] = ()
     precision: str = "fp32"
+    channels_last: bool = False
 
     @property
     def key(self) -> str:
         """What tells a row from all others."""
-        return f"{self.kind}/{self.name}/b{self.batch}{'' if self.precision == 'fp32' else f'/{self.precision}'}"
+        known = f"{self.kind}/{self.name}/b{self.batch}{'' if self.precision == 'fp32' else f'/{self.precision}'}"
+        return f"{known}/{LAST}" if self.channels_last else known
 
     @property
     def dtype(self) -> DType:
         """The element type of all tensors."""
         return PRECISIONS[self.precision].stored
 
+    def turned(self, tensor: str) -> bool:
+        """Whether a tensor that the case is given or gives lies with its channels innermost."""
+        image = len(self.inputs.get(tensor, ())) == 4 or tensor == self.nodes[-1][2]
+        return self.channels_last and image and tensor not in self.weights
+
     def graph(self, registry: Registry) -> Graph:
         """Return the case as a graph of tensors of its element type."""
-        types = {name: TensorType(self.dtype, shape) for name, shape in self.inputs.items()}
-        nodes = []
-        for number, (op, operands, result, attributes) in enumerate(self.nodes):
+        types: dict[str, TensorType] = {}
+        nodes: list[Node] = []
+
+        def add(op: str, operands: tuple[str, ...], result: str, attributes: Mapping[str, Attribute]) -> None:
             (types[result],) = registry[op].instantiate([types[t] for t in operands], attributes).output_types
-            nodes.append(Node(f"n{number}_{op}", op, operands, (result,), dict(attributes)))
-        return Graph(self.key, tuple(self.inputs), (self.nodes[-1][2],), types, tuple(nodes))
+            nodes.append(Node(f"n{len(nodes)}_{op}", op, operands, (result,), dict(attributes)))
+
+        for name, shape in self.inputs.items():
+            lies = tuple(shape[d] for d in TO_LAST) if self.turned(name) else shape
+            types[name] = TensorType(self.dtype, lies)
+            if self.turned(name):
+                add("transpose", (name,), f"{name}.first", {"perm": TO_FIRST})
+        for op, operands, result, attributes in self.nodes:
+            names = tuple(f"{t}.first" if t in self.inputs and self.turned(t) else t for t in operands)
+            add(op, names, f"{result}.first" if self.turned(result) else result, attributes)
+        (*_, result) = (step[2] for step in self.nodes)
+        if self.turned(result):
+            add("transpose", (f"{result}.first",), result, {"perm": TO_LAST})
+        return Graph(self.key, tuple(self.inputs), (result,), types, tuple(nodes))
 
 
 def single(

@@ -66,7 +66,7 @@ from .errors import (
 )
 from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
 from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
-from .functions import COMBINERS, FUNCTIONS, Combiner
+from .functions import COMBINERS, FUNCTIONS, TF32_NEAR, Combiner
 from .graph import Array, Graph, Node, fresh_name, live_graph, needed_nodes
 from .graph_text import parse_graph, print_graph
 from .index import (
@@ -178,6 +178,7 @@ __all__ = [
     "PRECISIONS",
     "SCHEDULES_SHARE",
     "SECOND_SHARE",
+    "TF32_NEAR",
     "THREADS",
     "WAITING",
     "WHOLE",

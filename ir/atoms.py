@@ -112,8 +112,8 @@ class MathMode:
     """How a sum of products is computed from operands of another format.
 
     Each operand is a sum of numbers of the `format`, which the functions `parts` make of it, the first of them nearest
-    to it. `products` are the pairs of parts that are multiplied, (part of A, part of B), in order: what is small comes
-    first. Atoms round each addition
+    to it; what they leave of further digits, atoms `cut` off, by the function of that name. `products` are the pairs of
+    parts that are multiplied, (part of A, part of B), in order: what is small comes first. Atoms round each addition
     towards zero, so that their error grows with the number of additions; after at most `every` elements of k (0: never)
     what they added up is therefore added to another accumulator, which rounds to nearest. `epsilon` is the distance
     from 1 to the next number that a product tells apart from it.
@@ -124,10 +124,11 @@ class MathMode:
     products: tuple[tuple[int, int], ...]
     epsilon: float
     every: int = 0
+    cut: str = "tf32_cut"
 
 
 #: How sums of products of f32 may be computed, by name.
 MATH_MODES: Mapping[str, MathMode] = {
-    "tf32": MathMode("tf32", ("tf32",), ((0, 0),), 2.0**-10),
+    "tf32": MathMode("tf32", ("tf32_near",), ((0, 0),), 2.0**-10),
     "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), 2.0**-21, every=32),
 }

@@ -86,7 +86,7 @@ def _scaled(x: Any, exponent: Any) -> Any:
 
 
 def _tf32(x: Any) -> Any:
-    """Round to a significand of 11 bits, halves to even, as operands of TF32 atoms are rounded."""
+    """Round to a significand of 11 bits, halves to even."""
     wide = np.asarray(x)
     bits = wide.astype(np.float32).view(np.uint32)
     odd = bits >> np.uint32(13) & np.uint32(1)
@@ -95,10 +95,30 @@ def _tf32(x: Any) -> Any:
 
 
 def _tf32_rest(x: Any) -> Any:
-    """Round what rounding leaves of a number; of an infinity that is no number."""
+    """What rounding leaves of a number; of an infinity that is no number."""
     wide = np.asarray(x)
     with np.errstate(invalid="ignore"):
-        return _tf32(wide - _tf32(wide))
+        return wide - _tf32(wide)
+
+
+#: Cut to 11 bits, a number times this is one of its two nearest, on average of random numbers neither too large nor too
+#: small: one with a significand of m gets 0.36 * m of the last place more before it is cut. A number of f32.
+TF32_NEAR = 1.0 + 2949 * 2.0**-23
+
+
+def _tf32_near(x: Any) -> Any:
+    """Multiply in f32 by what makes cutting to 11 bits round; a number of 11 bits is then kept."""
+    wide = np.asarray(x)
+    with np.errstate(over="ignore"):
+        near = wide.astype(np.float32) * np.float32(TF32_NEAR)
+    return near.astype(wide.dtype if wide.dtype.kind == "f" else np.float64)
+
+
+def _tf32_cut(x: Any) -> Any:
+    """Cut a significand to 11 bits, as atoms cut the operands that they multiply in TF32."""
+    wide = np.asarray(x)
+    cut = (wide.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(wide), cut, wide).astype(wide.dtype if wide.dtype.kind == "f" else np.float64)
 
 
 _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
@@ -181,9 +201,11 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
-    # What f32 becomes for atoms: a number of 11 bits, or the sum of that and of one that holds what it leaves.
+    # What f32 becomes for atoms, which cut it to 11 bits: a number near to it, or one of 11 bits and what that leaves.
+    Function("tf32_near", 1, _tf32_near, "cuts_tf32_near({0})", flops=0),
     Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
-    Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0, issue=2),
+    Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0),
+    Function("tf32_cut", 1, _tf32_cut, "cuts_tf32_cut({0})", flops=0),
     *(
         Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""))
         for name, (fn, c, issue) in _FLOAT_UNARY.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...ir import ELEMENT, LANE, LANES, MATRIX_ATOMS, DType, MatrixAtom, MatrixFragment, as_index, substitute
+from ...ir import ELEMENT, LANE, LANES, MATRIX_ATOMS, MatrixAtom, MatrixFragment, as_index, substitute
 from .index_ctext import index_text
 
 _PTX = {"i8": "s8", "u8": "u8", "i32": "s32"}
@@ -68,7 +68,7 @@ def _laid_out(atom: MatrixAtom, fragment: MatrixFragment, names: list[str], widt
     for n in range(fragment.size):
         row, column = _place(fragment, n)
         place = n % fragment.packed
-        value = _UNPACKED[atom.held].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
+        value = _UNPACKED[atom.format].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
         yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
 
 
@@ -77,11 +77,12 @@ def _place(fragment: MatrixFragment, element: int) -> tuple[str, str]:
     return index_text(substitute(fragment.row, at), {}), index_text(substitute(fragment.column, at), {})
 
 
-#: Element {1} of the register {0} as a number, in OpenCL C; halves are the low one or the high one.
+#: Element {1} of the register {0} as the number that an atom of a format multiplies, in OpenCL C; halves are the low
+#: one or the high one.
 _UNPACKED = {
-    DType.F32: "as_float({0})",
-    DType.F16: "cuts_{2}_f16({0})",
-    DType.BF16: "cuts_{2}_bf16({0})",
-    DType.I8: "(int)(char)({0} >> 8 * {1} & 255)",
-    DType.U8: "(int)({0} >> 8 * {1} & 255)",
+    "tf32": "cuts_tf32_cut(as_float({0}))",
+    "f16": "cuts_{2}_f16({0})",
+    "bf16": "cuts_{2}_bf16({0})",
+    "i8": "(int)(char)({0} >> 8 * {1} & 255)",
+    "u8": "(int)({0} >> 8 * {1} & 255)",
 }

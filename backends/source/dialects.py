@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from attrs import frozen
 
-from ...ir import DType
+from ...ir import TF32_NEAR, DType
 from .arithmetic import arithmetic_helpers
 from .atom_text import emulations, instructions
 from .halves import (
@@ -197,6 +197,7 @@ def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
 
 
 _DEVICE = "static __device__ __forceinline__"
+_TF32_NEAR = f"{TF32_NEAR!r}f"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
 _OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
 
@@ -233,7 +234,10 @@ _CUDA_HELPERS = (
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
         '  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#else\n'
         '  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#endif\n  return __uint_as_float(r);\n}',
-        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) {{ return cuts_tf32(x - cuts_tf32(x)); }}",
+        "cuts_tf32_near": f"{_DEVICE} float cuts_tf32_near(float x) {{ return __fmul_rn(x, {_TF32_NEAR}); }}",
+        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) {{ return x - cuts_tf32(x); }}",
+        "cuts_tf32_cut": f"{_DEVICE} float cuts_tf32_cut(float x) {{ return x - x == 0.0f ? "
+        "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **_byte_packs(_DEVICE, "unsigned"),
         **matrix_helpers(_DEVICE),
@@ -320,7 +324,10 @@ OPENCL = Dialect(
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
         "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
         "const uint u = as_uint(x); return as_float((u + 0xfffu + (u >> 13 & 1u)) & 0xffffe000u); }",
-        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) { return cuts_tf32(x - cuts_tf32(x)); }",
+        "cuts_tf32_near": f"static inline float cuts_tf32_near(float x) {{ return x * {_TF32_NEAR}; }}",
+        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) { return x - cuts_tf32(x); }",
+        "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
+        "as_float(as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
         **_byte_packs("static inline", "uint"),
         **dict(

@@ -7,7 +7,7 @@ Only operands of matrix-like contractions are changed: with few instances per we
 wants neighbours along the reduction. So do the fragments of matrix atoms, where these load neighbours along the depth
 together: any rows and columns then make an atom, and results leave as wide stores.
 
-    b[k, n] read by acc[m, n] += a[m, k] * b[k, n], computed by atoms of f16   ->   a constant stored as [n, k]
+    b[k, n] read by acc[m, n] += a[m, k] * b[k, n], computed by atoms   ->   a constant stored as [n, k]
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ from .views import Views
 
 #: Instances that must share a constant's element for its layout to be worth changing.
 REUSE = 16
-#: Bytes of the numbers that a warp loads as matrices whatever their rows and columns are.
-HALF = 2
 
 
 def pack_constants(
@@ -101,11 +99,11 @@ def _order(read: Read, segment: Segment) -> tuple[int, ...]:
 
 
 def _deep(read: Read, reduction: Reduction, type_: TensorType) -> tuple[int, ...]:
-    """Put the dims that reduced axes index last, in their order; nothing where these are no halves in whole vectors."""
+    """Put the dims that reduced axes index last, in their order; nothing where these are no whole vectors."""
     natural = range(len(read.indices))
     inner = [d for d in natural if variables(read.indices[d]) & set(reduction.reduce)]
     whole = prod(type_.shape[d] for d in inner) * type_.dtype.size % WIDEST_BYTES == 0
-    return (*(d for d in natural if d not in inner), *inner) if whole and type_.dtype.size == HALF else ()
+    return (*(d for d in natural if d not in inner), *inner) if whole else ()
 
 
 def _permuted(form: FusedGroup, tensor: str, order: Sequence[int]) -> FusedGroup:

@@ -10,9 +10,9 @@ instructions move what they read and write, and takes the dims that make these f
 
 A convolution with taps reads `x[n, c, p + r, q + s]`: with q innermost no address is a multiple of anything, with c
 innermost every one is. Inputs and outputs of the graph stay as the caller has them, views take the order of what they
-show, and reduced axes run in the order in which the largest factor lies that is no constant, so that channels are added
-up for one tap after the other. Constants follow, however large: their reduced dims lie in the order of the reduced
-axes.
+show and what an output is transposed from that of the output, and reduced axes run in the order in which the largest
+factor lies that is no constant, so that channels are added up for one tap after the other. Constants follow, however
+large: their reduced dims lie in the order of the reduced axes.
 
 Without atoms that multiply in the types and the math mode at hand nothing changes.
 """
@@ -30,7 +30,7 @@ from ..schedule import atom_structures
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components
 from .constants import order_constants
-from .fixed import fixed_tensors
+from .fixed import fixed_tensors, turned_outputs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
@@ -47,6 +47,7 @@ def choose_layouts(programs: Programs, target: Target, math: str = "") -> Progra
     products = tuple(_products(programs, target, math)) if _multiplies(programs, target, math) else ()
     if not products:
         return programs
+    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
     lines = {
         (unit.name, n): line

@@ -2,6 +2,7 @@
 
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
 from .extract import extract
+from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, lay_out
 from .lower import lower
 from .races import check_barriers
@@ -9,6 +10,7 @@ from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
     "FRAGMENT_SETS",
+    "NARROWEST_COPY",
     "AxisBinding",
     "BlockLayout",
     "Frame",

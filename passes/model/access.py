@@ -5,12 +5,12 @@ take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 from attrs import frozen
 
-from ...ir import Expr, Read, Target, Var, expr_variables, reads, variables
+from ...ir import Expr, Read, Target, Var, expr_variables, linearise, reads, variables
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -119,9 +119,30 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     return 1
 
 
-def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry, together: int) -> tuple[Count, Count]:
-    """Return the instructions that move one element of a staged tile, `together` of which are moved at once, and how
-    many lanes' stores meet in a bank.
+def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
+    """Return how many neighbours in memory one copy of a read may move, `most` if addresses allow it: rows of an odd
+    length begin anywhere. Axes of one dim that lie one within the other are one row.
+    """
+    axis, _ = running_axis(read)
+    if axis is None:
+        return 1
+    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
+    steps = {primary: factor for primary, factor in address.terms if primary != axis}
+    dims = (*geometry.structure.dims, *geometry.structure.loops)
+    row = axis.extent
+    for outer in reversed(next((dim for dim in dims if axis == dim[-1]), ())[:-1]):
+        if steps.get(outer) != row:
+            break
+        row *= outer.extent
+        del steps[outer]
+    return gcd(most, row, address.const, *steps.values())
+
+
+def copy_cost(
+    expr: Expr, tile: StagedTile, geometry: Geometry, together: int, width: int | None = None
+) -> tuple[Count, Count]:
+    """Return the instructions that move one element of a staged tile, `together` of which are moved at once, or `width`
+    where their addresses are looked at, and how many lanes' stores meet in a bank.
 
     A vector moves where memory and tile run along the same axis.
 
@@ -139,7 +160,7 @@ def copy_cost(expr: Expr, tile: StagedTile, geometry: Geometry, together: int) -
     along = np.where(tile.turned, turned, straight)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
-    cost = np.where(tile.halo, 3.0, np.where(along, 1.0 / together, apart))
+    cost = np.where(tile.halo, 3.0, np.where(along, 1.0 / (width or together), apart))
     depth = geometry.chunk[geometry.structure.reduces[tile.reduction][0]] if loops else 1
     ways = np.maximum(
         1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))

@@ -36,6 +36,16 @@ PRODUCTS = 3.0
 #: What bytes of sectors that a warp touches and does not move, and bytes that copies past L1 bring again, weigh beside
 #: others on their way through L2: by the order of 865 points of 34 kernels of networks in f16, measured on an H200.
 PARTIAL, MISSED = 5.0, 2.0
+#: Tensor cores of an SM, each of which serves the warps of a quarter of it.
+CORES = 4.0
+#: Warps of an SM that hide how long an instruction of a fetch through registers waits for the one before it: four
+#: clocks, on each of four schedulers.
+UNHIDDEN = 16.0
+#: Part of a chunk that has been multiplied before copies begin, where they are spread among its steps: of 4096^3, with
+#: two buffers of twice the depth instead of four, bf16 and TF32 took 1.17 times as long.
+SPREAD = 0.75
+#: Elements that a thread has in flight on their way through registers to shared memory: a loop is unrolled so often.
+IN_FLIGHT = 32.0
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
 LATE = 0.9
 
@@ -100,8 +110,12 @@ def _exposed(
     staged = np.greater(features.copies, 0)
     others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
     ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.carried, 0)
-    ahead = np.where(ring, features.stages - 1.0, 0.0) + 1.0 - 1.0 / others
+    spread = np.greater(features.tensor, 0) & np.equal(features.waited, 0)
+    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, SPREAD, 0.0), 0.0) + 1.0 - 1.0 / others
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
+    # What no copy brings behind the threads' backs comes in several turns, each of which is waited for.
+    turns = np.ceil(features.carried / (features.threads * np.maximum(1.0, features.rounds) * IN_FLIGHT))
+    latency = latency * np.maximum(1.0, turns)
     rounds = waves * np.maximum(1.0, features.rounds)
     waiting = rounds * latency**2 / (latency + costs.ahead * ahead * busy / rounds)
     return waiting + costs.first * waves * target.dram_latency / resident
@@ -121,6 +135,8 @@ def _computing(
     )
     divisions = features.divided * (costs.division + costs.table * features.table)
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
+    alone = np.maximum(1.0, UNHIDDEN / (resident * warps))
+    fetches = fetches * np.where(np.greater(features.carried, 0), alone, 1.0)
     overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
     issue = (features.issue + _again(target) * features.flops / 2 + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
@@ -131,7 +147,8 @@ def _computing(
     parallel = resident * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
     busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
     # Warps of one block load their fragments together and multiply together; other blocks multiply meanwhile.
-    tensor = features.tensor + features.waited / np.sqrt(resident)
+    used = CORES / np.minimum(CORES, resident * warps)
+    tensor = features.tensor * used + features.waited / np.sqrt(resident)
     return busy * issue / target.issue_per_clock, busy * shared, busy * tensor
 
 

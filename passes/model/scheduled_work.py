@@ -20,9 +20,11 @@ from ...ir import (
     variables,
     vector_widths,
 )
+from ..lowering import NARROWEST_COPY
 from .access import (
     Place,
     access_vector,
+    copied_width,
     copy_cost,
     decoding_cost,
     divides,
@@ -306,7 +308,12 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
-    cost, ways = copy_cost(expr, tile, geometry, together)
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    # The constants of the estimate were fitted to scalar kernels of f32, whose copies count as wide ones everywhere.
+    atom, narrow = bool(geometry.structure.atom), size < NARROWEST_COPY
+    looked_at = totals.target.lockstep and (atom or narrow)
+    width = copied_width(main, totals.group.tensors[main.tensor].shape, geometry, together) if looked_at else None
+    cost, ways = copy_cost(expr, tile, geometry, together, width)
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.stages, 1) & np.equal(geometry.cached, 0)
         if totals.target.async_copy
@@ -321,14 +328,14 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         totals.add("fetched", moved * kind.size)
         once = totals.block_traffic(read, place)
         totals.add("streamed", np.where(past, once, 0.0))
-        if geometry.structure.atom:
+        if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     totals.add("copies", moved * cost)
-    if geometry.structure.atom and not isinstance(expr, Read):
-        totals.add("carried", moved * cost)
+    if looked_at:
+        carried = narrow & np.greater(cost * NARROWEST_COPY, size) | (atom and not isinstance(expr, Read))
+        totals.add("carried", np.where(carried, moved * cost, 0.0))
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
-    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    totals.add("divided", moved * (cost if geometry.structure.atom else 1.0) * divides(main, geometry))
+    totals.add("divided", moved * (cost if atom else 1.0) * divides(main, geometry))
     return main

@@ -82,7 +82,7 @@ def atom_knobs(
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
         vectors = _atom_vectors(reduction, structure, axis, segment, widest)
-        longer = coarse and _lies_deep(reduction, structure, axis)
+        longer = coarse and atom.a.packed > 1 and _lies_deep(reduction, structure, axis)
         yield Knob(
             names,
             tuple(

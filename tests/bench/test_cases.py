@@ -18,10 +18,10 @@ from cuts.backends.source.emit import emit
 from cuts.bench.ops import Suite, arguments
 from cuts.bench.peers import function_of
 from cuts.bench.records import Baselines, circumstances, read_rows
-from cuts.bench.shapes import Case, memory_cases, single
+from cuts.bench.shapes import TO_FIRST, TO_LAST, Case, memory_cases, single
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import TunedBuffers, bind, fill, floor, tune
-from cuts.ops import Registry
+from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
 
@@ -120,3 +120,17 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "ops.json")
     assert [row["name"] for row in rows] == ["c", "m", "d"]
     assert all(row["cuts_ms"] > 0 and row["bound_ms"] > 0 for row in rows)
+
+
+def test_images_of_a_case_may_have_their_channels_innermost() -> None:
+    registry = Registry.builtin()
+    attributes = {"strides": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    case = single("conv", "small", 2, "conv", ((2, 3, 5, 4), (6, 3, 3, 3)), attributes, 1)
+    last = evolve(case, channels_last=True)
+    assert (case.key, last.key) == ("conv/small/b2", "conv/small/b2/channels last")
+    graph = last.graph(registry)
+    assert [graph.types[t].shape for t in ("x0", "x1", "y")] == [(2, 5, 4, 3), (6, 3, 3, 3), (2, 5, 4, 6)]
+    image, weight = (np.random.default_rng(n).standard_normal(s) for n, s in enumerate(case.inputs.values()))
+    wanted = evaluate_graph(case.graph(registry), registry, {"x0": image, "x1": weight})["y"]
+    found = evaluate_graph(graph, registry, {"x0": image.transpose(TO_LAST), "x1": weight})["y"]
+    np.testing.assert_array_equal(found.transpose(TO_FIRST), wanted)

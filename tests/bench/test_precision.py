@@ -39,7 +39,8 @@ def test_operands_of_contractions_are_cut_and_nothing_else(name: str) -> None:
     feeds = {"a": drawn()["x"][:4, :16], "b": drawn()["w"][:16, :4]}
     program = REGISTRY["matmul"].instantiate(types, {}).program
     (found,) = evaluate(rounded(program, PRECISIONS[name]), feeds).values()
-    cut = [sum(FUNCTIONS[part].numpy(x.astype(np.float64)) for part in ("tf32", "tf32_rest")[: 1 + (name == "fp32x3")])
+    parts = ("tf32", "tf32_rest") if name == "fp32x3" else ("tf32_near",)
+    cut = [sum(FUNCTIONS["tf32_cut"].numpy(FUNCTIONS[part].numpy(x.astype(np.float64))) for part in parts)
            for x in feeds.values()]  # fmt: skip
     np.testing.assert_allclose(found, cut[0] @ cut[1], rtol=1e-12)
     softmax = REGISTRY["softmax"].instantiate(types[:1], {}).program

@@ -16,13 +16,13 @@ from cuts.passes.fusion.views import find_views
 from cuts.tests.kernels.cases import builder
 
 
-def _packed(make, weight: str):  # type: ignore[no-untyped-def]
+def _packed(make, weight: str, atoms: bool = False):  # type: ignore[no-untyped-def]
     array = np.random.default_rng(0).standard_normal(make.types[weight].shape).astype(np.float32)
     inputs = tuple(i for i in make.inputs if i != weight)
     graph = Graph("case", inputs, (make.nodes[-1].outputs[0],), dict(make.types), tuple(make.nodes), {weight: array})
     views = find_views(build_programs(graph, Registry.builtin()))
     group = Workshop(views, Policy()).single(views.programs.units[0].name)
-    (packed,), views, graph = pack_constants([group], views, graph)
+    (packed,), views, graph = pack_constants([group], views, graph, lambda form: atoms)
     return group, packed, views, graph
 
 
@@ -55,3 +55,13 @@ def test_a_matrix_times_few_vectors_keeps_its_layout(rows: int) -> None:
     make.node("gemm", x, w, trans_b=True)
     group, packed, _, _ = _packed(make, w)
     assert packed.tensors == group.tensors
+
+
+@pytest.mark.parametrize(("depth", "stored"), [(16, (64, 16)), (18, (18, 64))])
+def test_what_atoms_multiply_lies_along_the_depth_in_whole_vectors(depth: int, stored: tuple[int, int]) -> None:
+    make = builder()
+    x, w = make.input(32, depth), make.input(depth, 64)
+    make.node("matmul", x, w)
+    _, packed, _, graph = _packed(make, w, atoms=True)
+    name = next(t for t in packed.tensors.values() if t in graph.constants)
+    assert graph.constants[name].shape == stored

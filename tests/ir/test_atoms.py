@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from cuts.ir.atoms import ELEMENT, LANE, LANES, MATRIX_ATOMS, NEIGHBOURS, THREADS, MatrixAtom, MatrixFragment
 from cuts.ir.evaluate import index_value
+from cuts.ir.functions import FUNCTIONS
+from hypothesis import given
+from hypothesis import strategies as st
 
 every_atom = pytest.mark.parametrize("atom", MATRIX_ATOMS.values(), ids=MATRIX_ATOMS)
 
@@ -84,3 +87,42 @@ def test_maps_are_those_of_the_instruction_set(atom: MatrixAtom) -> None:
             assert tuple(b[t, i]) == (depth_of_b(t, i), t // 4)
         for i in range(4):
             assert tuple(c[t, i]) == (t // 4 + 8 * (i // 2), 2 * (t % 4) + i % 2)
+
+
+#: f32 far from the largest and the smallest numbers.
+NUMBERS = st.integers(0x08000000, 0x77FFFFFF).map(lambda bits: np.array([bits], np.uint32).view(np.float32))
+
+
+def of_11_bits(name: str, x: np.ndarray) -> np.ndarray:
+    """Return what an atom multiplies of the part of this name."""
+    return np.asarray(FUNCTIONS["tf32_cut"].numpy(FUNCTIONS[name].numpy(x)))
+
+
+@given(NUMBERS)
+def test_tf32_multiplies_one_of_the_two_nearest_numbers(x: np.ndarray) -> None:
+    place = np.exp2(np.frexp(x)[1] - 11.0)
+    below = FUNCTIONS["tf32_cut"].numpy(x)
+    found = of_11_bits("tf32_near", x)
+    assert found in (below, below + place)
+    assert abs(found - x.astype(np.float64)) < 0.65 * place
+    assert of_11_bits("tf32_near", np.asarray(below)) == below
+
+
+def test_tf32_is_neither_too_large_nor_too_small_on_average() -> None:
+    x = np.random.default_rng(1).standard_normal(1 << 18).astype(np.float32)
+    errors = {n: of_11_bits(n, x) / x.astype(np.float64) - 1 for n in ("tf32_near", "tf32", "tf32_cut")}
+    spread = {name: np.sqrt(np.square(each).mean()) for name, each in errors.items()}
+    assert abs(errors["tf32_near"].mean()) < 0.01 * spread["tf32"]
+    assert spread["tf32"] < spread["tf32_near"] < 1.08 * spread["tf32"] < 0.6 * spread["tf32_cut"]
+
+
+@given(NUMBERS)
+def test_two_parts_keep_22_bits(x: np.ndarray) -> None:
+    kept = of_11_bits("tf32", x).astype(np.float64) + of_11_bits("tf32_rest", x)
+    assert abs(kept - x) <= 2.0**-21 * abs(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("name", ["tf32_near", "tf32", "tf32_cut"])
+def test_operands_keep_what_is_no_finite_number(name: str) -> None:
+    special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32)
+    np.testing.assert_array_equal(of_11_bits(name, special), special)

@@ -37,12 +37,12 @@ class Anatomy:
 
 
 #: Of 64x64 elements a warp (64x32 where sums are promoted). TF32 rounds 32 numbers a step; `fp32x3` makes two parts of
-#: 24 by 3 instructions and adds 64 partial sums every fourth step.
+#: 24 by 2 instructions and adds 64 partial sums every fourth step.
 CASES = {
     "bf16": (HandPoint((2, 4), (4, 8), 128, 3, 1), Anatomy(32, 8, 0, 20)),
     "f16": (HandPoint((2, 4), (4, 8), 64, 4, 1), Anatomy(32, 8, 0, 28)),
     "tf32": (HandPoint((2, 4), (4, 8), 128, 3, 1), Anatomy(32, 4, 16, 32 + 20)),
-    "fp32x3": (HandPoint((2, 4), (4, 4), 128, 3, 1), Anatomy(48, 4, 8, 24 * 3 + 16 + 20)),
+    "fp32x3": (HandPoint((2, 4), (4, 4), 128, 3, 1), Anatomy(48, 4, 8, 24 * 2 + 16 + 20)),
 }
 
 

@@ -97,6 +97,23 @@ def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
     assert "w with dims 0, 2, 3, 1" in unit.reads
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_an_output_is_transposed_from_lies_as_the_output_does(batch: int) -> None:
+    lines = (
+        op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("a", "conv", "c", "w", pads=(1, 1, 1, 1)),
+        op("b", "relu", "a"), op("y", "transpose", "b", perm=(0, 2, 3, 1)),
+    )  # fmt: skip
+    made = graph({"x": half(batch, 14, 14, 32), "w": half(64, 32, 3, 3)}, *lines, out="y")
+    programs = laid_out(with_constants(made, "w"))
+    verify_programs(programs)
+    assert programs.orders["a"] == programs.orders["b"] == LAST
+    copy = next(s for u in programs.units for s in u.statements if s.target == "y")
+    assert [r.indices for r in copy.reads] == [copy.write]
+    shared = graph({"x": half(batch, 32, 14, 14), "w": half(64, 32, 3, 3)}, op("a", "conv", "x", "w"),
+                   op("y", "transpose", "a", perm=(0, 2, 3, 1)), op("z", "relu", "a"), out="y z")  # fmt: skip
+    assert laid_out(with_constants(shared, "w")).orders["a"] == LAST
+
+
 def test_nothing_changes_in_f32() -> None:
     programs = build_programs(chain(kind=DType.F32), REGISTRY)
     assert choose_layouts(programs, GPU) is programs
@@ -223,7 +240,11 @@ def networks(draw: st.DrawFn) -> Graph:
         else:
             lines.append(op(name, "add", now, draw(st.sampled_from(same))) if kind == "add" else op(name, "relu", now))
         values.append(name)
-    if draw(st.booleans()):
+    end = draw(st.sampled_from(["", "turned", "flat"]))
+    if end == "turned":
+        lines.append(op("turned", "transpose", values[-1], perm=draw(st.permutations(range(4)).map(tuple))))
+        values.append("turned")
+    if end == "flat":
         lines.append(op("flat", "reshape", values[-1], shape=(batch, -1)))
         values.append("flat")
     outs = {values[-1]} | draw(st.sets(st.sampled_from(values[1:]), max_size=1))

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.bench.products import FORMATS, HandPoint, product_group
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from cuts.ir.types import DType
 from cuts.passes.model.banks import conflict_factor, warp_cycles
 from cuts.passes.model.bound import RESOURCES, bound, occupancy, warmed
+from cuts.passes.model.counts import Features
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.model.rank import rank
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
 from cuts.passes.schedule.legal_points import features_of, geometry_of
@@ -213,3 +217,29 @@ def test_a_warp_map_reads_fewer_words():
     group, plain = gemm_schedule()
     _, mapped = gemm_schedule(warp=(4, 8))
     assert features_of(group, mapped, H200).wavefronts < features_of(group, plain, H200).wavefronts
+
+
+def _product_of_halves(shape: tuple[int, int, int], thread: tuple[int, int]) -> Features:
+    """Return the counts of a product of m, n, k whose blocks have 64x64 elements, so many of them a thread."""
+    group = product_group(FORMATS["f16"], (1, *shape), DType.F16)
+    warps, atoms = (64 // (8 * thread[0]), 64 // (4 * thread[1])), (thread[0] // 2, thread[1] // 2)
+    schedule = HandPoint(warps, atoms, 128, 3, 1).schedule(group, FORMATS["f16"])
+    assert check_schedule(group, schedule, H200) == []
+    return features_of(group, schedule, H200)
+
+
+@pytest.mark.parametrize(("depth", "width"), [(512, 8), (508, 4), (510, 2), (511, 1)])
+def test_copies_are_as_wide_as_rows_are_aligned(depth, width):
+    found = _product_of_halves((128, 256, depth), (8, 16))
+    chunks = -(-depth // 64)
+    assert found.copies == 64 * 64 * chunks * (1 / width + 1 / 8)
+    assert found.carried == (64 * 64 * chunks if width == 1 else 0)
+
+
+def test_one_warp_uses_one_tensor_core_and_waits_for_what_it_fetches_by_itself():
+    def estimates(depth: int) -> list[float]:
+        counts = [_product_of_halves((2048, 256, depth), thread) for thread in ((8, 16), (4, 8))]
+        return [float(rank(each, bound(each, H200), H200)) for each in counts]
+
+    (alone, four), (alone_odd, four_odd) = estimates(512), estimates(511)
+    assert four < alone and four_odd < 0.5 * alone_odd
