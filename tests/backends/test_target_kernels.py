@@ -43,9 +43,9 @@ class Case:
 
 #: Products by atoms are staged, with asynchronous copies where the machine has them.
 CASES = {
-    "product bf16": Case("matmul", DType.BF16, ((1024, 768), (768, 512)), "bf16"),
-    "product f16": Case("matmul", DType.F16, ((1024, 768), (768, 512)), "f16"),
-    "product tf32": Case("matmul", DType.F32, ((1024, 768), (768, 512)), "tf32", "tf32"),
+    "product bf16": Case("matmul", DType.BF16, ((4096, 1024), (1024, 1024)), "bf16"),
+    "product f16": Case("matmul", DType.F16, ((4096, 1024), (1024, 1024)), "f16"),
+    "product tf32": Case("matmul", DType.F32, ((4096, 1024), (1024, 1024)), "tf32", "tf32"),
     "product f32": Case("matmul", DType.F32, ((512, 768), (768, 512))),
     "convolution f16": Case("conv", DType.F16, ((8, 64, 28, 28), (64, 64, 3, 3)), "f16"),
     "softmax": Case("softmax", DType.F16, ((512, 1000),)),
