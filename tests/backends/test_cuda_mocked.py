@@ -314,3 +314,14 @@ def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
     assert (target.name, target.arch, target.NUM_SM, target.clock) == ("Fake GPU", "sm_90", 100, 2e9)
     assert target.PERF_peak == 100 * 128 * 2 * 2e9
     assert target.MAX_shared == find_target("cuda:h200").MAX_shared
+
+
+@pytest.mark.parametrize(("name", "bandwidth"), [("NVIDIA H200", 8.5e12), ("Fake GPU", 64 * 100 * 2e9)])
+def test_a_device_whose_cache_was_measured_is_described_by_that(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, bandwidth: float
+) -> None:
+    monkeypatch.setattr(cuda_device.current_device(), "name", lambda: name)
+    cuda_device.query_target.cache_clear()
+    target = find_target("cuda:device")
+    cuda_device.query_target.cache_clear()
+    assert (target.name, target.l2_bandwidth) == (name, bandwidth)
