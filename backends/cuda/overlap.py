@@ -22,6 +22,8 @@ from ...ir import WAITING
 WAITING_ARCH = 90
 #: The port of a kernel's node that opens when all of its blocks have left, `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`.
 PORT = 1
+#: Most edges of a graph that is changed: what the driver takes for each in a longer one is not known.
+MOST = 4096
 #: The driver's calls that it takes, there from CUDA 12.3 on; what it costs to go without is time only.
 NEEDED = ("cuFuncGetName", "cuGraphGetEdges", "cuGraphRemoveDependencies", "cuGraphAddDependencies", "CUgraphEdgeData")
 
@@ -48,7 +50,7 @@ def _number(arch: str) -> int:
 def _edges(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the nodes that edges without properties of their own connect."""
     count = _answer(cu.cuGraphGetEdges(graph, 0), checked)[-1]
-    if count:
+    if 0 < count <= MOST:
         before, after, data, _ = _answer(cu.cuGraphGetEdges(graph, count), checked)
         plain = (not (d.type or d.from_port or d.to_port) for d in data)
         yield from ((a, b) for a, b, same in zip(before, after, plain, strict=True) if same)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuts.backends.cuda.overlap import PORT, overlap_launches
+from cuts.backends.cuda.overlap import MOST, PORT, overlap_launches
 
 from ..needs import needs_toolchain
 from .test_arithmetic import machine_code, needs_disassembler
@@ -77,6 +77,11 @@ def test_edges_between_kernels_of_ours_hold_no_launch_back() -> None:
 def test_what_does_not_wait_follows_the_end() -> None:
     assert overlapped("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
     assert overlapped("copy", "a_waits", "copy", "b_waits") == set()
+
+
+def test_a_long_recording_is_left_as_it_is() -> None:
+    assert len(overlapped(*(f"{n}_waits" for n in range(MOST + 1)))) == MOST
+    assert overlapped(*(f"{n}_waits" for n in range(MOST + 2))) == set()
 
 
 def test_older_machines_and_drivers_launch_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
