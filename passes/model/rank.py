@@ -41,9 +41,9 @@ CORES = 4.0
 #: Warps of an SM that hide how long an instruction of a fetch through registers waits for the one before it: four
 #: clocks, on each of four schedulers.
 UNHIDDEN = 16.0
-#: Part of a chunk that has been multiplied before copies begin, where they are spread among its steps: of 4096^3, with
-#: two buffers of twice the depth instead of four, bf16 and TF32 took 1.17 times as long.
-SPREAD = 0.75
+#: Part of a chunk that has been multiplied before copies begin on average, where they are spread among its steps: of
+#: 4096^3, with two buffers of twice the depth instead of four, bf16 and TF32 took 1.17 times as long.
+SPREAD = 0.5
 #: Elements that a thread has in flight on their way through registers to shared memory: a loop is unrolled so often.
 IN_FLIGHT = 32.0
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
