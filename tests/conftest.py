@@ -1,4 +1,4 @@
-"""How the tests run: Hypothesis profiles, and golden files.
+"""How the tests run: Hypothesis profiles, how kernels are compiled, what a test may take, and golden files.
 
 `ci`, the default, draws the same examples every time. `CUTS_HYPOTHESIS_PROFILE=nightly` draws many more, new ones each
 night.
@@ -11,7 +11,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # There is a worker for each processor: more threads would spin while they wait for one another. NumPy asks when it
+    # is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
+from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
 from hypothesis import HealthCheck, settings
 
@@ -22,18 +29,12 @@ _SLOW = (
 
 _ANNOUNCED = "announced"
 
-BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+#: CPU seconds of a test, with its processes and with the fixtures that it is the first to need, beyond which it is told
+#: about: by day tests draw less (`amounts.py`).
+DEAR = 20.0
+_BEGAN = pytest.StashKey[float]()
 
 os.environ.setdefault("CUTS_VERIFY", "1")  # every seam of the pipeline is checked, in worker processes too
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # There is a worker for each processor: more threads would spin while they wait for one another.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-if not NIGHTLY:
-    # A kernel of a test runs for less than a millisecond, and optimising it takes half of PoCL's time for it. What uses
-    # `as_users_build` is optimised by day too.
-    os.environ.setdefault(BUILD_FLAGS, "-cl-opt-disable")
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW
@@ -49,16 +50,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of further searches for garbage: it stays, and there is much of it."""
+    gc.set_threshold(*gc.get_threshold()[:2], 100)  # between these, few whole searches
+    _keep()
+
+
+def _keep() -> None:
+    """Leave what there is now out of further searches for garbage: modules, tests and caches stay, and there is much of
+    them. Searched through again and again they take a tenth of the tests' time.
+    """
     gc.collect()
     gc.freeze()
 
 
-@pytest.fixture(scope="module")
-def as_users_build() -> Iterator[None]:
-    """Compile kernels as users have them, optimised: what runs long or is timed, and a sample of everything else."""
+@pytest.fixture(scope="module", autouse=True)
+def kept_caches() -> Iterator[None]:
+    """Keep what a file of tests leaves in caches."""
+    yield
+    _keep()
+
+
+def _cpu_seconds() -> float:
+    """Seconds of the processor that this process and those it waited for have taken."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[_BEGAN] = _cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    found = yield
+    spent = _cpu_seconds() - item.stash[_BEGAN]
+    if spent > DEAR and not NIGHTLY:
+        item.user_properties.append((_ANNOUNCED, f"{item.nodeid} took {spent:.0f} CPU seconds, {DEAR:.0f} are plenty"))
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_builds(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By day let PoCL compile kernels without optimising them, which takes half of its time: they run for a moment.
+
+    Files of tests that say `as_users_build` have kernels as users have them: those that run long or are timed, and a
+    sample of everything else. What tests start as a process of its own builds so too.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(BUILD_FLAGS, raising=False)
+        if not (NIGHTLY or request.node.get_closest_marker("as_users_build")):
+            patch.setattr(device, "_OPTIONS", [*device._OPTIONS, "-cl-opt-disable"])
         yield
 
 

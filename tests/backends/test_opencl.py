@@ -20,7 +20,7 @@ from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.usefixtures("as_users_build")
+pytestmark = pytest.mark.as_users_build
 
 HELPER = "int twice(int x) { return 2 * x; }\n"
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.runtime.plan_file import save_plan
+from cuts.search import progress
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import example_plan
@@ -62,7 +63,8 @@ def assert_clean(err: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", USAGE)
-def test_usage(name: str, cuts: Cuts, tmp_path: Path) -> None:
+def test_usage(name: str, cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINES", 0.0)  # as on a machine that takes seconds for everything
     arguments, code, message = USAGE[name]
     save_plan(example_plan(), tmp_path / "good")
     result = cuts(*arguments)

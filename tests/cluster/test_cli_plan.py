@@ -9,7 +9,7 @@ import pytest
 from cuts.cli.main import main
 from cuts.tests.needs import needs_opencl
 
-pytestmark = pytest.mark.usefixtures("as_users_build")
+pytestmark = pytest.mark.as_users_build
 
 MODEL = 'name = "tiny"\nlayers = 3\nhidden = 64\nheads = 4\nsequence = 16\nbatch = 4\nprecision = "single"\n'
 CLUSTER = (

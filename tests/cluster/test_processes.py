@@ -28,7 +28,7 @@ from cuts.tests.needs import opencl_reason
 from .kept import saved
 
 pytestmark = [
-    pytest.mark.usefixtures("as_users_build"),
+    pytest.mark.as_users_build,
     pytest.mark.opencl,
     pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here"),
 ]

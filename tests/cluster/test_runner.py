@@ -29,7 +29,7 @@ from safetensors.numpy import load_file
 from .kept import saved
 
 pytestmark = [
-    pytest.mark.usefixtures("as_users_build"),
+    pytest.mark.as_users_build,
     pytest.mark.opencl,
     pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here"),
 ]

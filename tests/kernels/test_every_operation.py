@@ -20,6 +20,8 @@ from cuts.tests.operations_graph import Bench, bench_of, trained
 TOGETHER = 16
 FORWARD = [*DIFFERENTIABLE, *SCALAR, *FLAT]
 BACKWARD = [*DIFFERENTIABLE, *SCALAR]
+#: Those with an operand that may be a constant besides.
+OF_SEVERAL = [use for use in FORWARD if len(use.types) > 1]
 
 
 def parts(uses: list[Use]) -> list[list[Use]]:
@@ -47,7 +49,7 @@ def test_kernels_compute_what_the_reference_does(uses: list[Use], device: str) -
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("uses", parts([use for use in FORWARD if len(use.types) > 1]), ids=span)
+@pytest.mark.parametrize("uses", parts(OF_SEVERAL if NIGHTLY else OF_SEVERAL[::2]), ids=span)
 def test_kernels_compute_what_the_reference_does_with_constants(uses: list[Use], device: str) -> None:
     check(trained(bench_of(uses)), device)
 

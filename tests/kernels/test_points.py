@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from ..needs import needs_cuda, needs_opencl
 from .cases import accumulation, arrays, chains, pairs, points
 
-pytestmark = pytest.mark.usefixtures("as_users_build")
+pytestmark = pytest.mark.as_users_build
 
 GPU = find_target("cuda:sm_90")
 #: The GPU's space as PoCL tests draw from it: smaller work groups, because PoCL takes seconds to compile large ones

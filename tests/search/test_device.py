@@ -42,7 +42,7 @@ from cuts.tests.needs import needs_opencl
 
 from .fakes import MACHINE, OPENCL, group_of, problem_of
 
-pytestmark = pytest.mark.usefixtures("as_users_build")
+pytestmark = pytest.mark.as_users_build
 
 CASES = {
     "conv": ("conv", ((2, 3, 9, 9), (4, 3, 3, 3)), {"pads": (1, 1, 1, 1)}),
