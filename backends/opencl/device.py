@@ -28,6 +28,7 @@ from ..device import Array, Buffer, Device, Launch, Pointer, Timing
 from ..host_memory import require_host_memory
 from ..refused import refused
 from .pocl_cache import set_damaged_aside, set_programs_aside
+from .probe import computes_right
 from .programs import programs_of
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
@@ -92,9 +93,9 @@ def choose_device() -> DeviceChoice:
     """Choose a platform by rule, never by its place in the list.
 
     `CUTS_OPENCL_PLATFORM` (part of a name or version) decides; without it the newest PoCL, otherwise the first platform
-    by name.
+    by name, of those that compute a small kernel right (`probe`).
 
-    Raises `BackendError` where no platform is installed, or none has that name.
+    Raises `BackendError` where no platform is installed, none has that name, or none computes right.
     """
     cl = _import()
     try:
@@ -113,8 +114,27 @@ def choose_device() -> DeviceChoice:
             f"CUTS_OPENCL_PLATFORM: no platform has '{wanted}' in its name or version", hint=f"platforms are: {names}"
         )
     order = sorted(matching, key=lambda p: (p.name != _POCL, tuple(-n for n in _version(p)), p.name, p.version))
-    device = sorted(order[0].get_devices(), key=lambda d: d.name)[0]
-    return DeviceChoice(order[0], device)
+    choices = [DeviceChoice(p, sorted(p.get_devices(), key=lambda d: d.name)[0]) for p in order]
+    if wanted:
+        return choices[0]
+    for choice in choices:
+        if _sound(choice.device):
+            return choice
+        _LOG.warning("%s computes a small kernel wrongly and is passed over", choice.text)
+    raise BackendError(
+        f"no OpenCL platform computes a small kernel with a barrier right: {'; '.join(c.text for c in choices)}",
+        hint="pip install 'cuts[opencl]' brings one that does; CUTS_OPENCL_PLATFORM=<part of a name> takes any",
+    )
+
+
+@cache
+def _sound(device: Any) -> bool:
+    """Whether a device computes right what is known to be compiled wrongly elsewhere."""
+    cl = _import()
+    try:
+        return computes_right(cl, _context(device))
+    except cl.Error:
+        return False
 
 
 @cache

@@ -12,6 +12,7 @@ from attrs import evolve
 from cuts.backends.device import Device, Pointer, time_kernel
 from cuts.backends.devices import find_target
 from cuts.backends.opencl import device as opencl
+from cuts.backends.opencl import probe
 from cuts.backends.opencl.device import OpenCLDevice, choose_device
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Argument, KernelFunction
@@ -178,12 +179,14 @@ def platform(name: str, version: str) -> SimpleNamespace:
 
 OLD = platform("Portable Computing Language", "OpenCL 3.0 PoCL 3.0-rc2  Linux")
 NEW = platform("Portable Computing Language", "OpenCL 3.0 PoCL 3.1+debian  Linux")
+WRONG = platform("Portable Computing Language", "OpenCL 3.0 PoCL 5.0+debian  Linux")
 OTHER = platform("A vendor", "OpenCL 3.0")
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
-    """Return the platform that is chosen among some."""
+    """Return the platform that is chosen among some; those of `WRONG` compile kernels wrongly."""
     monkeypatch.setattr(opencl, "_import", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError))
+    monkeypatch.setattr(opencl, "_sound", lambda device: device.name != WRONG.get_devices()[0].name)
     monkeypatch.setenv("CUTS_OPENCL_PLATFORM", wanted)
     return choose_device().platform
 
@@ -199,6 +202,24 @@ def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(monkeypatch, [NEW, OLD, OTHER], "vendor") is OTHER
     with pytest.raises(BackendError, match="platforms are: Portable"):
         chosen(monkeypatch, [NEW, OLD], "nvidia")
+
+
+def test_a_platform_that_compiles_wrongly_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert chosen(monkeypatch, [WRONG, OLD, OTHER]) is OLD
+    assert "PoCL 5.0" in caplog.text and "passed over" in caplog.text
+    assert chosen(monkeypatch, [WRONG, OLD], "pocl 5.0") is WRONG
+    with pytest.raises(BackendError, match="no OpenCL platform computes a small kernel with a barrier right"):
+        chosen(monkeypatch, [WRONG])
+
+
+@needs_opencl
+def test_the_probe_tells_right_from_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = OpenCLDevice(find_target("opencl"))
+    assert probe.computes_right(device._cl, device._context)
+    monkeypatch.setattr(probe, "_SOURCE", probe._SOURCE.replace("lane < 1", "lane < 0"))
+    assert not probe.computes_right(device._cl, device._context)
 
 
 def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
