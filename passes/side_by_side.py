@@ -78,17 +78,19 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
 
 
 def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
-    """Return for each group, by its place, the places of those in front of it that it reads from; a loop's groups stay
-    in their order.
+    """Return for each group, by its place, the places of those in front of it that it reads from. Each of a loop's
+    groups reads and writes what the whole loop does.
     """
+    units = {unit.name: unit for unit in views.programs.units}
     makers: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
-        for tensor in group.outputs:
+        for tensor in group.outputs if group.repeat is None else units[group.repeat].writes:
             makers.setdefault(tensor, []).append(place)
     producers = views.programs.producers()
     found = []
     for place, group in enumerate(groups):
-        pending, seen, needed = list(group.inputs), set(group.inputs), set[int]()
+        pending = list(group.inputs if group.repeat is None else units[group.repeat].reads)
+        seen, needed = set(pending), set[int]()
         while pending:
             tensor = pending.pop()
             needed.update(maker for maker in makers.get(tensor, ()) if maker < place)
@@ -113,23 +115,44 @@ def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int
 
 
 def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
-    """Yield launches so that each comes behind what it reads; otherwise as late as the last of its groups stood."""
-    owner = {place: n for n, launch in enumerate(launches) for place in launch.places}
-    waits = [{owner[p] for place in launch.places for p in needs[place]} for launch in launches]
+    """Yield launches so that each comes behind what it reads; otherwise as late as the last of its groups stood. Those
+    of a loop stay together, in their order.
+    """
+    runs = _runs(launches)
+    owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}
+    waits = [{owner[p] for launch in run for place in launch.places for p in needs[place]} for run in runs]
     following: dict[int, list[int]] = {}
     for n, before in enumerate(waits):
+        before.discard(n)  # the groups of a loop wait for each other
         for other in before:
             following.setdefault(other, []).append(n)
     missing = [len(before) for before in waits]
-    ready = [(max(launches[n].places), n) for n, count in enumerate(missing) if not count]
+    ready = [(_last(runs[n]), n) for n, count in enumerate(missing) if not count]
     heapify(ready)
     while ready:
         _, n = heappop(ready)
-        yield launches[n]
+        yield from runs[n]
         for other in following.get(n, ()):
             missing[other] -= 1
             if not missing[other]:
-                heappush(ready, (max(launches[other].places), other))
+                heappush(ready, (_last(runs[other]), other))
+
+
+def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
+    """Return each launch by itself, those of a loop as one run."""
+    runs: list[list[Launch]] = []
+    loops: dict[str, list[Launch]] = {}
+    for launch in sorted(launches, key=lambda each: each.places):
+        loop = launch.groups[0].repeat
+        run = [] if loop is None else loops.setdefault(loop, [])
+        if not run:
+            runs.append(run)
+        run.append(launch)
+    return runs
+
+
+def _last(run: Sequence[Launch]) -> int:
+    return max(place for launch in run for place in launch.places)
 
 
 # ---- which of them share a launch

@@ -12,6 +12,7 @@ from attrs import evolve
 onnx = pytest.importorskip("onnx")
 
 from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
 from cuts.compile.build import load
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
@@ -26,6 +27,7 @@ from cuts.ops import Registry
 from cuts.ops.gradient import Gradients
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.gradient import differentiate_graph
+from cuts.passes.pipeline import compile_graph
 from onnx import TensorProto, helper, numpy_helper
 
 from ..needs import DEVICES
@@ -128,6 +130,13 @@ def test_a_thousand_steps_are_a_few_kernels(case: str, device: str, tmp_path: Pa
     assert_near(plan.run(inputs), expected)
     plan.save(tmp_path / "plan")
     assert_near(load(tmp_path / "plan").run(inputs), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_that_is_not_there_gets_few_kernels_too(case: str) -> None:
+    graph = load_onnx(CASES[case](1000)[0])
+    found = compile_graph(graph, Registry.builtin(), find_target("cuda:h200"), CompileOptions(), emit)
+    assert len(found.kernels) < 12
 
 
 def the_graph(steps: int = 9) -> Graph:

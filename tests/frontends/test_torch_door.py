@@ -37,6 +37,8 @@ PLACES = [
     pytest.param("cpu", marks=(pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason()))),
     pytest.param("cuda", marks=(pytest.mark.cuda, pytest.mark.skipif(bool(_NO_CUDA), reason=_NO_CUDA))),
 ]
+#: What becomes of the warning that a graph on the CPU stays in PyTorch, which it does without OpenCL.
+_ELSEWHERE = "ignore" if opencl_reason() else "error"
 everywhere = pytest.mark.parametrize("place", PLACES)
 
 
@@ -566,6 +568,7 @@ def test_a_recording_runs_beside_calls() -> None:
 
 
 @on_gpu
+@pytest.mark.filterwarnings(f"{_ELSEWHERE}::cuts.frontends.torch.dynamo.UncompiledWarning")
 def test_a_model_moves_between_devices() -> None:
     model = small("cpu")
     call = compiled(model)

@@ -27,10 +27,10 @@ from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.fixed import fixed_tensors
 
 REGISTRY = Registry.builtin()
-Line = tuple[str, str, tuple[str, ...], dict[str, Any]]
+Line = tuple[str, str, tuple[str | None, ...], dict[str, Any]]
 
 
-def op(result: str, name: str, *operands: str, **attributes: Any) -> Line:
+def op(result: str, name: str, *operands: str | None, **attributes: Any) -> Line:
     """One node; several results are separated by spaces."""
     return result, name, operands, attributes
 
@@ -43,7 +43,7 @@ def graph(inputs: Mapping[str, tuple[int, ...] | TensorType], *lines: Line, out:
     nodes = []
     for number, (result, name, operands, attributes) in enumerate(lines):
         results = tuple(result.split())
-        instance = REGISTRY[name].instantiate([types[o] for o in operands], attributes)
+        instance = REGISTRY[name].instantiate([None if o is None else types[o] for o in operands], attributes)
         types |= dict(zip(results, instance.output_types, strict=True))
         nodes.append(Node(f"n{number}", name, operands, results, attributes))
     return Graph("test", tuple(inputs), tuple(out.split()), types, tuple(nodes))

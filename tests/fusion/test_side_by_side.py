@@ -44,6 +44,18 @@ def tables(count: int) -> Graph:
     return Graph("tables", inputs, tuple(f"y{n}" for n in range(count)), types, nodes)
 
 
+def recurrence(name: str, source: str) -> list[Any]:
+    """Return a recurrence over the rows of a matrix, that begins with what is computed of the matrix, too."""
+    return [
+        op(f"{name}x", "reshape", source, shape=(6, 1, 24)),
+        op(f"{name}w", "reshape", "w", shape=(1, 24, 24)),
+        op(f"{name}h", "reduce_max", source, axes=(0,), keepdims=True),
+        op(f"{name}s", "reshape", f"{name}h", shape=(1, 1, 24)),
+        op(f"{name}o {name}l", "rnn", f"{name}x", f"{name}w", f"{name}w", None, None, f"{name}s"),
+        op(name, "reshape", f"{name}o", shape=(6, 24)),
+    ]
+
+
 def compiled(model: Graph, mode: str = "mixed", target: Any = GPU) -> CompiledGraph:
     """Compile a graph for a target."""
     return compile_graph(model, REGISTRY, target, CompileOptions(mode=mode), emit)  # type: ignore[arg-type]
@@ -53,6 +65,14 @@ def test_look_ups_of_26_tables_are_one_launch() -> None:
     found = compiled(tables(26))
     assert [group["members"] for group in found.groups] == [26]
     assert len(found.steps) == len(found.kernels) == 1
+
+
+def test_a_loop_stays_whole_and_behind_what_it_begins_with() -> None:
+    lines = [*recurrence("a", "x"), *recurrence("b", "y"), op("c", "matmul", "a", "w"), op("d", "add", "c", "b")]
+    found = compiled(graph({"x": (6, 24), "y": (6, 24), "w": (24, 24)}, *lines, out="d al"))
+    assert [loop.count for loop in found.loops] == [6, 6]
+    turning = [group["nodes"] for group in found.groups if "turns" in group]
+    assert sum(loop.last - loop.first for loop in found.loops) == len(turning)
 
 
 def test_products_of_one_input_are_one_launch_and_what_reads_them_another() -> None:
@@ -94,8 +114,10 @@ def test_graphs_with_branches_compute_the_same_whoever_shares_a_launch(wide: int
         following = []
         for n in range(wide):
             name, source = f"v{level}_{n}", draw.choice(value)
-            kind = draw.choice(["relu", "tanh", "softmax", "reduce_max", "matmul"])
-            if kind == "matmul":
+            kind = draw.choice(["relu", "tanh", "softmax", "reduce_max", "matmul", "loop"])
+            if kind == "loop":
+                nodes += recurrence(name, source)
+            elif kind == "matmul":
                 nodes.append(op(name, "matmul", source, "w"))
             elif kind == "reduce_max":
                 nodes.append(op(f"{name}m", "reduce_max", source, axes=(-1,), keepdims=True))
@@ -122,7 +144,8 @@ def test_launches_of_one_level_can_be_put_in_order(drawn: list[frozenset[int]], 
     for places in by_level.values():
         draw.shuffle(places)
         cut = draw.randint(1, len(places))
-        launches += [Launch((), (), tuple(part)) for part in (places[:cut], places[cut:]) if part]
+        parts = [part for part in (places[:cut], places[cut:]) if part]
+        launches += [Launch(tuple(groups[n] for n in part), (), tuple(part)) for part in parts]
     done: set[int] = set()
     for launch in _in_order(launches, needs):
         for place in launch.places:
