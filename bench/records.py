@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from math import exp, log
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from typing import Any
 from attrs import frozen
 from cuts.ir.errors import CutsError
 from cuts.ir.precision import PRECISIONS
+from cuts.runtime.versions import versions_of
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -293,13 +293,7 @@ def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that matter, of those that are installed."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return versions_of(_PACKAGES)
 
 
 def _commit() -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 from ..backends import Timing
 from ..ir import Budget
-from ..runtime import Comparison, Evidence, StepCurve, Tried, html_page, html_section
+from ..runtime import Comparison, Evidence, StepCurve, Tried, html_page, html_section, versions_of
 from ..search import MeasuredSelector, Trial, tried
 from .common import AnyPlan, write_text
 from .times import shares
@@ -72,14 +71,4 @@ def _environment(plan: AnyPlan, command: Sequence[str]) -> Iterator[tuple[str, s
     yield "device", f"{plan.target.name} ({plan.target.arch or plan.target.dialect})"
     yield "cuts", plan.parts[0].plan.cuts
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield "packages", ", ".join(f"{name} {version}" for name, version in _versions().items())
-
-
-def _versions() -> Mapping[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    yield "packages", ", ".join(f"{name} {version}" for name, version in versions_of(PACKAGES).items())

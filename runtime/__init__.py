@@ -11,6 +11,7 @@ from .plan_file import load_plan, save_plan
 from .report import Evidence, StepCurve, Tried, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
+from .versions import versions_of
 
 __all__ = [
     "Comparison",
@@ -49,4 +50,5 @@ __all__ = [
     "run_onnxruntime",
     "save_plan",
     "save_staged",
+    "versions_of",
 ]

@@ -9,7 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...ir import ELEMENT, LANE, LANES, MATRIX_ATOMS, MatrixAtom, MatrixFragment, as_index, substitute
+from ...ir import (
+    ELEMENT,
+    LANE,
+    LANES,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
+    AtomAccumulate,
+    Index,
+    MatrixAtom,
+    MatrixFragment,
+    as_index,
+    evaluate,
+    substitute,
+)
 from .index_ctext import index_text
 
 _PTX = {"i8": "s8", "u8": "u8", "i32": "s32"}
@@ -86,3 +100,18 @@ _UNPACKED = {
     "i8": "(int)(char)({0} >> 8 * {1} & 255)",
     "u8": "(int)({0} >> 8 * {1} & 255)",
 }
+
+
+def fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:
+    """Yield where a thread holds each element of a fragment of C: a lane's own runs of neighbours, as those of tile
+    dims, between which those of other atoms may lie.
+    """
+    for element in range(atom.c.size):
+        place = {LANE: 0, ELEMENT: element}
+        at = list(node.at)
+        for axis, (d, index) in enumerate(((node.rows, atom.c.row), (node.columns, atom.c.column))):
+            position = evaluate(index, place)
+            along = THREADS[axis] * NEIGHBOURS[axis]
+            number = position // along * NEIGHBOURS[axis] + position % NEIGHBOURS[axis]
+            at[d] = at[d] + number * node.mixed[axis]
+        yield tuple(at)

@@ -81,8 +81,10 @@ def _unsigned(index: Index, divisor: int, pointers: Mapping[str, PointerName], r
     return f"({index_text(index + _shift(index, divisor) * divisor, pointers, raw=raw)})"
 
 
-def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName]) -> str:
-    """Return a conjunction of range conditions, leaving out bounds that the variables' ranges prove."""
+def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName], conjunction: str = "&&") -> str:
+    """Return a conjunction of range conditions, leaving out bounds that the variables' ranges prove; parts behind one
+    that does not hold are computed where the conjunction is "&".
+    """
     parts: list[str] = []
     for guard in guards:
         low, high = guard.index.bounds()
@@ -91,4 +93,4 @@ def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName]) -> 
             parts.append(f"{text} >= {guard.low}")
         if high >= guard.high:
             parts.append(f"{text} < {guard.high}")
-    return " && ".join(parts) or "1"
+    return f" {conjunction} ".join(parts) or "1"

@@ -4,7 +4,7 @@ accumulations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -12,11 +12,7 @@ from attrs import define, field
 
 from ...ir import (
     COMBINERS,
-    ELEMENT,
-    LANE,
     MATRIX_ATOMS,
-    NEIGHBOURS,
-    THREADS,
     WIDEST_BYTES,
     Accumulate,
     AtomAccumulate,
@@ -32,7 +28,6 @@ from ...ir import (
     LaneReduce,
     Literal,
     Load,
-    MatrixAtom,
     Op,
     Pack,
     Phase,
@@ -43,7 +38,6 @@ from ...ir import (
     WideStore,
     Window,
     as_index,
-    evaluate,
     indirects,
     linearise,
     own_variables,
@@ -52,7 +46,7 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
-from .atom_text import operand_words
+from .atom_text import fragment_places, operand_words
 from .ctext import call_text, convert_text, literal_text, number_text
 from .index_ctext import guard_text, index_text, place_text
 from .matrices import MatrixLoad, matrix_load
@@ -330,7 +324,7 @@ class NodePrinter:
     def _multiply(self, node: AtomAccumulate) -> None:
         """Print one atom: the registers of its C, in the order of its elements, then those of A and of B."""
         atom, dialect = MATRIX_ATOMS[node.atom], self.names.dialect
-        results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in _fragment_places(node, atom)]
+        results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in fragment_places(node, atom)]
         registers = [
             self._lane_text(operand, axis, n)
             for operand, axis in ((node.a, node.axes[0]), (node.b, node.axes[1]))
@@ -436,21 +430,5 @@ class NodePrinter:
         they look anything up: a compiler makes branches of those that may be left out, and waits behind each for what
         it loads.
         """
-        text = guard_text(guards, self.names.pointers)
         looks_up = any(True for guard in guards for _ in indirects(guard.index))
-        return text.replace(" && ", " & ") if many and not looks_up else text
-
-
-def _fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:
-    """Yield where a thread holds each element of a fragment of C: a lane's own runs of neighbours, as those of tile
-    dims, between which those of other atoms may lie.
-    """
-    for element in range(atom.c.size):
-        place = {LANE: 0, ELEMENT: element}
-        at = list(node.at)
-        for axis, (d, index) in enumerate(((node.rows, atom.c.row), (node.columns, atom.c.column))):
-            position = evaluate(index, place)
-            along = THREADS[axis] * NEIGHBOURS[axis]
-            number = position // along * NEIGHBOURS[axis] + position % NEIGHBOURS[axis]
-            at[d] = at[d] + number * node.mixed[axis]
-        yield tuple(at)
+        return guard_text(guards, self.names.pointers, "&" if many and not looks_up else "&&")

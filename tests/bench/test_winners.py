@@ -12,16 +12,22 @@ from ..needs import needs_opencl
 ROW = ["--target", "opencl", "--class", "memory", "--only", "relu 1 MB", "--no-peers"]
 
 
-@needs_opencl
-def test_winners_come_from_the_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep tuning databases in a folder of the test's own."""
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@needs_opencl
+def test_winners_come_from_the_database(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert winners.main(ROW) == 1
     assert "not in the tuning database" in capsys.readouterr().err
     monkeypatch.setattr(
-        "sys.argv", ["ops.py", *ROW, "--budget", "60", "--limit", "120", "--out", str(tmp_path / "ops.json")]
+        "sys.argv", ["ops.py", *ROW, "--budget", "60", "--limit", "120", "--out", str(own_cache / "ops.json")]
     )
     ops.main()
     assert winners.main(ROW) == 0
@@ -31,11 +37,7 @@ def test_winners_come_from_the_database(
 
 
 @needs_opencl
-def test_untuned_operations_take_the_models_choice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
-    tmp_path.chmod(0o700)
+def test_untuned_operations_take_the_models_choice(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert winners.main([*ROW, "--only", "add 1 MB", "--untuned"]) == 0
     assert "2 kernels of 2 operations launched, 0 wrong, 0 operations unknown" in capsys.readouterr().out
     assert winners.main([*ROW, "--only", "add 1 MB", "--untuned", "--most", "1"]) == 0
