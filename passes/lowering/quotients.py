@@ -1,0 +1,76 @@
+"""Divisions of many numbers by one: a quotient by way of a reciprocal that all of them share.
+
+A division is some 25 instructions of a GPU, and one that branches; a row that is divided by its sum has as many as
+elements. Where a thread divides several numbers by one, whatever that is (a reduction's value, a constant, an element
+of a vector that is broadcast), each takes six, and none of them branches:
+
+    y[e] = x[e] / t over e    ->    y[e] = quotient(x[e], t) over e
+
+Both are the same function (`ir.functions`), as exact: compilers see that what its text computes of t alone, the
+reciprocal, is the same for every e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import prod
+
+from attrs import evolve
+
+from ...ir import (
+    Accumulate,
+    Item,
+    Keep,
+    Kernel,
+    Loop,
+    Op,
+    Phase,
+    Root,
+    Store,
+    Value,
+    Var,
+    own_variables,
+    post_order,
+    with_operands,
+)
+
+#: Fewest numbers that share a reciprocal.
+FEWEST = 4
+
+
+def share_reciprocals(kernel: Kernel) -> Kernel:
+    """Return an extracted kernel in which divisions by one number are quotients."""
+    return evolve(kernel, items=tuple(_item(i) for i in kernel.items))
+
+
+def _item(item: Item) -> Item:
+    if isinstance(item, Loop):
+        return Loop(item.var, tuple(_item(i) for i in item.body))
+    return _phase(item) if isinstance(item, Phase) and not item.asynchronous else item
+
+
+def _phase(phase: Phase) -> Phase:
+    unrolled = frozenset(phase.unrolled)
+    found = [n for n in post_order(phase.roots) if isinstance(n, Op) and n.fn == "div" and n.dtype.is_float]
+    if not any(_shared(node, unrolled) for node in found):
+        return phase
+    done: dict[Value, Value] = {}
+
+    def change(node: Value) -> Value:
+        if node not in done:
+            over = with_operands(node, change)
+            shared = isinstance(over, Op) and node in found and _shared(node, unrolled)
+            done[node] = evolve(over, fn="quotient") if shared else over
+        return done[node]
+
+    def root(root: Root) -> Root:
+        return evolve(root, value=change(root.value)) if isinstance(root, (Store, Accumulate, Keep)) else root
+
+    return evolve(phase, roots=tuple(root(r) for r in phase.roots))
+
+
+def _shared(node: Value, unrolled: Collection[Var]) -> bool:
+    """Whether a thread divides enough numbers by each divisor."""
+    assert isinstance(node, Op)
+    dividend, divisor = ({v for n in post_order([a]) for v in own_variables(n)} for a in node.args)
+    return prod(v.extent for v in (dividend - divisor).intersection(unrolled)) >= FEWEST
