@@ -29,7 +29,9 @@ def numbers(dtype: DType, count: int, seed: int) -> np.ndarray[Any, Any]:
     generator = np.random.default_rng(seed)
     bits = generator.integers(0, 1 << 8 * dtype.size, count, np.uint64, endpoint=False)
     some = [bits.astype(f"u{dtype.size}").view(dtype.numpy), np.arange(-9, 10).astype(dtype.numpy), extremes(dtype)]
-    return np.concatenate([generator.choice(values, count) for values in some])[generator.permutation(3 * count)[:count]]
+    return np.concatenate([generator.choice(values, count) for values in some])[
+        generator.permutation(3 * count)[:count]
+    ]
 
 
 def same(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
