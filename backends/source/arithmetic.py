@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 
 from ...ir import DType
 
-
 #: Beyond which power of two a divisor is scaled, and by which one.
 _FAR = {DType.F32: (2.0**100, 2.0**60), DType.F64: (2.0**900, 2.0**500)}
 

@@ -1,9 +1,9 @@
 """Rows that statements share and registers do not hold: copied to shared memory once, read there by all of them.
 
-A softmax reads its row three times: for the maximum, for the sum, for the results. Where lanes hold the row in one trip,
-the three share their loads; a longer one would come from global memory three times. Its first elements, as many as the
-schedule says, in whole trips, are copied behind the backs of the threads instead; each statement then has a loop over
-trips that read shared memory, and one over those that are left:
+A softmax reads its row three times: for the maximum, for the sum, for the results. Where lanes hold the row in one
+trip, the three share their loads; a longer one would come from global memory three times. Its first elements, as many
+as the schedule says, in whole trips, are copied behind the backs of the threads instead; each statement then has a loop
+over trips that read shared memory, and one over those that are left:
 
     max over x[n, r]; sum over exp(x[n, r] - max); y[n, r] = exp(x[n, r] - max) / sum
         ->  kept[r] = x[n, r]; max over kept[r]; sum over exp(kept[r] - max); y[n, r] = exp(kept[r] - max) / sum

@@ -22,8 +22,8 @@ from ...ir import (
     Target,
 )
 from .frames import Frame, lay_out
-from .outputs import emit_output
 from .kept_rows import kept_trips
+from .outputs import emit_output
 from .reductions import kept_reduction, looped_reduction, resident_reduction
 from .segment_state import SegmentState
 

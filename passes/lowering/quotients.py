@@ -59,8 +59,9 @@ def _phase(phase: Phase) -> Phase:
     def change(node: Value) -> Value:
         if node not in done:
             over = with_operands(node, change)
-            shared = isinstance(over, Op) and node in found and _shared(node, unrolled)
-            done[node] = evolve(over, fn="quotient") if shared else over
+            if isinstance(over, Op) and node in found and _shared(node, unrolled):
+                over = Op("quotient", over.args, over.dtype)
+            done[node] = over
         return done[node]
 
     def root(root: Root) -> Root:

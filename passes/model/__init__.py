@@ -13,9 +13,9 @@ from .structure import Knob, SegmentStructure, Structure, axis_classes, class_ru
 from .tiles import coordinate_count, own_order, own_pad
 
 __all__ = [
+    "EIGHTHS",
     "NUMBERS",
     "Bound",
-    "EIGHTHS",
     "Columns",
     "Count",
     "Features",

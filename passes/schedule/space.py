@@ -33,7 +33,6 @@ from ..model import SegmentStructure, Structure, axis_classes, class_runs, group
 from .atom_structures import atom_structures
 from .knobs import launch_knobs, segment_knobs
 
-
 #: Elements of a row that a thread always has registers for, besides what it computes with.
 HELD_IN_REGISTERS = 8
 
