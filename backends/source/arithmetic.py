@@ -51,22 +51,21 @@ def _scales() -> Iterator[tuple[str, str, str]]:
 
 def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     yield from _scales()
-    yield "quotient", "ab", _quotient(kind, "f" if dtype is DType.F32 else "", *_FAR[dtype])
+    found = _quotient(kind, "f" if dtype is DType.F32 else "", *_FAR[dtype])
+    yield "near_quotient", "ab", f"{found} return q;"
+    yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"
 
 
 def _quotient(kind: str, suffix: str, far: float, by: float) -> str:
-    """Return the body of `a / b` by way of the reciprocal of b, which compilers compute once for all a.
+    """Return what computes `a / b` by way of the reciprocal of b, which compilers compute once for all a.
 
     A divisor beyond the power of two `far`, or below its reciprocal, is scaled `by` another one, so that its reciprocal
-    is a number with all digits. The product is off by a unit in its last place at most; one step with the exact
+    is a number with all digits. The product q is off by a unit in its last place at most; one step with the exact
     remainder (Markstein, IA-64 and Elementary Functions, 2000, section 8.2) rounds it as a division would. Infinities
     have no remainder, and a zero keeps the sign that the product has.
     """
     scale = f"fabs(b) > {far!r}{suffix} ? {1 / by!r}{suffix} : fabs(b) < {1 / far!r}{suffix} ? {by!r}{suffix} : 1"
-    return (
-        f"const {kind} s = {scale}, d = b * s, r = 1 / d, n = a * s, q = n * r, c = fma(fma(-q, d, n), r, q); "
-        "return fabs(c) > 0 ? c : q;"
-    )
+    return f"const {kind} s = {scale}, d = b * s, r = 1 / d, n = a * s, q = n * r;"
 
 
 def _conversions(qualifier: str, dtype: DType, types: Mapping[str, str]) -> dict[str, str]:
