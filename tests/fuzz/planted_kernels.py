@@ -72,7 +72,7 @@ BUGS = (
         "(as_index(step) + kept) * dim.chunk", "(as_index(step) + kept)"),
     Bug("share", "trips of a row that is kept lie on each other", "passes.lowering.kept_rows:_place",
         "(prod(extents), *row_major(extents))", "(1, *row_major(extents))", seen="tests/kernels/test_kept_rows.py"),
-    Bug("ring", "a trip of a row that is kept is read before it arrived", "passes.lowering.kept_rows:_kept_part",
+    Bug("share", "a trip of a row that is kept is read before it arrived", "passes.lowering.kept_rows:_kept_part",
         "Wait(step.extent)", "Wait(step.extent + 1)", seen="tests/kernels/test_kept_rows.py"),
     Bug("reduction", "a quotient is not rounded as a division is", "backends.source.arithmetic:_floats",
         "fma(fma(-q, d, n), r, q)", "fma(fma(q, d, n), r, q)", seen="tests/kernels/test_quotients.py"),
