@@ -74,7 +74,7 @@ BUGS = (
         "(prod(extents), *row_major(extents))", "(1, *row_major(extents))", seen="tests/kernels/test_kept_rows.py"),
     Bug("share", "a trip of a row that is kept is read before it arrived", "passes.lowering.kept_rows:_kept_part",
         "Wait(step.extent)", "Wait(step.extent + 1)", seen="tests/kernels/test_kept_rows.py"),
-    Bug("reduction", "a quotient is not rounded as a division is", "backends.source.arithmetic:_floats",
+    Bug("reduction", "a quotient is not rounded as a division is", "backends.source.dialects:OPENCL.helpers[cuts_quotient_f32]",
         "fma(fma(-q, d, n), r, q)", "fma(fma(q, d, n), r, q)", seen="tests/kernels/test_quotients.py"),
     Bug("reduction", "lanes are combined over half their number", "backends.source.scope:KernelNames._tree",
         "step = lanes // 2", "step = lanes // 4"),
