@@ -4,6 +4,8 @@ follows.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import cuts
 import numpy as np
 import pytest
@@ -22,6 +24,8 @@ from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
+from cuts.passes.fragments import Fragment, cut_fragment
+from cuts.passes.fusion import form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.pipeline import compile_graph
 from hypothesis import given, settings
@@ -158,6 +162,34 @@ def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed")
     step.run(graph)
     assert [c.best for c in step.choices] == ["fourier_16"]
+
+
+def between(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collection[str]) -> Graph:
+    """Return a graph of nodes; what is not computed and no weight is an input, the last result the output."""
+    for node in nodes:
+        types.update(zip(node.outputs, INSTANCES.infer(node, [types[v] for v in node.operands]), strict=True))
+    made = {v for n in nodes for v in n.outputs}
+    constants = {v: np.zeros(types[v].shape, np.float32) for v in weights}
+    return Graph("g", tuple(set(types) - made - {*weights}), nodes[-1].outputs, types, tuple(nodes), constants)
+
+
+@pytest.mark.parametrize(("contraction", "best"), [(0.0, ""), (1.0, "winograd_4x4")])
+def test_kernels_within_a_network_are_compared_as_they_are_there(contraction: float, best: str) -> None:
+    """Channels innermost, filters in the order of what is added up: what was measured is what the plan launches."""
+    shapes = {"x": (8, 64, 14, 14), "u": (32, 64, 1, 1), "w": (64, 32, 3, 3), "v": (64, 64, 1, 1)}
+    nodes = [
+        Node("before", "conv", ("x", "u"), ("a",)),
+        Node("c", "conv", ("a", "w"), ("b",), {"pads": (1, 1, 1, 1)}),
+        Node("r", "relu", ("b",), ("d",)),
+        Node("behind", "conv", ("d", "v"), ("y",)),
+    ]
+    graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
+    step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed", math="fp32x3")
+    chosen = Canonicalise(INSTANCES).run(step.run(graph))
+    (compared,) = (plans[best] for plans in step.plans.values() if best in plans and "winograd_2x2" in plans)
+    whole = cut_fragment(Fragment(chosen, REGISTRY, TARGET, "mixed", "fp32x3"))
+    assert compared and whole
+    assert {form_key(form) for form, _ in compared} <= {form_key(form) for form, _ in whole}
 
 
 @needs_opencl
