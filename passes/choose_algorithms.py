@@ -17,9 +17,8 @@ from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, 
 from ..ops import amplification
 from ..ops.language import Instances
 from .fragments import Fragment, Planner, Priced, cut_fragments, needed
-from .fusion import GroupEvaluator
+from .fusion import GroupEvaluator, Order
 from .graph import fresh_name, prune
-from .layout import orders_dims
 
 #: Most nodes behind one that are looked at with it.
 FOLLOWERS = 4
@@ -58,7 +57,7 @@ class ChooseAlgorithms:
     node.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels. Nothing is replaced before it is `known` what the kernels of both take, by
+    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced before it is `known` what the kernels of both take, by
     more than the model's word.
     """
 
@@ -69,6 +68,7 @@ class ChooseAlgorithms:
     plan: Planner = cut_fragments
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
+    orders: Mapping[str, Order] = field(factory=dict)
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
@@ -122,7 +122,8 @@ class ChooseAlgorithms:
 
     def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Fragment]:
         """Return each alternative of the first node of a part, without what is known when it is compiled."""
-        fixed, inner = frozenset(v for v in part.inputs if v in graph.constants), self._inner(part, graph)
+        fixed = frozenset(v for v in part.inputs if v in graph.constants)
+        orders = {v: self.orders[v] for v in (*part.inputs, *part.outputs) if v in self.orders}
         made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
 
         def fragment(whole: Graph) -> Fragment:
@@ -135,16 +136,10 @@ class ChooseAlgorithms:
                 self.mode,
                 self.math,
                 known=frozenset(known.intersection(rest.inputs)),
-                inner=inner,
+                orders=orders,
             )
 
         return {name: fragment(each) for name, each in {"": part, **made}.items()}
-
-    def _inner(self, part: Graph, graph: Graph) -> frozenset[str]:
-        """Return what a part takes and yields that is neither the caller's nor a constant, where that may matter."""
-        borders = {*graph.inputs, *graph.outputs, *graph.constants}
-        ordered = orders_dims(part.types.values(), self.target, self.math)
-        return frozenset(v for v in (*part.inputs, *part.outputs) if ordered and v not in borders)
 
     def _key(self, part: Graph, graph: Graph) -> Hashable:
         """Return what the alternatives of a part depend on."""
@@ -152,8 +147,9 @@ class ChooseAlgorithms:
         members = tuple(
             (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
         )
-        places = [{v for v in part.inputs if v in graph.constants}, self._inner(part, graph)]
-        return members, tuple(part.types.values()), tuple(tuple(sorted(names[v] for v in each)) for each in places)
+        constants = tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
+        orders = tuple((names[v], self.orders[v]) for v in (*part.inputs, *part.outputs) if v in self.orders)
+        return members, tuple(part.types.values()), constants, orders
 
     def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
         """Have cut into kernels what was not cut before."""

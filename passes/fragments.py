@@ -7,16 +7,17 @@ workers can do it side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from ..ir import CutsError, FusedGroup, Graph, Mode, Target
 from ..ops.language import Registry
 from .evaluators import Modelled
 from .fusion import (
+    Order,
     Partitioner,
     Policy,
     Remembered,
@@ -37,8 +38,8 @@ Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
 @frozen
 class Fragment:
     """A small graph, the declarations of its operations, and what its kernels are for; `math` is the math mode of its
-    sums of products. Of its inputs and outputs, `known` ones are constants of the whole graph, and `inner` ones lie
-    between kernels there, with their dims in the order that these want.
+    sums of products. Of its inputs, `known` ones are constants of the whole graph, where the dims of inputs and
+    outputs lie in some `orders`.
     """
 
     graph: Graph
@@ -47,7 +48,7 @@ class Fragment:
     mode: Mode
     math: str = ""
     known: frozenset[str] = frozenset()
-    inner: frozenset[str] = frozenset()
+    orders: Mapping[str, Order] = field(factory=dict)
 
 
 class Planner(Protocol):
@@ -68,7 +69,7 @@ def cut_fragment(fragment: Fragment) -> Priced:
     modelled = Remembered(Modelled(fragment.target))
     try:
         programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
-        views = find_views(choose_layouts(programs, fragment.target, fragment.math, fragment.inner))
+        views = find_views(choose_layouts(programs, fragment.target, fragment.math, fragment.orders))
         workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared, math=fragment.math))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:

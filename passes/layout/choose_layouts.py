@@ -19,7 +19,7 @@ Without atoms that multiply in the types and the math mode at hand nothing chang
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import evolve
@@ -41,17 +41,17 @@ Place: TypeAlias = tuple[str, int]
 
 
 def choose_layouts(
-    programs: Programs, target: Target, math: str = "", inner: Collection[str] = frozenset()
+    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None
 ) -> Programs:
     """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
-    products of f32. Programs may be a part of others: of their inputs and outputs, `inner` ones lie between kernels,
-    too.
+    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
     """
+    programs = reorder(programs, orders) if orders else programs
     multiplied = orders_dims(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
     if not products:
         return programs
-    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs), inner)))
+    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
     lines = {
         (unit.name, n): line
@@ -59,7 +59,7 @@ def choose_layouts(
         if unit.repeat is None
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
-    fixed, costs = fixed_tensors(programs, aliases, inner), InstructionCosts(programs.types)
+    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
     orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
     shown = dict(_views(aliases, programs, orders, fixed))
     ordered = reorder(programs, {**orders, **shown})

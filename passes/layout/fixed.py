@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from ...ir import Read, Statement, as_index, expr_indirects, indirects
 from ..fusion import Order, Programs, Unit, copied
 from .accesses import Aliases
 
 
-def fixed_tensors(programs: Programs, aliases: Aliases, inner: Collection[str] = frozenset()) -> frozenset[str]:
+def fixed_tensors(programs: Programs, aliases: Aliases) -> frozenset[str]:
     """Return what the caller gives and takes, what outputs are copied from, constants and tables, what loops touch, and
-    what indices are read from; views of these too. Of inputs and outputs `inner` ones are none of the caller's.
+    what indices are read from; views of these too.
     """
-    found = {*_given(programs, inner), *_copied_to_outputs(programs, inner)}
+    found = {*_given(programs), *_copied_to_outputs(programs)}
     return frozenset(found | {_root(t, aliases) for t in found})
 
 
-def turned_outputs(
-    programs: Programs, aliases: Aliases, inner: Collection[str] = frozenset()
-) -> Iterator[tuple[str, Order]]:
+def turned_outputs(programs: Programs, aliases: Aliases) -> Iterator[tuple[str, Order]]:
     """Yield the tensors that outputs are copies of with their dims in another order, and that order: where they lie so,
     they may lie in the outputs themselves.
 
     y[n, p, q, k] = c[n, k, p, q]      ->      c in order (0, 2, 3, 1)
     """
-    given = _given(programs, inner)
-    for tensor, order in _copied_to_outputs(programs, inner).items():
+    given = _given(programs)
+    for tensor, order in _copied_to_outputs(programs).items():
         if order is not None and order != tuple(sorted(order)) and not {tensor, _root(tensor, aliases)} & given:
             yield tensor, order
 
 
-def _copied_to_outputs(programs: Programs, inner: Collection[str]) -> dict[str, Order | None]:
+def _copied_to_outputs(programs: Programs) -> dict[str, Order | None]:
     """Return what outputs are copied from, with the order of its dims there if they are all that a copy changes."""
     found: dict[str, Order | None] = {}
     for statement in (s for unit in programs.units for s in unit.statements):
         read = copied(statement)
-        if read is not None and statement.target in programs.graph.outputs and statement.target not in inner:
+        if read is not None and statement.target in programs.graph.outputs:
             whole = programs.types[statement.target].size == programs.types[read.tensor].size
             found.setdefault(read.tensor, _turned(statement, read) if whole else None)
     return found
@@ -57,9 +55,9 @@ def _turned(statement: Statement, read: Read) -> Order | None:
     return tuple(order) if moving == {as_index(axis) for axis in statement.axes} and not left else None
 
 
-def _given(programs: Programs, inner: Collection[str]) -> set[str]:
+def _given(programs: Programs) -> set[str]:
     graph = programs.graph
-    found = {*{*graph.inputs, *graph.outputs}.difference(inner), *graph.constants, *programs.tables, *programs.slices, *programs.rotating}
+    found = {*graph.inputs, *graph.outputs, *graph.constants, *programs.tables, *programs.slices, *programs.rotating}
     found |= {part.whole for part in programs.slices.values()}
     return found | {t for unit in programs.units for t in _in_place(unit)}
 

@@ -25,8 +25,9 @@ from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fragments import Fragment, cut_fragment
-from cuts.passes.fusion import form_key
+from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
+from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,13 +49,14 @@ def convolution(
     pads: tuple[int, ...] = (1, 1, 1, 1),
     bias: bool = True,
     size: tuple[int, int] = (3, 3),
+    strides: tuple[int, int] = (1, 1),
 ) -> Graph:
     """Return relu(conv)."""
     shapes = {"x": (n, c, height, width), "w": (k, c, *size), "b": (k,)}
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
     generator = np.random.default_rng(1)
     constants = {name: generator.standard_normal(shapes[name]).astype(np.float32) for name in ("w", "b")}
-    conv = Node("c", "conv", ("x", "w", "b" if bias else None), ("y",), {"pads": pads})
+    conv = Node("c", "conv", ("x", "w", "b" if bias else None), ("y",), {"pads": pads, "strides": strides})
     (types["y"],) = INSTANCES.infer(conv, [types["x"], types["w"], types["b"] if bias else None])
     types["z"] = types["y"]
     if not bias:
@@ -70,7 +72,8 @@ def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -
     sizes = [
         data.draw(st.integers(low, high)) for low, high in ((1, 2), (1, 4), (1, 4), (filters[0], 19), (filters[1], 19))
     ]
-    graph = convolution(*sizes, pads, data.draw(st.booleans()), filters)
+    strides = data.draw(st.sampled_from([(1, 1), (2, 2), (3, 3)] if filters != (1, 7) else [(1, 1)]))
+    graph = convolution(*sizes, pads, data.draw(st.booleans()), filters, strides)
     alternatives = INSTANCES.of_node(graph.nodes[0], graph).algorithms
     assert alternatives
     x = {"x": np.random.default_rng(2).standard_normal(graph.types["x"].shape).astype(np.float32)}
@@ -184,7 +187,8 @@ def test_kernels_within_a_network_are_compared_as_they_are_there(contraction: fl
         Node("behind", "conv", ("d", "v"), ("y",)),
     ]
     graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
-    step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed", math="fp32x3")
+    orders = choose_layouts(build_programs(graph, REGISTRY), TARGET, "fp32x3").orders
+    step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed", math="fp32x3", orders=orders)
     chosen = Canonicalise(INSTANCES).run(step.run(graph))
     (compared,) = (plans[best] for plans in step.plans.values() if best in plans and "winograd_2x2" in plans)
     whole = cut_fragment(Fragment(chosen, REGISTRY, TARGET, "mixed", "fp32x3"))
