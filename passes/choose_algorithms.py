@@ -57,8 +57,8 @@ class ChooseAlgorithms:
     node.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced before it is `known` what the kernels of both take, by
-    more than the model's word.
+    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced
+    before it is `known` what the kernels of both take, by more than the model's word.
     """
 
     instances: Instances
