@@ -16,8 +16,8 @@ from attrs import evolve, field, frozen
 from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, epsilon
 from ..ops import amplification
 from ..ops.language import Instances
-from .fragments import Planner, Priced, cut_fragments, fragment_of
-from .fusion import GroupEvaluator
+from .fragments import Fragment, Planner, Priced, cut_fragments, needed
+from .fusion import GroupEvaluator, Order
 from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
@@ -57,8 +57,8 @@ class ChooseAlgorithms:
     node.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels. Nothing is replaced before it is `known` what the kernels of both take, by
-    more than the model's word.
+    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced
+    before it is `known` what the kernels of both take, by more than the model's word.
     """
 
     instances: Instances
@@ -68,6 +68,7 @@ class ChooseAlgorithms:
     plan: Planner = cut_fragments
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
+    orders: Mapping[str, Order] = field(factory=dict)
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
@@ -80,10 +81,10 @@ class ChooseAlgorithms:
         nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys
-        keys.update({name: _key(part, graph) for name, part in parts.items()})
+        keys.update({name: self._key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
         nodes = {name: algorithms for name, algorithms in nodes.items() if precise[name]}
-        self._plan({keys[name]: self._alternatives(parts[name], graph, precise[name]) for name in nodes})
+        self._plan({keys[name]: self._fragments(parts[name], graph, precise[name]) for name in nodes})
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
@@ -119,34 +120,47 @@ class ChooseAlgorithms:
         operands = [None if v is None else types[v] for v in node.inputs]
         return [n for n in names if rounded * amplification(node, operands, n, self.instances) <= LOSS]
 
-    def _alternatives(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Graph]:
-        """Return the graph of each alternative of the first node of a part,
-        without what is known when it is compiled.
-        """
+    def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Fragment]:
+        """Return each alternative of the first node of a part, without what is known when it is compiled."""
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
+        orders = {v: self.orders[v] for v in (*part.inputs, *part.outputs) if v in self.orders}
         made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
-        return {name: _without_known(each, set(fixed)) for name, each in {"": part, **made}.items()}
 
-    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Graph]]) -> None:
+        def fragment(whole: Graph) -> Fragment:
+            known = set(fixed)
+            rest = _without_known(whole, known)
+            return Fragment(
+                rest,
+                needed(self.instances.registry, rest),
+                self.target,
+                self.mode,
+                self.math,
+                known=frozenset(known.intersection(rest.inputs)),
+                orders=orders,
+            )
+
+        return {name: fragment(each) for name, each in {"": part, **made}.items()}
+
+    def _key(self, part: Graph, graph: Graph) -> Hashable:
+        """Return what the alternatives of a part depend on."""
+        names = {v: n for n, v in enumerate(part.types)}
+        members = tuple(
+            (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
+        )
+        constants = tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
+        orders = tuple((names[v], self.orders[v]) for v in (*part.inputs, *part.outputs) if v in self.orders)
+        return members, tuple(part.types.values()), constants, orders
+
+    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
         """Have cut into kernels what was not cut before."""
-        fresh = {key: graphs for key, graphs in wanted.items() if key not in self.plans}
-        graphs = [graph for each in fresh.values() for graph in each.values()]
-        if graphs:
-            registry = self.instances.registry
-            found = iter(self.plan([fragment_of(g, registry, self.target, self.mode, self.math) for g in graphs]))
+        fresh = {key: fragments for key, fragments in wanted.items() if key not in self.plans}
+        fragments = [fragment for each in fresh.values() for fragment in each.values()]
+        if fragments:
+            found = iter(self.plan(fragments))
             self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
 
     def _seconds(self, kernels: Priced) -> float:
         return inf if kernels is None else sum(self.evaluator.cost(form) for form, _ in kernels)
-
-
-def _key(part: Graph, graph: Graph) -> Hashable:
-    """Return what the alternatives of a part depend on."""
-    names = {v: n for n, v in enumerate(part.types)}
-    members = tuple(
-        (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
-    )
-    return members, tuple(part.types.values()), tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:

@@ -40,6 +40,7 @@ from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Group,
     GroupEvaluator,
+    Order,
     Partitioner,
     Policy,
     Programs,
@@ -57,7 +58,7 @@ from .fusion import (
     with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
-from .layout import choose_layouts
+from .layout import choose_layouts, orders_dims
 from .lowering import extract, lower
 from .schedule import Candidate, choose, computed_by_atoms
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
@@ -219,7 +220,14 @@ def choose_algorithms(work: Compilation) -> Graph:
     if selector is None:
         return graph
     step = ChooseAlgorithms(
-        work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math, selector.knows
+        work.instances,
+        work.evaluator,
+        work.target,
+        work.options.mode,
+        selector.plan,
+        work.math,
+        selector.knows,
+        _orders(work),
     )
     chosen = step.run(graph)
     while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
@@ -229,9 +237,20 @@ def choose_algorithms(work: Compilation) -> Graph:
     return work.graph
 
 
+def _orders(work: Compilation) -> Mapping[str, Order]:
+    """Return how the dims of values lie where every node keeps its own declaration."""
+    if not orders_dims(work.graph.types.values(), work.target, work.math):
+        return {}
+    return choose_layouts(_programs(work.graph, work.registry), work.target, work.math).orders
+
+
+def _programs(graph: Graph, registry: Registry) -> Programs:
+    return centre_means(fold_units(build_programs(graph, registry)))
+
+
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    work.programs = centre_means(fold_units(build_programs(work.graph, work.registry)))
+    work.programs = _programs(work.graph, work.registry)
     work.graph = work.programs.graph
     return work.programs
 
