@@ -29,7 +29,7 @@ from .fusion import (
     fold_units,
     partition,
 )
-from .layout import choose_layouts
+from .layout import choose_layouts, pack_constants
 
 #: The kernels of a fragment with the seconds that the model gives each; nothing where it cannot be cut.
 Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
@@ -69,7 +69,8 @@ def cut_fragment(fragment: Fragment) -> Priced:
     modelled = Remembered(Modelled(fragment.target))
     try:
         programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
-        views = find_views(choose_layouts(programs, fragment.target, fragment.math, fragment.orders))
+        ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
+        views = find_views(pack_constants(ordered, fragment.target, fragment.math))
         workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared, math=fragment.math))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:

@@ -71,6 +71,8 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("layouts", order_dims, show_programs, verify_statements,
           "tensors between kernels -> stored with the dims innermost that make accesses wide, where matrix atoms "
           "multiply; constants that they multiply likewise", ("layout/choose_layouts.py", "fusion/reorder.py")),
+    Stage("pack", pack, show_programs, verify_statements,
+          "constants -> constants stored as threads want to read them", ("layout/pack.py", "layout/constants.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,
@@ -79,8 +81,6 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; only "
           "where times are measured", ("fusion/split_reduction.py",)),
-    Stage("pack", pack, show_partition, verify_partition,
-          "constants -> constants stored as the groups' threads want to read them", ("fusion/pack.py",)),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
           "group -> the best point of its space, with its bound",
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
@@ -52,15 +51,14 @@ from .fusion import (
     centre_means,
     find_views,
     fold_units,
-    pack_constants,
     partition,
     split_groups,
     with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
-from .layout import choose_layouts, orders_dims
+from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
-from .schedule import Candidate, choose, computed_by_atoms
+from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
@@ -75,7 +73,7 @@ class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
     `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
-    the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
+    the partition before they were split. `unique` has the first group of each distinct kernel; `chosen`,
     `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
     kernel. `launches` are the groups in order of execution, those that are launched together as one, and `functions`
     the sources of their kernels, by the keys of all that a launch has.
@@ -262,6 +260,13 @@ def order_dims(work: Compilation) -> Programs:
     return work.programs
 
 
+def pack(work: Compilation) -> Programs:
+    """Leave constants in the layout that units want to read them in."""
+    work.programs = pack_constants(work.programs, work.target, work.math)
+    work.graph = work.programs.graph
+    return work.programs
+
+
 def place_tensors(work: Compilation) -> Views:
     """Leave where tensors live."""
     work.views = find_views(work.programs)
@@ -292,16 +297,9 @@ def _deciding(work: Compilation, workshop: Workshop) -> list[FusedGroup]:
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
-    """Leave two groups in place of one where that was found to be faster."""
+    """Leave two groups in place of one where that was found to be faster, and what each distinct kernel computes."""
     if isinstance(work.evaluator, Splitting):
         work.groups, work.views = split_groups(work.groups, work.views, work.evaluator)
-    return work.groups
-
-
-def pack(work: Compilation) -> Sequence[Group]:
-    """Leave constants in the layout that groups want, and what each distinct kernel computes."""
-    multiplied = partial(computed_by_atoms, target=work.target)
-    work.groups, work.views, work.graph = pack_constants(work.groups, work.views, work.graph, multiplied)
     work.unique = distinct(work.groups, work.views)
     return work.groups
 

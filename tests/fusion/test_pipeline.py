@@ -98,7 +98,9 @@ def test_it_stops_after_a_pass(stage: str) -> None:
 
 
 def test_an_unknown_pass_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"unknown pass 'fuse'; passes in order: .*partition, split, pack, schedule"):
+    with pytest.raises(
+        UsageError, match=r"unknown pass 'fuse'; passes in order: .*pack, views, partition, split, schedule"
+    ):
         compiled(MADE, stop_after="fuse")
 
 
