@@ -25,8 +25,8 @@ from .graph import fresh_name, prune
 FOLLOWERS = 4
 #: Part of the time that an alternative has to save: it needs more memory and rounds more.
 MARGIN = 0.05
-#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose as much as
-#: thirty numbers of 11 bits do.
+#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
+#: what a sum of products does.
 LOSS = 2.0**-8
 #: Distances between numbers that no algorithm of ours makes that much of.
 FINE = 2.0**-20
