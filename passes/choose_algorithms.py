@@ -8,6 +8,7 @@ the node itself where none is cheaper. Equal nodes are decided once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from math import inf
 
@@ -24,8 +25,8 @@ from .graph import fresh_name, prune
 FOLLOWERS = 4
 #: Part of the time that an alternative has to save: it needs more memory and rounds more.
 MARGIN = 0.05
-#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose as much as
-#: thirty numbers of 11 bits do.
+#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
+#: what a sum of products does.
 LOSS = 2.0**-8
 #: Distances between numbers that no algorithm of ours makes that much of.
 FINE = 2.0**-20
@@ -100,9 +101,15 @@ class ChooseAlgorithms:
         return result
 
     @property
-    def deciding(self) -> list[FusedGroup]:
-        """The kernels of the declarations and of the algorithms that are to take their places."""
-        return [form for choice in self.choices for form in self._compared(choice)]
+    def questions(self) -> list[list[FusedGroup]]:
+        """The kernels of each declaration with those of the algorithm that is to take its place; where most seconds
+        depend on the answer, in all places together, first.
+        """
+        stakes: defaultdict[Hashable, float] = defaultdict(float)
+        found = {self.keys[choice.node]: self._compared(choice) for choice in self.choices}
+        for choice in self.choices:
+            stakes[self.keys[choice.node]] += choice.seconds[""] - choice.seconds[choice.best] if choice.best else 0.0
+        return [found[key] for key in sorted(found, key=lambda key: -stakes[key])]
 
     def _compared(self, choice: AlgorithmChoice) -> list[FusedGroup]:
         """Return the kernels of a declaration and of its best alternative."""

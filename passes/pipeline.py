@@ -59,9 +59,9 @@ from .workload import Selector
 #: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
     Stage("algorithms", choose_algorithms, print_graph, verify_types,
-          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles), by what its groups "
-          "cost; only where times are measured; filters are transformed by the compiler; alternatives are cut into "
-          "kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
+          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, pixels of a step as "
+          "channels), by what its groups cost; only where times are measured; filters are transformed by the compiler; "
+          "alternatives are cut into kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
     Stage("programs", write_programs, show_programs, verify_statements,
           "graph -> statements over graph values, cut into units that one kernel can compute; means that values are "
           "centred by become sums of differences, scatters atomic operations in any order, recurrences loops over "

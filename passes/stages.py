@@ -228,7 +228,7 @@ def choose_algorithms(work: Compilation) -> Graph:
         _orders(work),
     )
     chosen = step.run(graph)
-    while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
+    while step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
         chosen = step.run(graph)
     work.algorithms = step.used
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
@@ -280,7 +280,7 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
     workshop, mode, selector = work.workshop, work.options.mode, work.selector
     work.groups = partition(work.partitioner(workshop), mode)
-    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, workshop), PARTITION_SHARE):
+    while selector is not None and mode == "mixed" and selector.learn([_deciding(work, workshop)], PARTITION_SHARE):
         found = partition(work.partitioner(workshop), mode)
         if work.budget.overdue():  # it was not brought to its end
             break

@@ -113,8 +113,21 @@ def test_nothing_is_replaced_on_the_word_of_a_model() -> None:
     known: list[FusedGroup] = []
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", known=lambda form: form in known)
     assert step.run(graph) is graph
-    known += step.deciding  # as a search measures them
+    known += [form for question in step.questions for form in question]  # as a search measures them
     assert step.run(graph) is not graph
+
+
+def test_what_most_time_depends_on_is_asked_first() -> None:
+    """Twice eight channels have less to win than sixteen once."""
+    shapes = {"x": (2, 8, 16, 16), "u": (8, 8, 3, 3), "v": (16, 8, 3, 3), "w": (16, 16, 3, 3)}
+    names = [("x", "u", "a"), ("a", "u", "b"), ("b", "v", "c"), ("c", "w", "d")]
+    nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in names]
+    graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed")
+    step.run(graph)
+    terms = [Words(1.0).cost(question[0]) for question in step.questions]
+    assert terms == sorted(terms, reverse=True)
+    assert len(terms) == 3
 
 
 @pytest.mark.parametrize(("kind", "math", "known"), [
@@ -153,10 +166,10 @@ def test_larger_tiles_round_more() -> None:
     node = graph.nodes[0]
     types = [graph.types[str(v)] for v in node.inputs]
     small, large = (amplification(node, types, f"winograd_{t}x{t}", INSTANCES) for t in (2, 4))
-    assert 1.5 < small < 2 < 20 < large < 50
+    assert 1.5 < small < 2 < 7 < large < 9
     direct, transformed = (accumulations(graph, REGISTRY, used)["z"].length for used in ((), ("winograd_4x4",)))
     assert direct == 576
-    assert transformed > 400 * direct
+    assert transformed > 30 * direct
 
 
 @pytest.mark.parametrize("size", [(5, 5), (7, 6)])

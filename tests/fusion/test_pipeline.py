@@ -133,7 +133,7 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         self.rounds += 1
         return self.rounds == 1
 
