@@ -62,6 +62,7 @@ from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
+UNMEASURED, UNMEASURED_ALGORITHMS = 0.8, 0.0
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
@@ -141,14 +142,11 @@ class Compilation:
 
     def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster.
-
-        Without a measurement no group is split: two launches are certain, what they gain is within the error of the
-        model.
+        faster; by the model alone, where it is faster by more than the model may err.
         """
-        return (
-            modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
-        )
+        if self.selector is None:
+            return Splitting(modelled, modelled, self.target, UNMEASURED)
+        return Splitting(self.selector.evaluator(modelled), modelled, self.target)
 
 
 @frozen
@@ -215,20 +213,16 @@ def choose_algorithms(work: Compilation) -> Graph:
     which only a time can justify.
     """
     selector, graph = work.selector, work.graph
-    if selector is None:
+    if selector is None and not UNMEASURED_ALGORITHMS:
         return graph
-    step = ChooseAlgorithms(
-        work.instances,
-        work.evaluator,
-        work.target,
-        work.options.mode,
-        selector.plan,
-        work.math,
-        selector.knows,
-        _orders(work),
+    known = (work.instances, work.evaluator, work.target, work.options.mode)
+    step = (
+        ChooseAlgorithms(*known, math=work.math, orders=_orders(work), worth=UNMEASURED_ALGORITHMS)
+        if selector is None
+        else ChooseAlgorithms(*known, selector.plan, work.math, selector.knows, _orders(work))
     )
     chosen = step.run(graph)
-    while step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
+    while selector is not None and step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
         chosen = step.run(graph)
     work.algorithms = step.used
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
