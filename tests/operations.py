@@ -130,6 +130,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("gather_nd", (2, 2, 3), i64(3, 2), classes=2),
     uses("resize_nearest", (1, 1, 3, 4), sizes=(1, 1, 6, 3)),
     uses("resize_linear", (1, 1, 3, 4), sizes=(1, 1, 6, 3)),
+    uses("resize_cubic", (1, 1, 3, 4), sizes=(1, 1, 6, 3)),
     uses("resize_linear", (1, 1, 5), sizes=(1, 1, 3), coordinate_transformation_mode="align_corners"),
     uses("winograd_input", (1, 1, 4, 4)),
     uses("winograd_output", (4, 4, 1, 1, 1, 2)),

@@ -28,6 +28,8 @@ WHOLE = (
     "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
     "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
     "_scaled_dot_product_flash_attention_for_cpu.default", "multilabel_margin_loss_forward.default",
+    "upsample_linear1d.vec", "upsample_linear1d.default", "upsample_trilinear3d.vec", "upsample_trilinear3d.default",
+    "upsample_bicubic2d.vec", "upsample_bicubic2d.default",
 )  # fmt: skip
 
 

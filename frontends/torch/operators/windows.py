@@ -163,11 +163,12 @@ def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[
 
 
 def upsample(mode: str) -> Convert:
-    """Return the conversion of a way to resize."""
+    """Return the conversion of a way to resize: `nearest`, `linear` or `cubic`."""
 
     def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
-        corners = mode == "linear" and bool(arguments and arguments[0])
-        shape, rest = reader.shape(x), arguments[1:] if mode == "linear" else arguments
+        smooth = mode != "nearest"
+        corners = smooth and bool(arguments and arguments[0])
+        shape, rest = reader.shape(x), arguments[1:] if smooth else arguments
         listed = (
             rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest
         )  # one list of factors, or one argument for each
@@ -175,8 +176,8 @@ def upsample(mode: str) -> Convert:
         target = (
             tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=True))
         )
-        place = "align_corners" if corners else "half_pixel" if mode == "linear" else "asymmetric"
-        rule: dict[str, Any] = {} if mode == "linear" else {"nearest_mode": "floor"}
+        place = "align_corners" if corners else "half_pixel" if smooth else "asymmetric"
+        rule: dict[str, Any] = {} if smooth else {"nearest_mode": "floor"}
         if len(factors) == len(target) and not corners:  # they count, not what they make of whole sizes
             rule["scales"] = (1.0, 1.0, *factors)
         return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
@@ -222,6 +223,8 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+    "aten.upsample_linear1d": upsample("linear"), "aten.upsample_trilinear3d": upsample("linear"),
+    "aten.upsample_bicubic2d": upsample("cubic"),
     "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
     "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
