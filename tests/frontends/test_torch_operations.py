@@ -147,6 +147,10 @@ def windows(x: Any, turns: Any) -> Any:
         f.interpolate(x[None], (7, 8), mode="bicubic", align_corners=True),
         f.interpolate(x[None, None], (3, 5, 4), mode="trilinear"),
         f.interpolate(x[None, None], scale_factor=2.5, mode="trilinear"),
+        f.interpolate(x[None, None], (5, 4, 3), mode="nearest"),
+        *(f.interpolate(x[..., :4], size, mode="nearest-exact") for size in (3, 12, 41, 47)),  # the last two round
+        *(f.interpolate(x[..., :4], size, mode="nearest") for size in (3, 12, 41, 47)),
+        f.interpolate(x[None], scale_factor=(1.5, 0.7), mode="nearest-exact"),
     )
     pooled = (
         f.adaptive_max_pool2d(x.round(), (2, 5), return_indices=True),
