@@ -24,7 +24,7 @@ from cuts.backends.device import Device, Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers, copy_bandwidth, copying
-from cuts.bench.peers import load_torch
+from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import (
     Baselines,
     Row,
@@ -100,10 +100,10 @@ class Suite:
             seconds = time.monotonic() - start
             if selector is not None:
                 self._keep(self._tuning_row(part, selector, seconds))
-        for each in tuned:
+        for case, each in zip(part, tuned, strict=True):
             if self.left < 0:
                 return
-            self._keep(self._measured(each))
+            self._keep(self._measured(case, each))
 
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
         if not self.options.budget:
@@ -127,8 +127,7 @@ class Suite:
 
     # ---- one row
 
-    def _measured(self, tuned: Tuned) -> Row:
-        case = tuned.case
+    def _measured(self, case: Case, tuned: Tuned) -> Row:
         work, moved, roofline = floor(case, self.target)
         row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch,
                     "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3,
@@ -136,7 +135,7 @@ class Suite:
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
         row |= {"layout": LAST} if case.channels_last else {}
         try:
-            return row | self._times(tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
+            return row | self._times(case, tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
         except CutsError as error:
             if error.hint and "context is lost" in error.hint:
                 raise  # every later row would fail with it
@@ -147,7 +146,7 @@ class Suite:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()
 
-    def _times(self, tuned: Tuned, moved: float) -> Row:
+    def _times(self, case: Case, tuned: Tuned, moved: float) -> Row:
         first = fill(tuned, self.device)
         sets = [first]
         for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
@@ -155,19 +154,20 @@ class Suite:
             sets[-1].copy(first)
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
-        if tuned.case.kind in ("memory", "gemv"):
+        if case.kind in ("memory", "gemv"):
             contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
-        kept = self.baselines.peers.get(tuned.case.key, {}) if self.options.reuse else {}
+        kept = self.baselines.peers.get(case.key, {}) if self.options.reuse else {}
         wrong = ""
         if not kept and not self.options.no_peers:
-            peers = Peers(tuned, self.device, self.torch, sets)
+            peers = Peers(tuned, self.device, self.torch, sets, function_of(case, self.torch))
             launches[0]()
             wrong = peers.difference()
-            contenders += list(peers.contenders(self.options.compile))
+            contenders += [peers.eager(), *peers.libraries(case)]
+            contenders += [peers.compiled("max-autotune-no-cudagraphs")] if self.options.compile else []
         timings = in_turns(self.device, contenders)
         times = {name: timing.median * 1e3 for name, timing in timings.items() if name not in ("cuts", "copy")}
         if times:
-            self.baselines.keep(tuned.case.key, times, self.facts)
+            self.baselines.keep(case.key, times, self.facts)
         ours: Timing = timings["cuts"]
         found: Row = {
             "cuts_ms": ours.median * 1e3,

@@ -15,7 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
+import numpy as np
 from attrs import evolve, field, frozen
+from cuts.backends.device import Array
+from cuts.bench.drawn import normal_numbers
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
 from cuts.ir.precision import PRECISIONS
@@ -156,6 +159,22 @@ class Case:
     def dtype(self) -> DType:
         """The element type of all tensors."""
         return PRECISIONS[self.precision].stored
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The result, which is that of the last operation."""
+        return (self.nodes[-1][2],)
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Return the type of an input, in the order of dims in which its shape is written."""
+        return TensorType(self.dtype, self.inputs[tensor])
+
+    def values(self, tensor: str) -> Array:
+        """Return random numbers to fill an input with, the same ones each time."""
+        weight = tensor in self.weights
+        array = np.resize(normal_numbers(int(weight)), self.inputs[tensor])
+        positive = weight and self.nodes[0][0] == "batch_norm"  # one of its operands is a variance
+        return (np.abs(array) + 0.5 if positive else array).astype(self.dtype.numpy)
 
     def turned(self, tensor: str) -> bool:
         """Whether a tensor that the case is given or gives lies with its channels innermost."""

@@ -28,7 +28,7 @@ from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers
-from cuts.bench.peers import load_torch
+from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import add_every_option, add_precision_option, exit_code
 from cuts.bench.shapes import CLASSES, Case, all_cases, sampled
 from cuts.bench.tuned import Tuned, bind, fill, parts, tune
@@ -43,7 +43,10 @@ def launch(tuned: Tuned, device: Device, torch: Any) -> str:
     (run,) = bind(tuned, device, [memory])
     run()
     device.synchronize()
-    return Peers(tuned, device, torch, [memory]).difference() if torch is not None else ""
+    assert isinstance(tuned.case, Case)
+    if torch is None:
+        return ""
+    return Peers(tuned, device, torch, [memory], function_of(tuned.case, torch)).difference()
 
 
 def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
