@@ -54,10 +54,14 @@ class Tuner:
             self.resources.start()
 
     def run(
-        self, problems: Sequence[Problem], settings: Settings | None = None, share: float = WHOLE
+        self,
+        problems: Sequence[Problem],
+        settings: Settings | None = None,
+        share: float = WHOLE,
+        known_will_do: bool = False,
     ) -> list[TunedChoice]:
         """Return a choice for every problem; equal ones are searched once.
-        The run ends when a share of the budget is used up.
+        The run ends when a share of the budget is used up. The best of a search that is not finished may do.
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
@@ -67,7 +71,7 @@ class Tuner:
         with self.statistics.phase("database"):
             kept = {key: finished(resources.database, problem) for key, problem in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
-        if self.frozen:  # a search that its budget ended has an answer too
+        if self.frozen or known_will_do:  # a search that its budget ended has an answer too
             known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
         self.statistics.problems += len(unique)

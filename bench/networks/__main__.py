@@ -22,11 +22,11 @@ from time import monotonic
 
 from cuts.bench.records import circumstances, exit_code, read_rows
 from cuts.ir import CutsError
-from cuts.search import export_results, open_database
+from cuts.search import export_pack, open_database
 
 from . import tables
 from .ledger import LEDGER, keep, missing, wanted
-from .models import Workload
+from .models import ModelWorkload
 from .systems import OURS, SYSTEMS, USUAL, Case, Row, run
 
 #: Seconds besides a budget that a system takes at least; where less is left, none is begun.
@@ -72,7 +72,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
             yield row | circumstances(gpu, options.commit)
 
 
-def _case(workload: Workload, torch: object, budget: float) -> Case:
+def _case(workload: ModelWorkload, torch: object, budget: float) -> Case:
     return Case(workload, workload.model.make(workload.batch, False), torch, budget)
 
 
@@ -111,7 +111,7 @@ def main() -> int:
         keep(options.out, row)
         print(line(row), flush=True)
         if options.pack and row["system"] in OURS:
-            export_results(open_database(), options.pack)
+            export_pack(open_database(), options.pack)
     show(read_rows(options.out))
     return int(failed > 0)
 

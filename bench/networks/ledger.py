@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cuts.bench.records import RESULTS, read_rows, write_rows
 
-from .models import BY_NAME, Workload, workloads
+from .models import BY_NAME, ModelWorkload, workloads
 from .systems import SYSTEMS, Row
 
+#: A workload, and the system that it is measured on.
+Pair: TypeAlias = tuple[ModelWorkload, str]
 LEDGER = RESULTS / "evaluation.json"
 #: What tells a row from others of its GPU.
 KEY = ("model", "task", "batch", "system", "gpu")
@@ -40,24 +42,24 @@ def keep(path: Path, row: Row) -> None:
     write_rows(path, merged(read_rows(path), row))
 
 
-def missing(rows: Sequence[Row], wanted: Iterable[tuple[Workload, str]], gpu: str) -> list[tuple[Workload, str]]:
+def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]:
     """Return the pairs of a workload and a system that a GPU has no row of."""
     had = {key_of(row) for row in rows}
     return [(w, s) for w, s in wanted if (w.model.name, w.task, w.batch, s, gpu) not in had]
 
 
-def parse_workload(text: str) -> Workload:
+def parse_workload(text: str) -> ModelWorkload:
     """Read `MODEL:BATCH`, or `MODEL:training`; ends with what there is where it is none of them."""
     name, _, rest = text.lower().partition(":")
     model = BY_NAME.get(name)
     if model is not None and rest == "training":
-        return Workload(model, "training", model.training)
+        return ModelWorkload(model, "training", model.training)
     if model is None or not rest.isdigit() or not int(rest):
         raise SystemExit(f"{text}: expected MODEL:BATCH or MODEL:training; models are {', '.join(BY_NAME)}")
-    return Workload(model, "inference", int(rest))
+    return ModelWorkload(model, "inference", int(rest))
 
 
-def wanted(texts: Sequence[str], systems: Sequence[str]) -> list[tuple[Workload, str]]:
+def wanted(texts: Sequence[str], systems: Sequence[str]) -> list[Pair]:
     """Return what is to be measured: those workloads, or all, by each of the systems that take part in them."""
     chosen = [parse_workload(text) for text in texts] or list(workloads())
     return [(w, s) for w in chosen for s in systems if SYSTEMS[s].takes(w.task)]

@@ -51,7 +51,7 @@ class Application:
 
 
 @frozen
-class Workload:
+class ModelWorkload:
     """One line of the evaluation: a model, what it does, and how many samples at once."""
 
     model: Application
@@ -149,8 +149,8 @@ APPLICATIONS = (
 BY_NAME = {model.name.lower(): model for model in APPLICATIONS}
 
 
-def workloads() -> tuple[Workload, ...]:
+def workloads() -> tuple[ModelWorkload, ...]:
     """Return all 32 workloads: small batches of inference first, training last."""
-    inference = [Workload(model, "inference", batch) for model in APPLICATIONS for batch in model.batches]
+    inference = [ModelWorkload(model, "inference", batch) for model in APPLICATIONS for batch in model.batches]
     inference.sort(key=lambda each: each.model.batches.index(each.batch))
-    return (*inference, *(Workload(model, "training", model.training) for model in APPLICATIONS))
+    return (*inference, *(ModelWorkload(model, "training", model.training) for model in APPLICATIONS))

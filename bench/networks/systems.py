@@ -13,7 +13,7 @@ from cuts.ir import CompileOptions, Mode
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
 
 from .breakdown import of_plan, of_profile
-from .models import Made, Task, Workload
+from .models import Made, ModelWorkload, Task
 from .torch_calls import error_of, exact, first, graphed, on_gpu, strict, time_calls
 from .training import train
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 class Case:
     """One workload as all contenders get it; `budget` are the seconds that ours may search."""
 
-    workload: Workload
+    workload: ModelWorkload
     made: Made
     torch: Any
     budget: float

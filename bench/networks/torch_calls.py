@@ -16,21 +16,21 @@ ROUND = 10.0
 
 
 @frozen
-class Timed:
+class CallTime:
     """Milliseconds of a call: the median of rounds, and the distance between their quartiles as a part of it."""
 
     ms: float
     spread: float
 
 
-def time_calls(torch: Any, call: Callable[[], object]) -> Timed:
+def time_calls(torch: Any, call: Callable[[], object]) -> CallTime:
     """Time calls that follow one another, between events on the GPU."""
     first = _round(torch, call, 1)
     repeats = max(REPEATS, int(ROUND / max(first, 1e-3))) if first < ROUND else max(1, int(4 * ROUND / first))
     samples = [_round(torch, call, repeats) for _ in range(ROUNDS)]
     low, _, high = statistics.quantiles(samples, n=4)
     middle = statistics.median(samples)
-    return Timed(middle, (high - low) / middle)
+    return CallTime(middle, (high - low) / middle)
 
 
 def _round(torch: Any, call: Callable[[], object], repeats: int) -> float:
