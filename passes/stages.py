@@ -125,10 +125,6 @@ class Compilation:
         """What is known to be the best that measuring can decide."""
         return None if self.selector is None else self.selector.decisions
 
-    def parts(self, form: FusedGroup) -> int:
-        """Return into how many parts a group is split."""
-        return self.evaluator.parts(form) if isinstance(self.evaluator, Splitting) else 1
-
     def is_new(self, *made: object) -> bool:
         """Whether these objects together are asked about for the first time.
 
@@ -308,7 +304,7 @@ def split_long_reductions(work: Compilation) -> Sequence[Group]:
     """Leave two groups in place of one where that was found to be faster."""
     known = None if work.told is None else work.told.parts_of(work.groups)
     if isinstance(work.evaluator, Splitting):
-        parts = work.parts if known is None else lambda form: known[form_key(form)]
+        parts = work.evaluator.parts if known is None else lambda form: known[form_key(form)]
         work.groups, work.views = split_groups(work.groups, work.views, parts)
     return work.groups
 

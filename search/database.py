@@ -320,9 +320,9 @@ class Database:
         with self._errors() as db:
             rows = db.execute(f"select {columns} from decisions {which}", values).fetchall()
         return tuple(
-            DecidedGraph(*texts, tuple(json.loads(problems)), seconds, bool(finished))
-            for *texts, problems, seconds, finished in rows
-            if _fits((*texts, problems, seconds, finished), _ANSWER_KINDS)
+            DecidedGraph(key, description, label, decisions, tuple(json.loads(problems)), seconds, bool(finished))
+            for key, description, label, decisions, problems, seconds, finished in rows
+            if _fits((key, description, label, decisions, problems, seconds, finished), _ANSWER_KINDS)
         )
 
     # ---- modelled costs, which are slow to compute again

@@ -163,7 +163,7 @@ class Splitting:
     def best(self, group: FusedGroup) -> tuple[float, int]:
         """Return the least seconds and in how many parts they are reached."""
         whole = self.evaluator.cost(group)
-        parts = self._parts(group)
+        parts = self.most_useful(group)
         return min((whole, 1), (_seconds(group, parts, self.evaluator), parts)) if parts > 1 else (whole, 1)
 
     def parts(self, group: FusedGroup) -> int:
@@ -173,11 +173,11 @@ class Splitting:
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that would take a group's place, none where it is not worth splitting."""
-        parts = self._parts(group)
+        parts = self.most_useful(group)
         found = split_reduction(group, parts) if parts > 1 else None
         return () if found is None else found[:2]
 
-    def _parts(self, group: FusedGroup) -> int:
+    def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; more parts are tried as long as they help."""
         key = form_key(group)
         if key not in self.known:

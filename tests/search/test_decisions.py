@@ -97,9 +97,10 @@ def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
     return [(found.kernels[step.kernel].source, found.kernels[step.kernel].grid) for step in found.steps]
 
 
-def by_blocks(kernel: KernelFunction) -> float:
-    """Say that many blocks are good, so that long sums are split."""
-    return 1e-4 / min(100.0, float(np.prod(kernel.grid)))
+def slow_as_declared(kernel: KernelFunction) -> float:
+    """Say that what sums over three axes, or all of the long axis, is slow."""
+    whole = "6272" in kernel.source and kernel.grid[0] <= 8
+    return 1e-2 if whole or "s0r0k2" in kernel.source else 1e-6
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def by_blocks(kernel: KernelFunction) -> float:
         (chain(4), lambda kernel: 1e-3, OPENCL),
         (chain(4), slow_when_fused, OPENCL),
         (tables(5), lambda kernel: 1e-4, evolve(OPENCL, lockstep=True)),
-        (layer(), by_blocks, GPU),
+        (layer(), slow_as_declared, GPU),
     ],
     ids=["fused", "apart", "side by side", "algorithms and parts"],
 )
@@ -129,15 +130,16 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
 def test_the_layer_tries_algorithms_and_parts() -> None:
     """The case above means what it says."""
     database = Database(None)
-    tuned(layer(), database, by_blocks, GPU)
+    tuned(layer(), database, slow_as_declared, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
-    assert any(group.parts > 1 for group in decisions.groups) or decisions.algorithms
+    assert any(group.parts > 1 for group in decisions.groups)
+    assert [name for _, name in decisions.algorithms] != []
 
 
 def test_other_weights_get_the_same_kernels() -> None:
     database = Database(None)
-    before, _ = tuned(layer(), database, by_blocks, GPU)
+    before, _ = tuned(layer(), database, slow_as_declared, GPU)
     again, _ = tuned(layer(seed=1), database, no_device, GPU)
     assert kernels(again) == kernels(before)
 
