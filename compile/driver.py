@@ -106,7 +106,7 @@ def build_graph(
         compiled = with_libraries(compiled, selector)
     with selector.budget.stage("kernels"):
         made = plan_of(compiled, graph, spec, target, options.precision)
-    if cache and made.complete:
+    if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made
 

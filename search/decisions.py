@@ -2,7 +2,7 @@
 these take together.
 
 A graph is found by its structure (operations, attributes, types; no names and no weights), the vocabulary, the way of
-compiling, and the machine.
+compiling, and the machine, whichever compiler is on it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from ..ir import CompileOptions, Graph
 from ..passes import Decisions
 from .problem import FORMAT, digest
 
+#: The fact of a machine that times depend on, but hardly how a graph is best cut.
+COMPILER = "compiler"
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
@@ -70,7 +72,7 @@ def question_of(
         "graph": structure_of(graph),
         "declarations": digest(repr(sorted(declarations.values()))),
         "options": f"{options.mode} {options.precision} {bool(options.debug)} {options.side_by_side} {libraries}",
-        "machine": dict(sorted(machine.items())),
+        "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }
     return Question(json.dumps(parts, indent=1, sort_keys=True), graph.name)
 

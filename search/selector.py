@@ -20,6 +20,7 @@ from ..passes import Decisions, Fragment, Member, Priced, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .earlier_results import ELSEWHERE
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
@@ -82,6 +83,11 @@ class MeasuredSelector:
     def budget(self) -> Budget:
         """The time that the compilation may take."""
         return self.tuner.resources.budget
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether a schedule is one of another version that was not timed here."""
+        return any(choice.origin == ELSEWHERE for choice in self.choices)
 
     @property
     def seconds(self) -> float:

@@ -6,7 +6,6 @@ others. A `small` network has the same layers over less: it is for tests without
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -79,14 +78,16 @@ def torchvision_models() -> Any:
     """Return torchvision's models. Its operators, which none of them needs, miss where it was built for another
     PyTorch; it asks for their names nevertheless.
     """
-    if "torchvision" not in sys.modules:
-        torch = import_module("torch")
-        if not hasattr(torch.ops.torchvision, "nms"):
-            library = torch.library.Library("torchvision", "FRAGMENT")
+    with warnings.catch_warnings():  # it uses what PyTorch has deprecated
+        warnings.simplefilter("ignore")
+        try:
+            return import_module("torchvision.models")
+        except RuntimeError:  # only now are they known to miss: where they do not, a second definition is an abort
+            library = import_module("torch").library.Library("torchvision", "DEF")
             for operator in ("nms", "qnms"):
                 library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             _KEPT.append(library)
-    return import_module("torchvision.models")
+            return import_module("torchvision.models")
 
 
 #: Libraries of operators live as long as their objects.

@@ -206,3 +206,26 @@ def test_structure_is_that_of_operations_attributes_and_types() -> None:
     assert structure_of(evolve(swapped, nodes=(evolve(first, inputs=first.inputs[::-1]), *rest))) != structure_of(
         swapped
     )
+
+
+def test_without_a_device_another_versions_schedules_will_do() -> None:
+    database = Database(None)
+    before, _ = tuned(chain(3), database, lambda kernel: 1e-3)
+
+    class Newer(MeasuredSelector):
+        def __init__(self, tuner: Tuner) -> None:
+            super().__init__(OPENCL, tuner, SHORT)
+            self._machine = {**self._machine, "compiler": "another"}
+
+    bench = FakeBench(no_device)
+    selector = Newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
+    options = CompileOptions()
+    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
+    assert selector.borrowed
+    bench = FakeBench(lambda kernel: 1e-3)
+    selector = Newer(Tuner(Clock(database, Inline, bench, None)))
+    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
+    assert bench.samples > 0, "where there is a device, they are tried first"
+    assert not selector.borrowed
