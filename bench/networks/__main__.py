@@ -29,14 +29,17 @@ from .ledger import LEDGER, keep, missing, wanted
 from .models import ModelWorkload
 from .systems import OURS, SYSTEMS, USUAL, Case, Row, run
 
-#: Seconds besides a budget that a system takes at least; where less is left, none is begun.
-LEAST = 10.0
-
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="MODEL:BATCH", help="or MODEL:training")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="MODEL:BATCH",
+        help="or MODEL:training; with =SECONDS behind it, that is its budget",
+    )
     parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(USUAL))
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of each search of ours")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="of the whole call")
@@ -59,12 +62,13 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     for workload, group in groupby(pairs, key=lambda pair: pair[0]):
         case = None
         for _, system in group:
-            needs = LEAST + (options.budget if system.startswith("cuts") else 0.0)
+            budget = workload.budget or options.budget
+            needs = SYSTEMS[system].least + (budget if system in OURS else 0.0)
             if monotonic() - start + needs > options.limit:
                 return
             row: Row = {"model": workload.model.name, "task": workload.task, "batch": workload.batch, "system": system}
             try:
-                case = case or _case(workload, torch, options.budget)
+                case = case or _case(workload, torch, budget)
                 row |= run(case, system)
             except (RuntimeError, CutsError) as error:  # of one system; the others go on
                 row["failure"] = (str(error).splitlines() or [type(error).__name__])[0][:300]

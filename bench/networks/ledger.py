@@ -6,6 +6,7 @@ what is missing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from .systems import SYSTEMS, Row
 
 #: A workload, and the system that it is measured on.
 Pair: TypeAlias = tuple[ModelWorkload, str]
+_WORKLOAD = re.compile(r"(?P<model>[^:]+):(?:(?P<batch>[1-9]\d*)|training)(?:=(?P<seconds>\d+))?")
 LEDGER = RESULTS / "evaluation.json"
 #: What tells a row from others of its GPU.
 KEY = ("model", "task", "batch", "system", "gpu")
@@ -49,14 +51,17 @@ def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]
 
 
 def parse_workload(text: str) -> ModelWorkload:
-    """Read `MODEL:BATCH`, or `MODEL:training`; ends with what there is where it is none of them."""
-    name, _, rest = text.lower().partition(":")
-    model = BY_NAME.get(name)
-    if model is not None and rest == "training":
-        return ModelWorkload(model, "training", model.training)
-    if model is None or not rest.isdigit() or not int(rest):
+    """Read `MODEL:BATCH`, or `MODEL:training`, with `=SECONDS` behind it where its budget is its own; ends with what
+    there is where it is none of them.
+    """
+    found = _WORKLOAD.fullmatch(text.lower())
+    model = BY_NAME.get(found["model"]) if found else None
+    if found is None or model is None:
         raise SystemExit(f"{text}: expected MODEL:BATCH or MODEL:training; models are {', '.join(BY_NAME)}")
-    return ModelWorkload(model, "inference", int(rest))
+    budget = float(found["seconds"]) if found["seconds"] else None
+    if found["batch"] is None:
+        return ModelWorkload(model, "training", model.training, budget)
+    return ModelWorkload(model, "inference", int(found["batch"]), budget)
 
 
 def wanted(texts: Sequence[str], systems: Sequence[str]) -> list[Pair]:

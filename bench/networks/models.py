@@ -51,11 +51,14 @@ class Application:
 
 @frozen
 class ModelWorkload:
-    """One line of the evaluation: a model, what it does, and how many samples at once."""
+    """One line of the evaluation: a model, what it does, and how many samples at once; the seconds that we may search
+    for it, where they are its own.
+    """
 
     model: Application
     task: Task
     batch: int
+    budget: float | None = field(default=None, eq=False)
 
     @property
     def label(self) -> str:

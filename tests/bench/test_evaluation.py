@@ -127,7 +127,7 @@ def test_readme_has_what_the_ledger_says() -> None:
     assert text == tables.with_table(text, rows), "run python -m cuts.bench.networks --readme README.md"
 
 
-@pytest.mark.parametrize("text", ["resnet", "dlrm", "dlrm:x", "dlrm:0", "nothing:1", "dlrm:training:1"])
+@pytest.mark.parametrize("text", ["resnet", "dlrm", "dlrm:x", "dlrm:0", "nothing:1", "dlrm:training:1", "dlrm:1=x"])
 def test_what_is_no_workload_is_one_error(text: str) -> None:
     with pytest.raises(SystemExit, match="expected MODEL:BATCH"):
         ledger.parse_workload(text)
@@ -156,3 +156,9 @@ def test_complex_kernels_sum_products_beyond_a_window() -> None:
 
 def test_a_workload_says_its_name() -> None:
     assert ModelWorkload(BY_NAME["dlrm"], "training", 2048).label == "DLRM b2048 training"
+
+
+def test_a_workload_may_have_a_budget_of_its_own() -> None:
+    assert ledger.parse_workload("DLRM:2048=15").budget == 15.0
+    assert ledger.parse_workload("dlrm:training").budget is None
+    assert ledger.parse_workload("dlrm:training=9") == ModelWorkload(BY_NAME["dlrm"], "training", 2048)
