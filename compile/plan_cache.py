@@ -69,7 +69,7 @@ class PlanCache:
         try:
             plan = load_plan(place)
             place.touch()
-            return CompiledPlan(plan, compile_binaries(plan, self.target))
+            return CompiledPlan(plan, compile_binaries(plan, self.target), kept=place)
         except CutsError:
             shutil.rmtree(place, ignore_errors=True)
             return None

@@ -56,7 +56,7 @@ class AlgorithmChoice:
 @frozen
 class ChooseAlgorithms:
     """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new
-    node.
+    node, `replaced` that of each old one.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
     other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced
@@ -74,6 +74,7 @@ class ChooseAlgorithms:
     worth: float = WORTH
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
+    replaced: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
     keys: dict[str, Hashable] = field(factory=dict)
 
@@ -81,6 +82,7 @@ class ChooseAlgorithms:
         """Return the graph with the chosen algorithms in it."""
         self.choices.clear()
         self.used.clear()
+        self.replaced.clear()
         nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys
@@ -96,9 +98,15 @@ class ChooseAlgorithms:
             choice = AlgorithmChoice(node.name, seconds, self.worth)
             self.choices.append(choice)
             if choice.best and all(map(self.known, self._compared(choice))):
-                before = {n.name for n in result.nodes}
-                result = replace_node(result, node, choice.best, self.instances)
-                self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
+                self.replaced[node.name] = choice.best
+                result = self.replace(result, node, choice.best)
+        return result
+
+    def replace(self, graph: Graph, node: Node, algorithm: str) -> Graph:
+        """Return the graph with an algorithm in a node's place, and note which nodes belong to it."""
+        before = {n.name for n in graph.nodes}
+        result = replace_node(graph, node, algorithm, self.instances)
+        self.used.update({n.name: algorithm for n in result.nodes if n.name not in before})
         return result
 
     @property

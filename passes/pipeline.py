@@ -24,6 +24,7 @@ from ..ir import (
 from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
+from .decided import decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -141,6 +142,8 @@ def compile_graph(
         stage.perform(work)
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
+    if selector is not None:
+        selector.note(decided(work))
     return assemble(
         work.graph,
         work.launches,

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from attrs import frozen
 
 from ..ir import WHOLE, Budget, FusedGroup, Storage
+from .decisions import Decisions
 from .fragments import Fragment, Priced
 from .fusion import GroupEvaluator
 from .schedule import Candidate
@@ -47,6 +48,15 @@ class Selector(Protocol):
     @property
     def scale(self) -> float:
         """What seconds of the model are multiplied by, so that they can be compared with measured ones."""
+        ...
+
+    @property
+    def decisions(self) -> Decisions | None:
+        """What measuring is known to decide about the graph, so that nothing is weighed again."""
+        ...
+
+    def note(self, decisions: Decisions) -> None:
+        """Take in what was decided."""
         ...
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:

@@ -12,6 +12,9 @@ from .problem import Problem, read_schedule
 from .settings import TunedChoice
 from .task import SearchTask
 
+#: Where a choice is from that no clock of this machine has seen.
+ELSEWHERE = "elsewhere"
+
 
 def finished(database: Database, problem: Problem) -> TunedChoice | None:
     """Return what a finished search chose, if it still builds to the code that was measured; forget it otherwise."""
@@ -48,6 +51,14 @@ def _same(problem: Problem, text: str, source: str | None) -> Candidate | None:
     except (CutsError, AssertionError):
         pass  # it is no schedule of this version
     return None
+
+
+def best_elsewhere(database: Database, problem: Problem) -> TunedChoice | None:
+    """Return what was best with another version, unmeasured here."""
+    found = hints(database, problem)
+    if not found:
+        return None
+    return TunedChoice(found[0].candidate, None, origin=ELSEWHERE, reason="its schedule was best with another version")
 
 
 def hints(database: Database, problem: Problem) -> list[Scored]:

@@ -16,10 +16,11 @@ from statistics import median
 from attrs import evolve
 
 from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
-from ..passes import Fragment, Member, Priced, Workload, joined
+from ..passes import Decisions, Fragment, Member, Priced, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .earlier_results import ELSEWHERE
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
@@ -41,7 +42,8 @@ LEAST = 0.2
 class MeasuredSelector:
     """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with
     generated kernels; `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
-    `cached` says that the plan was found and nothing was searched.
+    `cached` says that the plan was found and nothing was searched. `decisions` are what the next compilation is told,
+    `made` is what the last one decided. `further` searches on where there are final decisions.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class MeasuredSelector:
         evaluate: bool = True,
         libraries: Sequence[LibraryCandidate] = (),
         audit: int = 0,
+        further: bool = False,
     ) -> None:
         self.target = target
         self.tuner = tuner
@@ -63,6 +66,9 @@ class MeasuredSelector:
         self.choices: list[TunedChoice] = []
         self.audit = audit
         self.cached = False
+        self.further = further
+        self.decisions: Decisions | None = None
+        self.made: Decisions | None = None
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
         self._modelled: GroupEvaluator | None = None
@@ -79,6 +85,17 @@ class MeasuredSelector:
         return self.tuner.resources.budget
 
     @property
+    def borrowed(self) -> bool:
+        """Whether a schedule is one of another version that was not timed here."""
+        return any(choice.origin == ELSEWHERE for choice in self.choices)
+
+    @property
+    def seconds(self) -> float:
+        """What all kernels take together, infinity where one was not measured."""
+        taken = zip(self.problems, self.choices, strict=True)
+        return sum(p.uses * (inf if c.seconds is None else c.seconds) for p, c in taken)
+
+    @property
     def complete(self) -> bool:
         """Whether neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
@@ -88,7 +105,8 @@ class MeasuredSelector:
         the passes in front.
         """
         self._modelled = modelled
-        self.tuner.begin()
+        if self.decisions is None:
+            self.tuner.begin()
         return self
 
     def cost(self, group: FusedGroup) -> float:
@@ -99,6 +117,10 @@ class MeasuredSelector:
         if not group.adds_to_memory:  # a second run would give another result
             self._forms.setdefault(key, group)
         return self._measured.get(key, self.scale * self._model(key, group))
+
+    def note(self, decisions: Decisions) -> None:
+        """Take in what was decided."""
+        self.made = decisions
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Return the kernels of small graphs, which the workers find side by side;
@@ -239,7 +261,8 @@ class MeasuredSelector:
             p.uses * self._measured.get(k, self._costs.get(k, 0.0)) for p, k in zip(self.problems, keys, strict=True)
         ]
         order = sorted(range(len(keys)), key=lambda n: -weights[n])
-        found = dict(zip(order, self.tuner.run([self.problems[n] for n in order], self.settings, share), strict=True))
+        ordered, told = [self.problems[n] for n in order], self.decisions is not None
+        found = dict(zip(order, self.tuner.run(ordered, self.settings, share, told), strict=True))
         return [found[n] for n in range(len(keys))]
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:

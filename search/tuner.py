@@ -17,7 +17,7 @@ from attrs import frozen
 from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, cut_fragment
 from .build import BundleMember, Job
-from .earlier_results import finished, unfinished
+from .earlier_results import best_elsewhere, finished, unfinished
 from .launches import measure_launches
 from .problem import Problem, digest, schedule_text
 from .resources import Resources
@@ -54,10 +54,14 @@ class Tuner:
             self.resources.start()
 
     def run(
-        self, problems: Sequence[Problem], settings: Settings | None = None, share: float = WHOLE
+        self,
+        problems: Sequence[Problem],
+        settings: Settings | None = None,
+        share: float = WHOLE,
+        known_will_do: bool = False,
     ) -> list[TunedChoice]:
         """Return a choice for every problem; equal ones are searched once.
-        The run ends when a share of the budget is used up.
+        The run ends when a share of the budget is used up. The best of a search that is not finished may do.
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
@@ -67,9 +71,12 @@ class Tuner:
         with self.statistics.phase("database"):
             kept = {key: finished(resources.database, problem) for key, problem in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
-        if self.frozen:  # a search that its budget ended has an answer too
+        if self.frozen or known_will_do:  # a search that its budget ended has an answer too
             known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
+        if self.frozen and known_will_do:  # nothing can be measured, so what was best elsewhere is the best guess
+            hinted = {p.key: best_elsewhere(resources.database, p) for p in unique.values() if p.key not in found}
+            found |= {key: choice for key, choice in hinted.items() if choice is not None}
         self.statistics.problems += len(unique)
         self.statistics.hits += len(found)
         missing = [problem for key, problem in unique.items() if key not in found]

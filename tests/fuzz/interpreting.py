@@ -40,7 +40,7 @@ def interpreted(
     views = find_views(programs)
     workshop = Workshop(views, Policy(shared_bytes=chance.target.MAX_shared))
     groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
-    groups, views = split_groups(groups, views, splitting)
+    groups, views = split_groups(groups, views, splitting.parts)
     arrays = {
         name: np.asarray(value, float) if value.dtype.kind == "f" else value
         for name, value in {**programs.graph.constants, **inputs}.items()
