@@ -8,7 +8,7 @@ says little about them: whoever times a row makes them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -100,13 +100,14 @@ def _dtype(draw: str) -> torch.dtype:
 class Ahead:
     """Processes that make rows ready; `close` ends them."""
 
-    def __init__(self, workers: int, compiles: bool) -> None:
-        self.compiles = compiles
+    def __init__(self, workers: int) -> None:
         self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
 
-    def rows(self, numbers: Sequence[int]) -> Iterator[Ready]:
-        """Yield what there is of rows, in their order; a row whose process died is one that failed."""
-        for future in [self.pool.submit(ready, number, self.compiles) for number in numbers]:
+    def rows(self, numbers: Sequence[int], compiled: Collection[int]) -> Iterator[Ready]:
+        """Yield what there is of rows, in their order, those of some numbers compiled by torch.compile; a row whose
+        process died is one that failed.
+        """
+        for future in [self.pool.submit(ready, number, number in compiled) for number in numbers]:
             try:
                 yield future.result()
             except BrokenProcessPool:

@@ -93,7 +93,7 @@ def thread_registers(
     extra: Count = 0.0
     for tile in tiles:
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
-    needed = BASE + held + _row(geometry) + fragments + extra
+    needed = BASE + held + _row(segment, geometry) + fragments + extra
     return Registers(instances, needed, needed + fragments)
 
 
@@ -195,9 +195,11 @@ def resident_row(geometry: Geometry) -> Count:
     return single
 
 
-def _row(geometry: Geometry) -> Count:
-    """Return the elements of rows that a thread keeps from one statement to the next."""
-    if len(geometry.structure.reduces) < 2:
+def _row(segment: Segment, geometry: Geometry) -> Count:
+    """Return the elements of rows that a thread keeps from one statement to the next: from reduction to reduction, or
+    to outputs along the row.
+    """
+    if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
         return 0.0
     longest: Count = 0
     for chunk in geometry.chunk:
