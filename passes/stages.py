@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
@@ -42,6 +41,7 @@ from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Group,
     GroupEvaluator,
+    Order,
     Partitioner,
     Policy,
     Programs,
@@ -54,18 +54,18 @@ from .fusion import (
     find_views,
     fold_units,
     form_key,
-    pack_constants,
     partition,
     split_groups,
     with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
-from .layout import choose_layouts
+from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
-from .schedule import Candidate, choose, computed_by_atoms
+from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
+UNMEASURED, UNMEASURED_ALGORITHMS = 0.8, 0.0
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
     `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
-    the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
+    the partition before they were split. `unique` has the first group of each distinct kernel; `chosen`,
     `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
     kernel. `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions`
@@ -154,14 +154,11 @@ class Compilation:
 
     def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster.
-
-        Without a measurement no group is split: two launches are certain, what they gain is within the error of the
-        model.
+        faster; by the model alone, where it is faster by more than the model may err.
         """
-        return (
-            modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
-        )
+        if self.selector is None:
+            return Splitting(modelled, modelled, self.target, UNMEASURED)
+        return Splitting(self.selector.evaluator(modelled), modelled, self.target)
 
 
 @frozen
@@ -228,20 +225,34 @@ def choose_algorithms(work: Compilation) -> Graph:
     which only a time can justify.
     """
     selector, graph = work.selector, work.graph
-    if selector is None:
+    if selector is None and not UNMEASURED_ALGORITHMS:
         return graph
-    step = ChooseAlgorithms(
-        work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math, selector.knows
+    known = (work.instances, work.evaluator, work.target, work.options.mode)
+    step = (
+        ChooseAlgorithms(*known, math=work.math, orders=_orders(work), worth=UNMEASURED_ALGORITHMS)
+        if selector is None
+        else ChooseAlgorithms(*known, selector.plan, work.math, selector.knows, _orders(work))
     )
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
         chosen = step.run(graph)
-        while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
+        while selector is not None and step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
             chosen = step.run(graph)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph
+
+
+def _orders(work: Compilation) -> Mapping[str, Order]:
+    """Return how the dims of values lie where every node keeps its own declaration."""
+    if not orders_dims(work.graph.types.values(), work.target, work.math):
+        return {}
+    return choose_layouts(_programs(work.graph, work.registry), work.target, work.math).orders
+
+
+def _programs(graph: Graph, registry: Registry) -> Programs:
+    return centre_means(fold_units(build_programs(graph, registry)))
 
 
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
@@ -256,7 +267,7 @@ def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> G
 
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    work.programs = centre_means(fold_units(build_programs(work.graph, work.registry)))
+    work.programs = _programs(work.graph, work.registry)
     work.graph = work.programs.graph
     return work.programs
 
@@ -264,6 +275,13 @@ def write_programs(work: Compilation) -> Programs:
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
     work.programs = choose_layouts(work.programs, work.target, work.math)
+    work.graph = work.programs.graph
+    return work.programs
+
+
+def pack(work: Compilation) -> Programs:
+    """Leave constants in the layout that units want to read them in."""
+    work.programs = pack_constants(work.programs, work.target, work.math)
     work.graph = work.programs.graph
     return work.programs
 
@@ -284,7 +302,7 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         work.formed = work.groups = work.told.form(workshop)
         return work.groups
     work.groups = partition(work.partitioner(workshop), mode)
-    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, workshop), PARTITION_SHARE):
+    while selector is not None and mode == "mixed" and selector.learn([_deciding(work, workshop)], PARTITION_SHARE):
         found = partition(work.partitioner(workshop), mode)
         if work.budget.overdue():  # it was not brought to its end
             break
@@ -301,18 +319,11 @@ def _deciding(work: Compilation, workshop: Workshop) -> list[FusedGroup]:
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
-    """Leave two groups in place of one where that was found to be faster."""
+    """Leave two groups in place of one where that was found to be faster, and what each distinct kernel computes."""
     known = None if work.told is None else work.told.parts_of(work.groups)
     if isinstance(work.evaluator, Splitting):
         parts = work.evaluator.parts if known is None else lambda form: known[form_key(form)]
         work.groups, work.views = split_groups(work.groups, work.views, parts)
-    return work.groups
-
-
-def pack(work: Compilation) -> Sequence[Group]:
-    """Leave constants in the layout that groups want, and what each distinct kernel computes."""
-    multiplied = partial(computed_by_atoms, target=work.target)
-    work.groups, work.views, work.graph = pack_constants(work.groups, work.views, work.graph, multiplied)
     work.unique = distinct(work.groups, work.views)
     return work.groups
 

@@ -67,10 +67,10 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
-        true if costs changed, so that the partition must be found again. The `wanted` ones are what the decision so far
-        rests on: they go first.
+        true if costs changed, so that the partition must be found again. Groups that the decisions so far rest on go
+        first, those of one question after the other.
         """
         ...
 

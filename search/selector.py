@@ -131,16 +131,16 @@ class MeasuredSelector:
             self._costs.setdefault(form_key(form), seconds)
         return found
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.
 
-        Under a budget that is what the decision rests on so far (`wanted`), before anything else: a short budget then
-        ships no group that was never timed beside its parts. Without one all are measured at once.
+        Under a budget that is what decisions rest on so far, a question after the other, before anything else: a short
+        budget then ships no group that was never timed beside its parts. Without one all are measured at once.
         """
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
         if not asked or not self.evaluate:
             return False
-        fresh = self._next(asked, wanted)
+        fresh = self._next(asked, questions)
         waiting = list(fresh.items())
         while waiting and not self._late(share):
             size = self._size(share) if self.budget.limited else len(waiting)
@@ -223,16 +223,16 @@ class MeasuredSelector:
         return max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
 
     def _next(
-        self, asked: Mapping[Hashable, FusedGroup], wanted: Sequence[FusedGroup]
+        self, asked: Mapping[Hashable, FusedGroup], questions: Sequence[Sequence[FusedGroup]]
     ) -> Mapping[Hashable, FusedGroup]:
-        """Return the groups to measure now, what takes longest by the model first: of those that were asked for the
-        wanted ones, else the longest; all where time is no object.
+        """Return the groups to measure now: of those that were asked for the ones of the first question, of the second,
+        and so on, each what takes longest by the model first; else the longest; all where time is no object.
         """
         if not self.budget.limited:
             return asked
         longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))
-        decisive = {form_key(form) for form in wanted}
-        first = [key for key in longest if key in decisive]
+        wanted = [{form_key(form) for form in question} for question in questions]
+        first = dict.fromkeys(key for keys in wanted for key in longest if key in keys)
         return {key: asked[key] for key in first or longest[:CHUNK]}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:

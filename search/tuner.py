@@ -15,7 +15,7 @@ from math import inf
 from attrs import frozen
 
 from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
-from ..passes import Fragment, Priced
+from ..passes import Fragment, Priced, cut_fragment
 from .build import BundleMember, Job
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import measure_launches
@@ -158,8 +158,8 @@ class Tuner:
         return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
-        """Return the kernels of small graphs, found by the workers side by side;
-        none for those that there was no time for.
+        """Return the kernels of small graphs, found by the workers side by side, and by this process, from the other
+        end, until the first of them has started; none for those that there was no time for.
         """
         resources = self.resources
         resources.share = ALGORITHMS_SHARE
@@ -169,10 +169,14 @@ class Tuner:
             for number in waiting if not resources.over() else ():
                 resources.builder.submit(Job(number, "plan", (fragments[number],)))
             with self.statistics.phase("algorithms"):
+                alone = True
                 while waiting and not resources.over():
-                    for done in resources.builder.collect(resources.pause):
-                        found[done.job.owner] = done.value
+                    for done in resources.builder.collect(0.0 if alone else resources.pause):
+                        found[done.job.owner], alone = done.value, False
                         waiting.discard(done.job.owner)
-        if waiting:
-            resources.drop()
+                    if alone and waiting:
+                        number = max(waiting)
+                        found[number] = cut_fragment(fragments[number])
+                        waiting.discard(number)
+        resources.drop()  # what was not waited for, or not any more
         return found

@@ -147,13 +147,14 @@ def _results_per_tile(reduction: Reduction) -> int:
 
 @frozen
 class Splitting:
-    """What groups cost where each may be split: the model says in how many parts,
-    `evaluator` whether that is faster.
+    """What groups cost where each may be split: the model says in how many parts, `evaluator` whether that is faster:
+    whether they take less than the part `worth` of the whole.
     """
 
     evaluator: GroupEvaluator
     modelled: GroupEvaluator
     target: Target
+    worth: float = 1.0
     known: dict[Hashable, int] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
@@ -164,7 +165,8 @@ class Splitting:
         """Return the least seconds and in how many parts they are reached."""
         whole = self.evaluator.cost(group)
         parts = self.most_useful(group)
-        return min((whole, 1), (_seconds(group, parts, self.evaluator), parts)) if parts > 1 else (whole, 1)
+        seconds = _seconds(group, parts, self.evaluator) if parts > 1 else inf
+        return (seconds, parts) if seconds < self.worth * whole else (whole, 1)
 
     def parts(self, group: FusedGroup) -> int:
         """Return in how many parts a group is fastest, one where no kernel computes it."""

@@ -7,7 +7,7 @@ from math import prod
 
 from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
 from ..lowering import atom_operands, main_read, mixed_atoms
-from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
+from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
@@ -48,6 +48,8 @@ def segment_knobs(
         lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
         pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
+    if structure.keeps:
+        yield _single(f"{prefix}kept", (0, EIGHTHS) if coarse else (0, EIGHTHS // 2, *range(5, EIGHTHS + 1)))
     if structure.patch and target.lockstep and not structure.shared:
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:

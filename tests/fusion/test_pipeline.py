@@ -98,7 +98,9 @@ def test_it_stops_after_a_pass(stage: str) -> None:
 
 
 def test_an_unknown_pass_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"unknown pass 'fuse'; passes in order: .*partition, split, pack, schedule"):
+    with pytest.raises(
+        UsageError, match=r"unknown pass 'fuse'; passes in order: .*pack, views, partition, split, schedule"
+    ):
         compiled(MADE, stop_after="fuse")
 
 
@@ -131,7 +133,7 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         self.rounds += 1
         return self.rounds == 1
 

@@ -275,7 +275,7 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure nothing."""
         return False
 

@@ -10,7 +10,7 @@ from cuts.backends.targets import descriptions
 from cuts.ir.errors import PassError, UsageError
 from cuts.passes.model.bound import bound
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import assess, choose, explain, structural_key
+from cuts.passes.schedule.choose import assess, choose, choose_soon, explain, structural_key
 from cuts.passes.schedule.enumerate import batches, to_schedule
 from cuts.passes.schedule.prune import prune
 from cuts.passes.schedule.space import make_space
@@ -38,6 +38,11 @@ def test_the_choice_is_close_to_the_best_of_the_whole_space():
         space = make_space(group, H200, coarse=True)
         everything = prune(space, "bound", most=1)
         assert choose(group, H200)[0].score <= everything.scores[0] * 1.0001
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_choice_in_no_time_is_not_far_from_the_best(name):
+    assert choose_soon(ALL[name], H200).score <= 1.5 * choose(ALL[name], H200)[0].score
 
 
 def test_equal_groups_are_searched_once():

@@ -137,7 +137,13 @@ def _position(op: str) -> Convert:
 def _variance_and_mean(
     reader: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    mean = _reduce("reduce_mean")(reader, x, axes, keepdim)
+    """The mean is the one that the variance is of, in another shape."""
+    chosen = tuple(axes if axes is not None else range(len(reader.shape(x))))
+    mean = reader.emit("reduce_mean", x, axes=chosen, keepdims=True)
+    if not keepdim:
+        dropped = {axis % max(1, len(reader.shape(x))) for axis in chosen}
+        kept = tuple(n for axis, n in enumerate(reader.shape(x)) if axis not in dropped)
+        mean = reader.emit("reshape", mean, shape=kept, allowzero=True)
     return _variance(reader, x, axes, correction, keepdim), mean
 
 

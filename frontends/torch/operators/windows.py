@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -163,11 +164,12 @@ def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[
 
 
 def upsample(mode: str) -> Convert:
-    """Return the conversion of a way to resize."""
+    """Return the conversion of a way to resize: `nearest`, `linear` or `cubic`."""
 
     def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
-        corners = mode == "linear" and bool(arguments and arguments[0])
-        shape, rest = reader.shape(x), arguments[1:] if mode == "linear" else arguments
+        smooth = mode != "nearest"
+        corners = smooth and bool(arguments and arguments[0])
+        shape, rest = reader.shape(x), arguments[1:] if smooth else arguments
         listed = (
             rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest
         )  # one list of factors, or one argument for each
@@ -175,11 +177,47 @@ def upsample(mode: str) -> Convert:
         target = (
             tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=True))
         )
-        place = "align_corners" if corners else "half_pixel" if mode == "linear" else "asymmetric"
-        rule: dict[str, Any] = {} if mode == "linear" else {"nearest_mode": "floor"}
+        place = "align_corners" if corners else "half_pixel" if smooth else "asymmetric"
+        rule: dict[str, Any] = {} if smooth else {"nearest_mode": "floor"}
         if len(factors) == len(target) and not corners:  # they count, not what they make of whole sizes
             rule["scales"] = (1.0, 1.0, *factors)
         return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
+
+    return convert
+
+
+def nearest(exact: bool) -> Convert:
+    """Return the conversion of taking the nearest element: `exact` from the middle of a place, else from its beginning.
+
+    PyTorch finds it in single precision, which may round to the next element. Where it does so nowhere, the place is
+    written in integers, else it is looked up.
+    """
+    start = np.float32(0.5 if exact else 0.0)
+
+    def convert(reader: Reader, x: Value, sizes: Any, *given: Any) -> Any:
+        shape = reader.shape(x)
+        listed = given[0] if given and isinstance(given[0], (list, tuple)) else given
+        factors = [float(f) for f in listed if f is not None]
+        whole = tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=False))
+        target = tuple(sizes) if sizes is not None else whole
+        counted = len(factors) == len(target)
+        rule: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
+        rule |= {"coordinate_transformation_mode": "half_pixel" if exact else "asymmetric"}
+        rule["nearest_mode"] = "round_prefer_ceil" if exact else "floor"
+        straight = True
+        tables = []
+        for n, (size, result) in enumerate(zip(shape[2:], target, strict=True)):
+            step = np.float32(1 / factors[n]) if counted else np.float32(size) / np.float32(result)
+            table = np.floor((np.arange(result, dtype=np.float32) + start) * step).astype(np.int64)
+            tables.append(np.minimum(table, size - 1))
+            ratio = Fraction(factors[n]).limit_denominator() if counted else Fraction(result, size)
+            right = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
+            straight = straight and bool((tables[n] == np.minimum(right, size - 1)).all())
+        if straight:
+            return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **rule)
+        for n, table in enumerate(tables):
+            x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
+        return x
 
     return convert
 
@@ -222,6 +260,10 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+    "aten.upsample_linear1d": upsample("linear"), "aten.upsample_trilinear3d": upsample("linear"),
+    "aten.upsample_bicubic2d": upsample("cubic"),
+    "aten.upsample_nearest1d": nearest(False), "aten.upsample_nearest3d": nearest(False),
+    **{f"aten._upsample_nearest_exact{rank}d": nearest(True) for rank in (1, 2, 3)},
     "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
     "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
