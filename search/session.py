@@ -55,7 +55,7 @@ def tuning_session(
     budget = budget if isinstance(budget, Budget) else Budget.of(budget)
     monitor = make_monitor(quiet)
     database = open_database(notice) if replay is None else Database(None)
-    if replay is None and target.dialect == PACKED:
+    if database.path is not None and target.dialect == PACKED:
         offer_packs(database, notice)
 
     def builder() -> Workers:
