@@ -113,7 +113,7 @@ def build_graph(
 
 def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan | None:
     """Return the plan that earlier results make, without measuring anything; nothing where some do not hold."""
-    with tuning_session(target, budget=options.begin(), frozen=True) as selector:
+    with tuning_session(target, budget=options.begin(), frozen=True, guesses=True) as selector:
         try:
             return build_graph(graph, spec, target, options, selector)
         except UsageError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 
 from ..backends import cache_root
 from ..ir import CompiledGraph, CompileOptions, Graph, Target
@@ -31,7 +30,7 @@ def compile_measured(
         if found is not None:
             return found
     found = run()
-    if selector.tuner.frozen or selector.made is None or selector.seconds == inf:
+    if selector.tuner.frozen or selector.made is None:
         return found
     fresh = _answer(question, selector)
     if known is not None and known.seconds < GAIN * fresh.seconds and not selector.budget.overdue():

@@ -46,7 +46,7 @@ from .overflow import first_overflow
 
 
 class CompiledPlan:
-    """A plan and the means to run, check, save and read it.
+    """A plan and the means to run, check, save and read it; `kept` is a folder that it is kept in.
 
     It is re-entrant: threads that call `run` wait for one another, and what a run returned stays as it is. Threads that
     shall run side by side each open a `Session` of `plan` of their own.
@@ -56,7 +56,7 @@ class CompiledPlan:
         self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, kept: Path | None = None
     ) -> None:
         self.plan = plan
-        self._kept = kept
+        self.kept = kept
         self.cubins = cubins
         self.complete = complete
         self._session: Session | None = None
@@ -215,7 +215,7 @@ class CompiledPlan:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder, whole or not at all: a copy of the one that it is kept in, where there is one."""
-        if self._kept is None or not copy_plan(self._kept, folder):
+        if self.kept is None or not copy_plan(self.kept, folder):
             save_plan(self.plan, folder)
 
     def _model(self) -> PlannedModel:

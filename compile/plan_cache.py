@@ -77,6 +77,7 @@ class PlanCache:
     def keep(self, made: CompiledPlan) -> None:
         """Keep a plan, and drop the oldest ones beyond the limit."""
         save_plan(made.plan, self.folder / self.key)
+        made.kept = self.folder / self.key
         _trim(self.folder)
 
 

@@ -40,7 +40,9 @@ class Weights:
         """Take an array in and return its key."""
         content = np.ascontiguousarray(array).reshape(np.shape(array))
         head = f"{content.dtype.str}{content.shape}".encode()
-        key = hashlib.sha256(head + content.tobytes()).hexdigest()[:32]
+        digest = hashlib.sha256(head)
+        digest.update(content.reshape(-1).view(np.uint8).data)
+        key = digest.hexdigest()[:32]
         self.arrays[key] = content
         return key
 

@@ -20,7 +20,7 @@ from ..passes import Decisions, Fragment, Member, Priced, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
-from .earlier_results import ELSEWHERE
+from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
@@ -86,14 +86,14 @@ class MeasuredSelector:
 
     @property
     def borrowed(self) -> bool:
-        """Whether a schedule is one of another version that was not timed here."""
-        return any(choice.origin == ELSEWHERE for choice in self.choices)
+        """Whether a schedule was not timed here: it is one of another version, or the model's."""
+        return any(choice.origin in (ELSEWHERE, GUESSED) for choice in self.choices)
 
     @property
     def seconds(self) -> float:
-        """What all kernels take together, infinity where one was not measured."""
+        """What all kernels take together: as measured, or as the model says on the same scale."""
         taken = zip(self.problems, self.choices, strict=True)
-        return sum(p.uses * (inf if c.seconds is None else c.seconds) for p, c in taken)
+        return sum(p.uses * (self.scale * c.candidate.score if c.seconds is None else c.seconds) for p, c in taken)
 
     @property
     def complete(self) -> bool:

@@ -17,7 +17,7 @@ from attrs import frozen
 from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, cut_fragment
 from .build import BundleMember, Job
-from .earlier_results import best_elsewhere, finished, unfinished
+from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import measure_launches
 from .problem import Problem, digest, schedule_text
 from .resources import Resources
@@ -32,11 +32,12 @@ class Tuner:
     whatever happens.
 
     Behind an interrupt or the end of the budget every further run answers with what is known. A `frozen` tuner never
-    searches.
+    searches; one that `guesses` takes the model's choice for what it does not know.
     """
 
     resources: Resources
     frozen: bool = False
+    guesses: bool = False
 
     @property
     def statistics(self) -> Statistics:
@@ -77,6 +78,8 @@ class Tuner:
         if self.frozen and known_will_do:  # nothing can be measured, so what was best elsewhere is the best guess
             hinted = {p.key: best_elsewhere(resources.database, p) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in hinted.items() if choice is not None}
+        if self.frozen and self.guesses:
+            found |= {p.key: modelled(p) for p in unique.values() if p.key not in found}
         self.statistics.problems += len(unique)
         self.statistics.hits += len(found)
         missing = [problem for key, problem in unique.items() if key not in found]

@@ -124,7 +124,7 @@ def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Ite
 
 def _digest(values: dict[str, Any]) -> str:
     """Return the digest of what a file says, however it is written."""
-    said = json.dumps([values["results"], values["answers"]], separators=(",", ":"), sort_keys=True)
+    said = json.dumps([values["results"], values.get("answers", [])], separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 

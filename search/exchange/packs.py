@@ -20,7 +20,7 @@ FOLDER = "data"
 PACKED = "cuda"
 
 
-def packs() -> Iterator[tuple[str, bytes]]:
+def shipped_packs() -> Iterator[tuple[str, bytes]]:
     """Yield the packs of this package: names and contents."""
     folder = files(__package__).joinpath(FOLDER)
     for entry in sorted(folder.iterdir(), key=lambda e: e.name) if folder.is_dir() else ():
@@ -44,7 +44,7 @@ def offer_packs(database: Database, notice: Callable[[str], None] = lambda text:
     a notice.
     """
     read = 0
-    for name, data in packs():
+    for name, data in shipped_packs():
         key = f"pack {hashlib.sha256(data).hexdigest()}"
         if database.cost(key) is not None:
             continue
