@@ -199,8 +199,8 @@ def _waved(features: Features, together: Count) -> Count:
 
 
 def _unwieldy(features: Features, costs: RankConstants) -> Count:
-    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on launch bounds that ask for the
-    impossible, and on more buffers than most loops need.
+    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on launch bounds that ask for
+    the impossible, and on more buffers than most loops need.
     """
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / LONG)))
     roomy = np.greater(features.registers, 128)
