@@ -220,3 +220,17 @@ def test_a_compiled_convolution_by_winograd() -> None:
     )  # only where times are measured
     assert any("winograd_4x4" in group["algorithms"] for group in plan.plan.groups)
     assert all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", ["winograd_4x4", "steps_as_channels"])
+def test_algorithms_multiply_by_atoms(name: str) -> None:
+    """In `fp32x3`, by emulated atoms: products of Winograd's tiles, and of pixels that a step moves past."""
+    target = evolve(find_target("opencl"), atoms=(("m16n8k8_tf32", 4.0),))
+    channels, strides = (3, (2, 2)) if name == "steps_as_channels" else (64, (1, 1))
+    graph = convolution(2, channels, 64, 13, 14, strides=strides)
+    graph = replace_node(graph, graph.nodes[0], name, INSTANCES)
+    compiled = compile_graph(graph, REGISTRY, target, CompileOptions(precision="fp32x3"), emit)
+    plan = plan_of(compiled, graph, load_spec(()), target)
+    assert any("m16n8k8_tf32" in kernel.source for kernel in plan.kernels)
+    assert all(result.ok for result in plan.verify())
