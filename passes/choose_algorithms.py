@@ -23,8 +23,8 @@ from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
 FOLLOWERS = 4
-#: Part of the declaration's time that an alternative may take: it needs more memory and rounds more.
-WORTH = 0.95
+#: Part of the time that an alternative has to save: it needs more memory and rounds more.
+MARGIN = 0.05
 #: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
 #: what a sum of products does.
 LOSS = 2.0**-8
@@ -35,12 +35,11 @@ FINE = 2.0**-20
 @frozen
 class AlgorithmChoice:
     """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", and the
-    name of the best. It takes less than the part `worth` of what the declaration takes.
+    name of the best.
     """
 
     node: str
     seconds: Mapping[str, float]
-    worth: float = WORTH
 
     @property
     def best(self) -> str:
@@ -50,7 +49,7 @@ class AlgorithmChoice:
         if self.seconds[""] == inf:
             return ""
         name = min(self.seconds, key=lambda n: (self.seconds[n], n))
-        return name if self.seconds[name] < self.worth * self.seconds[""] else ""
+        return name if self.seconds[name] < (1 - MARGIN) * self.seconds[""] else ""
 
 
 @frozen
@@ -71,7 +70,6 @@ class ChooseAlgorithms:
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
     orders: Mapping[str, Order] = field(factory=dict)
-    worth: float = WORTH
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     replaced: dict[str, str] = field(factory=dict)
@@ -94,8 +92,9 @@ class ChooseAlgorithms:
         for node in graph.nodes:
             if node.name not in nodes:
                 continue
-            seconds = {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()}
-            choice = AlgorithmChoice(node.name, seconds, self.worth)
+            choice = AlgorithmChoice(
+                node.name, {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()}
+            )
             self.choices.append(choice)
             if choice.best and all(map(self.known, self._compared(choice))):
                 self.replaced[node.name] = choice.best

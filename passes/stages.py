@@ -65,7 +65,8 @@ from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
-UNMEASURED, UNMEASURED_ALGORITHMS = 0.8, 0.0
+#: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
+UNMEASURED = 0.8
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
@@ -225,19 +226,23 @@ def choose_algorithms(work: Compilation) -> Graph:
     which only a time can justify.
     """
     selector, graph = work.selector, work.graph
-    if selector is None and not UNMEASURED_ALGORITHMS:
+    if selector is None:
         return graph
-    known = (work.instances, work.evaluator, work.target, work.options.mode)
-    step = (
-        ChooseAlgorithms(*known, math=work.math, orders=_orders(work), worth=UNMEASURED_ALGORITHMS)
-        if selector is None
-        else ChooseAlgorithms(*known, selector.plan, work.math, selector.knows, _orders(work))
+    step = ChooseAlgorithms(
+        work.instances,
+        work.evaluator,
+        work.target,
+        work.options.mode,
+        selector.plan,
+        work.math,
+        selector.knows,
+        _orders(work),
     )
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
         chosen = step.run(graph)
-        while selector is not None and step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
+        while step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
             chosen = step.run(graph)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
