@@ -207,7 +207,7 @@ def nearest(exact: bool) -> Convert:
         scales = factors if counted else [None] * len(target)
         tables = [_nearest_places(*each, exact) for each in zip(shape[2:], target, scales, strict=True)]
         if all(straight for _, straight in tables):
-            more = {"scales": (1.0, 1.0, *factors)} if counted else {}
+            more: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
             return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **more, **rule)
         for n, (table, _) in enumerate(tables):
             x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
