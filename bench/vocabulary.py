@@ -89,7 +89,7 @@ Line: TypeAlias = tuple[str, Sizes, Sizes, Sizes, Callable[..., "tuple[Given, ..
 
 
 @frozen
-class Operation:
+class SuiteOperation:
     """An operation that users meet: its family and name, what it is given at a size, and the function of PyTorch."""
 
     family: str
@@ -99,26 +99,26 @@ class Operation:
     tiny: Sizes
     sizes: tuple[Sizes, Sizes]
 
-    def at(self, size: Sizes) -> Row:
+    def at(self, size: Sizes) -> SuiteRow:
         """Return the row of one size."""
-        return Row(self, size)
+        return SuiteRow(self, size)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[SuiteRow, ...]:
         """The rows that are measured."""
         return tuple(self.at(size) for size in self.sizes)
 
 
-def table(family: str, *lines: Line) -> list[Operation]:
+def table(family: str, *lines: Line) -> list[SuiteOperation]:
     """Return the operations of a family."""
-    return [Operation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
+    return [SuiteOperation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
 
 
 @frozen
-class Row:
+class SuiteRow:
     """An operation at one size."""
 
-    operation: Operation
+    operation: SuiteOperation
     size: Sizes
 
     @property
