@@ -89,7 +89,7 @@ Line: TypeAlias = tuple[str, Sizes, Sizes, Sizes, Callable[..., "tuple[Given, ..
 
 
 @frozen
-class UserOperation:
+class SuiteOperation:
     """An operation that users meet: its family and name, what it is given at a size, and the function of PyTorch."""
 
     family: str
@@ -99,26 +99,26 @@ class UserOperation:
     tiny: Sizes
     sizes: tuple[Sizes, Sizes]
 
-    def at(self, size: Sizes) -> SizedOperation:
+    def at(self, size: Sizes) -> SuiteRow:
         """Return the row of one size."""
-        return SizedOperation(self, size)
+        return SuiteRow(self, size)
 
     @property
-    def rows(self) -> tuple[SizedOperation, ...]:
+    def rows(self) -> tuple[SuiteRow, ...]:
         """The rows that are measured."""
         return tuple(self.at(size) for size in self.sizes)
 
 
-def table(family: str, *lines: Line) -> list[UserOperation]:
+def table(family: str, *lines: Line) -> list[SuiteOperation]:
     """Return the operations of a family."""
-    return [UserOperation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
+    return [SuiteOperation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
 
 
 @frozen
-class SizedOperation:
+class SuiteRow:
     """An operation at one size."""
 
-    operation: UserOperation
+    operation: SuiteOperation
     size: Sizes
 
     @property

@@ -17,7 +17,7 @@ single precision between the statements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import define, evolve, frozen
 
@@ -26,9 +26,11 @@ from ...ir import (
     Call,
     Cast,
     Const,
+    DType,
     Expr,
     Guard,
     Index,
+    IndexLike,
     InRange,
     Program,
     Read,
@@ -70,10 +72,13 @@ class _Scan:
     skip: int
     backwards: bool
 
-    @property
-    def own(self) -> tuple[Var, ...]:
-        """The axes that all rows have."""
-        return tuple(a for a in self.statement.axes if a != self.axis)
+    def axes(self, along: Var) -> tuple[Var, ...]:
+        """Return the axes of the statement, with another one in the place of that along the row."""
+        return tuple(along if a == self.axis else a for a in self.statement.axes)
+
+    def places(self, along: IndexLike) -> tuple[Index, ...]:
+        """Return where an element lies in a tensor over the axes, by its place along the row."""
+        return tuple(as_index(along if a == self.axis else a) for a in self.statement.axes)
 
     @property
     def part(self) -> int:
@@ -106,71 +111,51 @@ class _Writer:
             return
         self.found = True
         kind = self.tensors[statement.target].dtype.accumulator
-        combiner = COMBINERS[str(statement.combine)]
-        none = Const(combiner.identity(kind), kind)
-        value = scan.value if dtype_of(scan.value, self.tensors) is kind else Cast(kind, scan.value)
-        rows = tuple(map(as_index, scan.own))
-        shape = (*(a.extent for a in scan.own), scan.parts)
-        of, before = (TensorType(kind, shape) for _ in range(2))
-        of_name, before_name = (
-            self._tensor(f"{statement.target}.of", of),
-            self._tensor(f"{statement.target}.before", before),
-        )
-
-        taken = {v.name for v in (*statement.axes, *statement.reduce)}
-        place = Var(unused_name("p", taken), scan.parts)
-        other = Var(unused_name("q", taken), scan.parts)
+        none = Const(COMBINERS[str(statement.combine)].identity(kind), kind)
+        scan = evolve(scan, value=_converted(scan.value, kind, self.tensors))
+        of, before = (self._tensor(scan, name, kind, scan.parts) for name in ("of", "before"))
         element = Var(scan.term.name, scan.part)
-        yield Statement(
-            of_name,
-            (*scan.own, place),
-            (*rows, as_index(place)),
-            _element(value, scan, as_index(place) * scan.part + element, none),
-            (element,),
-            statement.combine,
-            span=statement.span,
-        )
-        counted = scan.counts(as_index(place), as_index(other), 1)
-        yield from self.cut(
-            Statement(
-                before_name,
-                (*scan.own, place),
-                (*rows, as_index(place)),
-                Call("select", (counted, Read(of_name, (*rows, as_index(other))), none)),
-                (other,),
-                statement.combine,
-                span=statement.span,
-            )
-        )
-        within = self._tensor(f"{statement.target}.within", TensorType(kind, tuple(a.extent for a in statement.axes)))
-        yield from map(canonicalise, self._last(scan, value, none, element, within, before_name))
+        yield from self._before(scan, of, before, element, none)
+        within = self._tensor(scan, "within", kind, scan.axis.extent)
+        yield from map(canonicalise, self._result(scan, before, within, element, none))
 
-    def _last(
-        self, scan: _Scan, value: Expr, none: Const, element: Var, within: str, before: str
-    ) -> Iterator[Statement]:
+    def _before(self, scan: _Scan, of: str, before: str, element: Var, none: Const) -> Iterator[Statement]:
+        """Yield what each part adds up to, and the running reduction of that."""
+        statement = scan.statement
+        taken = {v.name for v in (*statement.axes, *statement.reduce)}
+        place, other = (Var(unused_name(name, taken), scan.parts) for name in ("p", "q"))
+        whole = evolve(statement, target=of, axes=scan.axes(place), write=scan.places(place))
+        yield evolve(whole, body=_element(scan, as_index(place) * scan.part + element, none), reduce=(element,))
+        counted = scan.counts(as_index(place), as_index(other), 1)
+        body = Call("select", (counted, Read(of, scan.places(other)), none))
+        yield from self.cut(evolve(whole, target=before, body=body, reduce=(other,)))
+
+    def _result(self, scan: _Scan, before: str, within: str, element: Var, none: Const) -> Iterator[Statement]:
         """Yield the running reduction within each part, and the result."""
         statement, axis = scan.statement, as_index(scan.axis)
-        places = tuple(map(as_index, statement.axes))
         start = axis // scan.part
         counted = scan.counts(axis % scan.part, as_index(element), scan.skip)
-        term = _element(value, scan, start * scan.part + element, none)
-        body = Call("select", (counted, term, none))
-        yield Statement(within, statement.axes, places, body, (element,), statement.combine, span=statement.span)
-        carried = Read(before, (*map(as_index, scan.own), start))
-        whole: Expr = Call(COMBINERS[str(statement.combine)].fn, (carried, Read(within, places)))
+        body = Call("select", (counted, _element(scan, start * scan.part + element, none), none))
+        places = scan.places(scan.axis)
+        yield evolve(statement, target=within, write=places, body=body, reduce=(element,))
+        carried = Read(before, scan.places(start))
+        whole = Call(COMBINERS[str(statement.combine)].fn, (carried, Read(within, places)))
         kind = self.tensors[statement.target].dtype
-        whole = whole if kind is none.dtype else Cast(kind, whole)
-        yield evolve(statement, body=whole, reduce=(), combine=None)
+        yield evolve(statement, body=_converted(whole, kind, self.tensors), reduce=(), combine=None)
 
-    def _tensor(self, name: str, type_: TensorType) -> str:
-        name = unused_name(name, self.tensors)
-        self.tensors[name] = type_
+    def _tensor(self, scan: _Scan, part: str, dtype: DType, extent: int) -> str:
+        name = unused_name(f"{scan.statement.target}.{part}", self.tensors)
+        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in scan.axes(Var("", extent))))
         return name
 
 
-def _element(value: Expr, scan: _Scan, place: Index, none: Const) -> Expr:
+def _converted(value: Expr, dtype: DType, tensors: Mapping[str, TensorType]) -> Expr:
+    return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
+
+
+def _element(scan: _Scan, place: Index, none: Const) -> Expr:
     """Return a term at a place within a part; beyond the end of the row nothing is read, and nothing counts."""
-    moved = substitute_expr(value, {scan.term: place})
+    moved = substitute_expr(scan.value, {scan.term: place})
     inside = Guard(place, 0, scan.term.extent)
     if inside.always:
         return moved

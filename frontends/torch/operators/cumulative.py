@@ -32,7 +32,7 @@ def _extreme(op: str) -> Convert:
 
 
 def _log_sum_exp(reader: Reader, x: Value, axis: int) -> Value:
-    return reader.emit("logcumsumexp", x, axis=axis) if reader.type(x).size else x  # type: ignore[no-any-return]
+    return reader.emit("logcumsumexp", x, axis=axis) if reader.type(x).size else x
 
 
 TABLE: dict[str, Convert] = {

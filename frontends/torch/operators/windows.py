@@ -192,7 +192,10 @@ def nearest(exact: bool) -> Convert:
     PyTorch finds it in single precision, which may round to the next element. Where it does so nowhere, the place is
     written in integers, else it is looked up.
     """
-    start = np.float32(0.5 if exact else 0.0)
+    rule: dict[str, Any] = {
+        "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
+        "nearest_mode": "round_prefer_ceil" if exact else "floor",
+    }
 
     def convert(reader: Reader, x: Value, sizes: Any, *given: Any) -> Any:
         shape = reader.shape(x)
@@ -201,25 +204,27 @@ def nearest(exact: bool) -> Convert:
         whole = tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=False))
         target = tuple(sizes) if sizes is not None else whole
         counted = len(factors) == len(target)
-        rule: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
-        rule |= {"coordinate_transformation_mode": "half_pixel" if exact else "asymmetric"}
-        rule["nearest_mode"] = "round_prefer_ceil" if exact else "floor"
-        straight = True
-        tables = []
-        for n, (size, result) in enumerate(zip(shape[2:], target, strict=True)):
-            step = np.float32(1 / factors[n]) if counted else np.float32(size) / np.float32(result)
-            table = np.floor((np.arange(result, dtype=np.float32) + start) * step).astype(np.int64)
-            tables.append(np.minimum(table, size - 1))
-            ratio = Fraction(factors[n]).limit_denominator() if counted else Fraction(result, size)
-            right = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
-            straight = straight and bool((tables[n] == np.minimum(right, size - 1)).all())
-        if straight:
-            return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **rule)
-        for n, table in enumerate(tables):
+        scales = factors if counted else [None] * len(target)
+        tables = [_nearest_places(*each, exact) for each in zip(shape[2:], target, scales, strict=True)]
+        if all(straight for _, straight in tables):
+            more: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
+            return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **more, **rule)
+        for n, (table, _) in enumerate(tables):
             x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
         return x
 
     return convert
+
+
+def _nearest_places(size: int, result: int, factor: float | None, exact: bool) -> tuple[Any, bool]:
+    """Return which of `size` elements PyTorch takes for each place, and whether these are the nearest ones."""
+    step = np.float32(size) / np.float32(result) if factor is None else np.float32(1 / factor)
+    start = np.float32(0.5 if exact else 0.0)
+    table = np.floor((np.arange(result, dtype=np.float32) + start) * step).astype(np.int64)
+    ratio = Fraction(result, size) if factor is None else Fraction(factor).limit_denominator()
+    right = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
+    table = np.minimum(table, size - 1)
+    return table, bool((table == np.minimum(right, size - 1)).all())
 
 
 def _upsample_antialiased(kernel: str) -> Convert:
@@ -243,7 +248,7 @@ def _upsample_antialiased(kernel: str) -> Convert:
 def columns_as_image(reader: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Convert the sum of all columns that cover a pixel."""
     pads = tuple(padding)
-    more = {"strides": tuple(stride), "pads": pads * 2, "dilations": tuple(dilation)}
+    more: dict[str, Any] = {"strides": tuple(stride), "pads": pads * 2, "dilations": tuple(dilation)}
     return reader.emit("col2im", x, sizes=tuple(sizes), block=tuple(block), **more)
 
 
