@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from cuts.bench.networks import ledger, tables
 from cuts.bench.networks.breakdown import _is_complex
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
-from cuts.bench.networks.training import loss_of
+from cuts.bench.networks.training import loss_of, without_dropout
 from cuts.bench.records import read_rows
 from cuts.compile.build import build
 
@@ -49,10 +49,7 @@ def test_a_small_network_computes_what_pytorch_does(name: str) -> None:
 @pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])
 def test_a_step_of_training_lowers_the_loss(name: str) -> None:
     network, inputs = made(name)
-    network.train()
-    for part in network.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
+    without_dropout(torch, network).train()
     loss = loss_of(torch, network(*inputs).detach())
     optimiser = torch.optim.SGD(network.parameters(), lr=1e-3)
     first = loss(network(*inputs))
