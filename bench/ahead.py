@@ -8,7 +8,7 @@ says little about them: whoever times a row makes them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -20,7 +20,7 @@ import torch
 from attrs import frozen
 from cuts.bench.peers import load_torch
 from cuts.bench.suite import ROWS
-from cuts.bench.vocabulary import Row
+from cuts.bench.vocabulary import SizedOperation
 from cuts.frontends.torch import read_torch
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
@@ -36,7 +36,7 @@ def load_settled_torch() -> Any:
     return loaded
 
 
-class Function(torch.nn.Module):
+class Calling(torch.nn.Module):
     """A function as a module, which is what torch.export takes."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -58,13 +58,13 @@ class Ready:
     seconds: float = 0.0
 
 
-def graph_of(row: Row) -> Graph:
+def graph_of(row: SizedOperation) -> Graph:
     """Return a row as a graph of our vocabulary.
 
     Raises `GraphError` where PyTorch cannot trace it or our vocabulary cannot say it.
     """
     examples = tuple(torch.zeros(g.shape, dtype=_dtype(g.draw)) for g in row.given)
-    return read_torch(Function(row.operation.call), examples)
+    return read_torch(Calling(row.operation.call), examples)
 
 
 def ready(number: int, compiles: bool) -> Ready:
@@ -79,7 +79,7 @@ def ready(number: int, compiles: bool) -> Ready:
     return Ready(graph, "", failure, perf_counter() - begin)
 
 
-def _compiled(row: Row) -> str:
+def _compiled(row: SizedOperation) -> str:
     """Compile a row by torch.compile; return why that failed, nothing where it did not."""
     torch._dynamo.reset()
     try:
@@ -100,13 +100,14 @@ def _dtype(draw: str) -> torch.dtype:
 class Ahead:
     """Processes that make rows ready; `close` ends them."""
 
-    def __init__(self, workers: int, compiles: bool) -> None:
-        self.compiles = compiles
+    def __init__(self, workers: int) -> None:
         self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
 
-    def rows(self, numbers: Sequence[int]) -> Iterator[Ready]:
-        """Yield what there is of rows, in their order; a row whose process died is one that failed."""
-        for future in [self.pool.submit(ready, number, self.compiles) for number in numbers]:
+    def rows(self, numbers: Sequence[int], compiled: Collection[int]) -> Iterator[Ready]:
+        """Yield what there is of rows, in their order, those of some numbers compiled by torch.compile; a row whose
+        process died is one that failed.
+        """
+        for future in [self.pool.submit(ready, number, number in compiled) for number in numbers]:
             try:
                 yield future.result()
             except BrokenProcessPool:

@@ -2,11 +2,11 @@
 
 Run it with `python bench/breadth.py --limit 400 --out bench/results/breadth.json`. Rows that the file has are skipped,
 so that a call which its limit ended is continued by the next; `--below 0.8` measures those again that were slower than
-that. An operation is a function of PyTorch (`bench/suite.py`): `cuts` reads it through torch.export, PyTorch runs it,
-torch.compile compiles it. All in strict fp32, recorded as CUDA graphs, with cold caches, in rounds that alternate.
-Rows are made ready by many processes first, some dozens at a time, then tuned together with `--budget` seconds each,
-then timed one by one. What fails is a row, too. The table comes last: every row below 0.8, means by family, and the
-share of rows at 0.8 and more.
+that, with `--reuse` beside the times that peers took before. An operation is a function of PyTorch (`bench/suite.py`):
+`cuts` reads it through torch.export, PyTorch runs it, torch.compile compiles it. All in strict fp32, recorded as CUDA
+graphs, with cold caches, in rounds that alternate. Rows are made ready by many processes first, some dozens at a time,
+then tuned together with `--budget` seconds each, then timed one by one. What fails is a row, too. The table comes last:
+every row below 0.8, means by family, and the share of rows at 0.8 and more.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Breadth:
 
     def run(self, numbers: Sequence[int]) -> None:
         """Measure rows by their numbers, some dozens at a time, until none or no time is left."""
-        ahead = Ahead(self.options.workers, self.options.compile and self.torch is not None)
+        ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
         try:
             start = 0
             while start < len(numbers) and self.left > _LEAST:
@@ -87,7 +87,9 @@ class Breadth:
         print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
 
     def _part(self, numbers: Sequence[int], ahead: Ahead) -> None:
-        found = dict(zip(numbers, ahead.rows(numbers), strict=True))
+        compiles = self.options.compile and self.torch is not None
+        compiled = [number for number in numbers if compiles and not self._known(number)]
+        found = dict(zip(numbers, ahead.rows(numbers, compiled), strict=True))
         self._say(f"{len(found)} rows are ready")
         for number, each in found.items():
             if each.graph is None:
@@ -113,6 +115,12 @@ class Breadth:
             half = len(cases) // 2
             yield from self._tuned(cases[:half])
             yield from self._tuned(cases[half:])
+
+    def _known(self, number: int) -> dict[str, float]:
+        """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
+        key = (ROWS[number].operation.family, ROWS[number].name, self.device.name)
+        found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["gpu"]) == key and r["peers"])
+        return dict(next(found, {})) if self.options.reuse else {}
 
     def _keep(self, row: Row) -> None:
         self.rows = merged(self.rows, row)
@@ -152,12 +160,13 @@ class Breadth:
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         launches[0]()
+        known = self._known(number)
         wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}
         if self.torch is not None:
             peers = Peers(tuned, self.device, self.torch, sets, ROWS[number].operation.call)
             wrong = peers.difference()
             ways = {"torch": peers.eager, **({"compile": peers.compiled} if self.options.compile else {})}
-            for name, make in ways.items():
+            for name, make in ways.items() if not known else ():
                 if name not in missing:
                     try:
                         contenders.append(make())
@@ -165,7 +174,8 @@ class Breadth:
                         missing[name] = str(error).partition("\n")[0]
         timings = in_turns(self.device, contenders)
         times = {name: timing.median * 1e3 for name, timing in timings.items()}
-        found: Row = {"cuts_ms": times.pop("cuts"), "spread": timings["cuts"].spread, "peers": times}
+        found: Row = {"cuts_ms": times.pop("cuts"), "spread": timings["cuts"].spread, "peers": times or known}
+        found |= {"reused": True} if known else {}
         found |= {"sets": len(sets), "bytes": nbytes} | ({"missing": missing} if missing else {})
         return found | ({"wrong": wrong} if wrong else {})
 
@@ -245,6 +255,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that prepare")
     parser.add_argument("--below", type=float, default=0.0, metavar="SPEED", help="also measure again what is slower")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only, which any target can")
     add_row_options(parser, "breadth.json")
     return parser.parse_args(argv)

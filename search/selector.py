@@ -191,13 +191,19 @@ class MeasuredSelector:
         return self.evaluate and not self.settings.libraries
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        """Return for each launch whether it was measured to be faster than its groups by themselves."""
+        """Return for each launch whether it was measured to be faster than its groups by themselves. The model's word,
+        which proposed it, counts where the budget left no time to measure it, or one of them.
+        """
         asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
         found = self.tuner.together(asked)
-        return [
-            seconds is not None and self._alone(seconds) < (1 - self.settings.tie) * self._apart(members)
-            for seconds, members in zip(found, launches, strict=True)
-        ]
+        return [self._is_faster(seconds, members) for seconds, members in zip(found, launches, strict=True)]
+
+    def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
+        times = [candidate.measured.get("measured") for _, _, candidate in members]
+        known = [self._alone(t) for t in times if isinstance(t, (int, float))]
+        if seconds is None or len(known) < len(times):
+            return seconds != inf
+        return self._alone(seconds) < (1 - self.settings.tie) * sum(known)
 
     def _joint(self, members: Sequence[Member]) -> Problem:
         """Return what the groups of a launch compute together."""
@@ -208,11 +214,6 @@ class MeasuredSelector:
         }
         form = joined([form for form, _, _ in members])
         return Problem(form, storages, self.target, self._machine, "groups side by side")
-
-    def _apart(self, members: Sequence[Member]) -> float:
-        """Return what groups take one after another; nothing where one was not measured, so that nothing is faster."""
-        times = [candidate.measured.get("measured") for _, _, candidate in members]
-        return sum(self._alone(t) if isinstance(t, (int, float)) else -inf for t in times)
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""

@@ -128,8 +128,8 @@ class Tuner:
         return found | cut
 
     def together(self, launches: Sequence[tuple[Problem, Sequence[BundleMember]]]) -> list[float | None]:
-        """Return what each launch of several groups takes, nothing where it fails or where there was no time for it. A
-        problem is what all groups of a launch compute together.
+        """Return what each launch of several groups takes, infinity where it fails, nothing where there was no time for
+        it. A problem is what all groups of a launch compute together.
         """
         database = self.resources.database
         names = [f"together {p.key} {digest(''.join(schedule_text(s) for _, s, _ in m))}" for p, m in launches]
@@ -141,7 +141,7 @@ class Tuner:
                 for name, taken in measure_launches(self.resources, missing):
                     known[name] = taken
                     database.keep_cost(name, taken)
-        return [None if known[name] == inf else known[name] for name in names]
+        return [known[name] for name in names]
 
     def overhead(self, target: Target) -> float:
         """Return the seconds that timing adds to a kernel of a target;

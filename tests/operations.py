@@ -166,6 +166,8 @@ DIFFERENTIABLE: list[Use] = [
     *(uses("grid_sample", (1, 2, 4, 3), (1, 2, 2, 2), mode=mode) for mode in ("linear", "cubic")),
     uses("dropout_training", (3, 4), TensorType(DType.U32, ())),
     uses("cumprod", (2, 4), axis=1),
+    uses("max_position", (3, 4), axis=1),
+    uses("min_position", (3, 4), axis=0, keepdims=False),
     uses("cummax", (2, 4), axis=1),
     uses("cummin", (4, 2), axis=0),
     uses("logcumsumexp", (2, 4), axis=1),

@@ -293,15 +293,15 @@ def _load_fragments(
 
 
 def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
-    """Count the reduction across lanes: shuffles within a warp, one exchange between warps; a tree where a warp is no
-    warp.
+    """Count the reduction across lanes: shuffles within a warp, one exchange between warps for as many instances as a
+    warp has lanes; a tree for each where a warp is no warp.
     """
     steps = np.log2(geometry.lanes)
     warp = totals.target.warp_size
     tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0)
-    exchanges = np.where(tree, steps + 2, np.where(np.greater(geometry.lanes, warp), 2.0, 0.0))
+    together = np.ceil(parallel / warp) * np.where(np.greater(geometry.lanes, warp), 2.0, 0.0)
     several = np.greater(geometry.lanes, 1)
-    totals.add("barriers", np.where(several, parallel * exchanges, 0.0))
+    totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
 

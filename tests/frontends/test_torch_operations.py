@@ -148,6 +148,8 @@ def windows(x: Any, turns: Any) -> Any:
         f.interpolate(x[None, None], (3, 5, 4), mode="trilinear"),
         f.interpolate(x[None, None], scale_factor=2.5, mode="trilinear"),
         f.interpolate(x[None, None], (5, 4, 3), mode="nearest"),
+        f.fold(x.reshape(2, 24, 1).repeat(1, 1, 6), (3, 4), (2, 2)),
+        f.fold(x.reshape(6, 8).T, (5, 7), (2, 2), dilation=2, padding=1, stride=3),
         *(f.interpolate(x[..., :4], size, mode="nearest-exact") for size in (3, 12, 41, 47)),  # the last two round
         *(f.interpolate(x[..., :4], size, mode="nearest") for size in (3, 12, 41, 47)),
         f.interpolate(x[None], scale_factor=(1.5, 0.7), mode="nearest-exact"),

@@ -16,6 +16,7 @@ from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
+from cuts.passes.decisions import Decisions
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
@@ -118,6 +119,7 @@ class Slowest:
     budget = Budget()
     together = False
     scale = 1.0
+    decisions = None
 
     def __init__(self, shared: float) -> None:
         self.shared = shared
@@ -126,6 +128,9 @@ class Slowest:
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         self.modelled = modelled
         return self
+
+    def note(self, decisions: Decisions) -> None:
+        pass
 
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)

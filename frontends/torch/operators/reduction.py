@@ -55,8 +55,8 @@ def _extreme(values: str, places: str) -> Convert:
         number = _number(reader, x)
         if axis is None:
             return reader.cast(reader.emit(values, number, keepdims=False), own)
-        position = reader.emit(places, number, axis=axis, keepdims=bool(keep))
-        return reader.cast(reader.emit(values, number, axes=(axis,), keepdims=bool(keep)), own), position
+        value, position = reader.emit(places, number, outputs=2, axis=axis, keepdims=bool(keep))
+        return reader.cast(value, own), position
 
     return convert
 
@@ -227,8 +227,8 @@ TABLE: dict[str, Convert] = {
     "aten.amax": lifted(_reduce("reduce_max")),
     "aten.amin": lifted(_reduce("reduce_min")), "aten.prod": lifted(_reduce("reduce_prod")),
     "aten.var": lifted(_variance),
-    "aten.var_mean": lifted(_variance_and_mean), "aten.max": lifted(_extreme("reduce_max", "argmax")),
-    "aten.min": lifted(_extreme("reduce_min", "argmin")), "aten.argmax": lifted(_position("argmax")),
+    "aten.var_mean": lifted(_variance_and_mean), "aten.max": lifted(_extreme("reduce_max", "max_position")),
+    "aten.min": lifted(_extreme("reduce_min", "min_position")), "aten.argmax": lifted(_position("argmax")),
     "aten.argmin": lifted(_position("argmin")), "aten.any": lifted(_truth("reduce_max")),
     "aten.all": lifted(_truth("reduce_min")),
     "aten._softmax": lifted(_softmax("softmax")), "aten._log_softmax": lifted(_softmax("log_softmax")),

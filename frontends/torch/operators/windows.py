@@ -240,6 +240,13 @@ def _upsample_antialiased(kernel: str) -> Convert:
     return convert
 
 
+def columns_as_image(reader: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Convert the sum of all columns that cover a pixel."""
+    pads = tuple(padding)
+    more = {"strides": tuple(stride), "pads": pads * 2, "dilations": tuple(dilation)}
+    return reader.emit("col2im", x, sizes=tuple(sizes), block=tuple(block), **more)
+
+
 def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
     """Convert sampling at the places of a grid."""
     given: dict[str, Any] = {
@@ -247,6 +254,14 @@ def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: i
         "padding_mode": ("zeros", "border", "reflection")[padding],
     }
     return reader.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
+
+
+def _batched_columns(reader: Reader, x: Value, *given: Any) -> Any:
+    """Convert it for a batch, or for one image alone."""
+    if len(reader.shape(x)) == 3:
+        return columns_as_image(reader, x, *given)
+    y = columns_as_image(reader, unsqueeze(reader, x, 0), *given)
+    return reader.emit("reshape", y, shape=reader.shape(y)[1:])
 
 
 _POOLS: dict[str, tuple[Convert, int]] = {
@@ -261,7 +276,7 @@ TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
     "aten.upsample_linear1d": upsample("linear"), "aten.upsample_trilinear3d": upsample("linear"),
-    "aten.upsample_bicubic2d": upsample("cubic"),
+    "aten.upsample_bicubic2d": upsample("cubic"), "aten.col2im": _batched_columns,
     "aten.upsample_nearest1d": nearest(False), "aten.upsample_nearest3d": nearest(False),
     **{f"aten._upsample_nearest_exact{rank}d": nearest(True) for rank in (1, 2, 3)},
     "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
