@@ -3,7 +3,7 @@
     python -m cuts.bench.networks --limit 450 --budget 20     # on a GPU: what the ledger lacks, small batches first
     python -m cuts.bench.networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
     python -m cuts.bench.networks --table                     # times, wins, means, breakdown of the ledger
-    python -m cuts.bench.networks --readme README.md --figure docs/evaluation.svg
+    python -m cuts.bench.networks --add FILE.json --readme README.md docs/performance.md --figure docs/evaluation.svg
 
 Rows go to a JSON file as they come (`--out`); a call goes on where the file ends, and ends behind `--limit` seconds.
 With `--pack FILE` the plans that were found are exported at the end, so that a later session begins with them
@@ -48,7 +48,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="export the plans that were found")
     parser.add_argument("--table", action="store_true", help="only print what the ledger says")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="only write the table into a document")
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], metavar="FILE", help="only add rows of other ledgers"
+    )
+    parser.add_argument(
+        "--readme", type=Path, nargs="+", default=[], metavar="FILE", help="only write the tables into documents"
+    )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="only draw the speed-ups, as an SVG")
     return parser.parse_args()
 
@@ -98,16 +103,19 @@ def show(rows: list[Row]) -> None:
 def main() -> int:
     """Measure, or show what was measured; 1 where a row failed."""
     options = arguments()
+    for path in options.add:
+        for row in read_rows(path):
+            keep(options.out, row)
     rows = read_rows(options.out)
-    if options.readme:
-        options.readme.write_text(tables.with_table(options.readme.read_text("utf-8"), rows), "utf-8")
+    for path in options.readme:
+        path.write_text(tables.with_table(path.read_text("utf-8"), rows), "utf-8")
     if options.figure:
         from .figure import draw
 
         draw(rows, options.figure)
     if options.table:
         show(rows)
-    if options.readme or options.figure or options.table:
+    if options.add or options.readme or options.figure or options.table:
         return 0
     failed = 0
     for row in measure(options):

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import field, frozen
 from cuts.backends import find_target
 from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
-from cuts.ir import CompileOptions, Mode
+from cuts.ir import CompileOptions, CutsError, Mode
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
 
 from .breakdown import of_plan, of_profile
@@ -87,7 +87,7 @@ def ours(case: Case, mode: Mode) -> Row:
     timing = plan.session.time_compute(warmup=5, repeats=50)
     row: Row = {"ms": timing.median * 1e3, "spread": timing.spread, "error": error_of(found, case.wanted)}
     row |= {"launches": plan.plan.launch_count, "budget": case.budget, "seconds": seconds, "search": search}
-    return {**row, "breakdown": of_plan(plan)} if case.divided else row
+    return row | _breakdown(case, lambda: of_plan(plan))
 
 
 def eager(case: Case) -> Row:
@@ -111,9 +111,17 @@ def _captured(case: Case, network: Any, given: tuple[Any, ...], layout: str) -> 
         timed, seconds = time_calls(torch, replay), perf_counter() - start
         row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error_of(first(network(*given)), case.wanted)}
         row |= {"layout": layout, "seconds": seconds}
-        if case.divided:
-            row["breakdown"] = of_profile(torch, lambda: network(*given))
-    return row
+        return row | _breakdown(case, lambda: of_profile(torch, lambda: network(*given)))
+
+
+def _breakdown(case: Case, find: Callable[[], dict[str, float]]) -> Row:
+    """Return where the time of a case goes; a profiler that fails costs no row."""
+    if not case.divided:
+        return {}
+    try:
+        return {"breakdown": find()}
+    except (RuntimeError, AttributeError, CutsError) as error:
+        return {"breakdown_failure": str(error)[:300]}
 
 
 def compiled(case: Case, mode: str) -> Row:

@@ -5,6 +5,7 @@ over graphed PyTorch, the breakdown of section 7.3, and the table of README.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import fill
 
 from cuts.bench.records import geomean
 
@@ -12,7 +13,10 @@ from .ledger import measured
 from .models import APPLICATIONS
 from .systems import OURS, PEERS, SYSTEMS, Row
 
-BEGIN, END = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
+#: Columns of a document's text.
+WIDTH = 120
+#: Between what lines a document has a table.
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 _KINDS = {model.name: model.kind for model in APPLICATIONS}
 
 
@@ -112,15 +116,42 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
     budgets = sorted({row["budget"] for row in rows if row["system"] in OURS})
     searched = " to ".join(f"{b:g}" for b in dict.fromkeys((budgets[0], budgets[-1])))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    yield (
+    yield fill(
         f"Milliseconds on {', '.join(gpus)}, strict fp32, {when}, PyTorch {', '.join(torches)}; `cuts` searched for "
-        f"{searched} s."
+        f"{searched} s.",
+        WIDTH,
     )
 
 
+def whole(rows: Sequence[Row]) -> str:
+    """Return all that rows say, as tables: times, wins, means, breakdowns, and what failed."""
+    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
+    for (model, task, batch), found in measured(rows).items():
+        label = f"{model} b{batch}" + (" training" if task == "training" else "")
+        cells = [f"{found[name]['ms']:.3g}" if name in found else "" for name in names]
+        ours = found.get(OURS[0], {})
+        error = f"{ours['error']:.0e}" if "error" in ours else ""
+        lines.append(f"| {label} | {' | '.join(cells)} | {ours.get('launches', '')} | {error} |")
+    lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
+    means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in speedups(rows).items()]
+    lines += [fill(f"Geometric means over graphed PyTorch, with how many workloads: {', '.join(means)}.", WIDTH), ""]
+    lines += ["Microseconds of each kind of kernel (section 7.3 of the paper):", "", breakdowns(rows), ""]
+    lines += [f"Failed: {r['model']} b{r['batch']} {r['system']}: {r['failure'][:80]}." for r in rows if "failure" in r]
+    return "\n".join([*lines, *_circumstances([row for each in measured(rows).values() for row in each.values()])])
+
+
+#: What stands between the lines of each name.
+PLACES = {"evaluation": readme, "whole evaluation": whole}
+
+
 def with_table(text: str, rows: Sequence[Row]) -> str:
-    """Return a document with the table in its place; raises `ValueError` where there is no such place."""
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"expected the lines {BEGIN} and {END}")
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{readme(rows)}\n{END}{rest.partition(END)[2]}"
+    """Return a document with the tables in their places; raises `ValueError` where there is none."""
+    found = [name for name in PLACES if BEGIN.format(name) in text and END.format(name) in text]
+    if not found:
+        raise ValueError(f"expected the lines {BEGIN.format('evaluation')} and {END.format('evaluation')}")
+    for name in found:
+        before, _, rest = text.partition(BEGIN.format(name))
+        after = rest.partition(END.format(name))[2]
+        text = f"{before}{BEGIN.format(name)}\n{PLACES[name](rows)}\n{END.format(name)}{after}"
+    return text

@@ -35,6 +35,16 @@ def loss_of(torch: Any, scores: Any) -> Callable[[Any], Any]:
     return lambda found: torch.nn.functional.cross_entropy(found.reshape(-1, found.shape[-1]), classes)
 
 
+def without_dropout(torch: Any, network: Any) -> Any:
+    """Return a network that drops nothing, as each system would drop something else; it is changed."""
+    for part in network.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        elif isinstance(part, torch.nn.MultiheadAttention):
+            part.dropout = 0.0
+    return network
+
+
 def compiled(torch: Any, network: Any, way: str, budget: float) -> Any:
     """Return a network as a system calls it."""
     torch._dynamo.reset()
@@ -47,11 +57,8 @@ def compiled(torch: Any, network: Any, way: str, budget: float) -> Any:
 
 def step_of(torch: Any, made: Made, way: str, budget: float) -> Callable[[], Any]:
     """Return one step of a fresh copy of a network, which returns its loss."""
-    network = deepcopy(made[0]).to("cuda").train()
+    network = without_dropout(torch, deepcopy(made[0])).to("cuda").train()
     given = tuple(x.to("cuda") for x in made[1])
-    for part in network.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0  # what each system drops differs
     with torch.no_grad():
         loss = loss_of(torch, deepcopy(network)(*given))
     call = compiled(torch, network, way, budget)

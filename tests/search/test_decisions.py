@@ -234,3 +234,14 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
     assert not selector.borrowed
+
+
+def test_a_final_plan_is_searched_further_where_that_is_asked_for() -> None:
+    elsewhere, here = Database(None), Database(None)
+    apart, _ = tuned(chain(2), elsewhere, slow_when_fused)
+    here.keep_answer(elsewhere.answers()[0])
+    told, _ = tuned(chain(2), here, lambda kernel: 1e-3)
+    assert len(told.steps) == len(apart.steps) == 4
+    further, _ = tuned(chain(2), here, lambda kernel: 1e-3, further=True)
+    assert len(further.steps) < 4
+    assert len(tuned(chain(2), here, lambda kernel: 1e-3)[0].steps) == len(further.steps)
