@@ -15,7 +15,7 @@ from cuts.backends.library.contraction import Block, Convolution, find_convoluti
 from cuts.backends.library.cudnn import Numerics
 from cuts.backends.library.routine import require_library
 from cuts.bench.cublaslt import best_product, is_product
-from cuts.bench.peers import function_of, tensor_at
+from cuts.bench.peers import tensor_at
 from cuts.bench.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.timing import Contender, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, group_of, together
@@ -29,18 +29,25 @@ WRONG = 1e-3
 
 @define
 class Peers:
-    """The libraries on the same tensors."""
+    """The libraries on the same tensors; `call` is the case as a function of PyTorch."""
 
     tuned: Tuned
     device: Device
     torch: Any
     sets: Sequence[TunedBuffers]
+    call: Callable[..., Any]
 
-    def contenders(self, compiled: bool) -> Iterator[Contender]:
-        """Yield PyTorch, cuBLASLt or cuDNN where the case is theirs, and torch.compile where asked for."""
-        case = self.tuned.case
-        call = function_of(case, self.torch)
-        yield self._recorded("torch", call)
+    def eager(self) -> Contender:
+        """Return PyTorch, operation by operation."""
+        return self._recorded("torch", self.call)
+
+    def compiled(self, mode: str = "default") -> Contender:
+        """Return what torch.compile makes of the case in a mode, for these shapes alone."""
+        self.torch._dynamo.reset()
+        return self._recorded("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
+
+    def libraries(self, case: Case) -> Iterator[Contender]:
+        """Yield cuBLASLt or cuDNN where the case is theirs."""
         if is_product(case):
             yield from self._unless_missing(
                 lambda: self._recorded("cublaslt", best_product(case, self._views(self.sets[0])))
@@ -48,9 +55,6 @@ class Peers:
         convolution = convolution_of(case)
         if convolution is not None:
             yield from self._unless_missing(lambda: self._cudnn(convolution))
-        if compiled:
-            self.torch._dynamo.reset()
-            yield self._recorded("compile", self.torch.compile(call, mode="max-autotune-no-cudagraphs"))
 
     def _unless_missing(self, make: Callable[[], Contender]) -> Iterator[Contender]:
         """Yield a contender, or say why there is none: a library that is not installed, or refuses."""
@@ -61,15 +65,22 @@ class Peers:
             print(f"{self.tuned.case.key}: {message}", file=sys.stderr)
 
     def difference(self) -> str:
-        """Return how the result on the first set differs from PyTorch's, nothing where it does not."""
-        name = self.tuned.name(self.tuned.case.nodes[-1][2])
+        """Return how the results on the first set differ from PyTorch's, nothing where they do not."""
+        wanted = self.call(*self._views(self.sets[0]))
+        parts = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
+        self.torch.cuda.synchronize()
+        pairs = zip(self.tuned.case.outputs, parts, strict=True)
+        return next((text for name, part in pairs if (text := self._differs(self.tuned.name(name), part))), "")
+
+    def _differs(self, name: str, wanted: Any) -> str:
+        """Return how one result differs from PyTorch's: floats relative to their root mean square, others at all."""
         type_ = self.tuned.graph.types[name]
         found = np.empty(type_.shape, type_.dtype.numpy)
         self.device.download(found, self.sets[0].place(name))
-        call = function_of(self.tuned.case, self.torch)
-        wanted = call(*self._views(self.sets[0]))
         wanted = wanted.permute(TO_LAST) if self.tuned.case.channels_last else wanted.reshape(type_.shape)
-        self.torch.cuda.synchronize()
+        if not type_.dtype.is_float:
+            wrong = int((found != wanted.cpu().numpy()).sum())
+            return f"{wrong} of {found.size} integers differ from PyTorch's" if wrong else ""
         wanted = wanted.float()
         error = self.torch.from_numpy(found.astype(np.float32)).to(wanted.device) - wanted
         scale = float(wanted.square().mean().sqrt()) or 1.0
@@ -87,7 +98,7 @@ class Peers:
             address = int(place.buffer.handle) + place.offset
             turned = self.tuned.case.turned(name)
             lies = tuple(shape[d] for d in TO_LAST) if turned else shape
-            view = tensor_at(self.torch, address, lies, self.tuned.case.dtype)
+            view = tensor_at(self.torch, address, lies, self.tuned.case.type_of(name).dtype)
             views.append(view.permute(TO_FIRST) if turned else view)
         return views
 
@@ -129,7 +140,10 @@ class Peers:
 
     def _places(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
         """Return where the tensors of the case lie."""
-        return {tensor: memory.place(self.tuned.name(tensor)) for tensor in (*self.tuned.case.inputs, "y")}
+        return {
+            tensor: memory.place(self.tuned.name(tensor))
+            for tensor in (*self.tuned.case.inputs, *self.tuned.case.outputs)
+        }
 
     def _copies(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
         """Return copies of the tensors, to be read in another order: their numbers are random either way."""

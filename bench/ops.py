@@ -24,10 +24,11 @@ from cuts.backends.device import Device, Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers, copy_bandwidth, copying
-from cuts.bench.peers import load_torch
+from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import (
     Baselines,
     Row,
+    add_every_option,
     add_precision_option,
     add_row_options,
     circumstances,
@@ -41,7 +42,7 @@ from cuts.bench.records import (
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CLASSES, LAST, Case, all_cases
+from cuts.bench.shapes import CLASSES, LAST, Case, all_cases, sampled
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError
@@ -99,10 +100,10 @@ class Suite:
             seconds = time.monotonic() - start
             if selector is not None:
                 self._keep(self._tuning_row(part, selector, seconds))
-        for each in tuned:
+        for case, each in zip(part, tuned, strict=True):
             if self.left < 0:
                 return
-            self._keep(self._measured(each))
+            self._keep(self._measured(case, each))
 
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
         if not self.options.budget:
@@ -126,8 +127,7 @@ class Suite:
 
     # ---- one row
 
-    def _measured(self, tuned: Tuned) -> Row:
-        case = tuned.case
+    def _measured(self, case: Case, tuned: Tuned) -> Row:
         work, moved, roofline = floor(case, self.target)
         row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch,
                     "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3,
@@ -135,7 +135,7 @@ class Suite:
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
         row |= {"layout": LAST} if case.channels_last else {}
         try:
-            return row | self._times(tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
+            return row | self._times(case, tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
         except CutsError as error:
             if error.hint and "context is lost" in error.hint:
                 raise  # every later row would fail with it
@@ -146,7 +146,7 @@ class Suite:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()
 
-    def _times(self, tuned: Tuned, moved: float) -> Row:
+    def _times(self, case: Case, tuned: Tuned, moved: float) -> Row:
         first = fill(tuned, self.device)
         sets = [first]
         for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
@@ -154,19 +154,20 @@ class Suite:
             sets[-1].copy(first)
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
-        if tuned.case.kind in ("memory", "gemv"):
+        if case.kind in ("memory", "gemv"):
             contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
-        kept = self.baselines.peers.get(tuned.case.key, {}) if self.options.reuse else {}
+        kept = self.baselines.peers.get(case.key, {}) if self.options.reuse else {}
         wrong = ""
         if not kept and not self.options.no_peers:
-            peers = Peers(tuned, self.device, self.torch, sets)
+            peers = Peers(tuned, self.device, self.torch, sets, function_of(case, self.torch))
             launches[0]()
             wrong = peers.difference()
-            contenders += list(peers.contenders(self.options.compile))
+            contenders += [peers.eager(), *peers.libraries(case)]
+            contenders += [peers.compiled("max-autotune-no-cudagraphs")] if self.options.compile else []
         timings = in_turns(self.device, contenders)
         times = {name: timing.median * 1e3 for name, timing in timings.items() if name not in ("cuts", "copy")}
         if times:
-            self.baselines.keep(tuned.case.key, times, self.facts)
+            self.baselines.keep(case.key, times, self.facts)
         ours: Timing = timings["cuts"]
         found: Row = {
             "cuts_ms": ours.median * 1e3,
@@ -192,16 +193,16 @@ def key_of_case(case: Case) -> str:
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet."""
     known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
-    chosen = []
+    wanted = []
     for given in all_cases():
         turned = options.channels_last and given.kind in ("conv", "depthwise")
         case = evolve(given, precision=options.precision, channels_last=turned)
         kinds = options.kind or (("conv", "gemm") if PRECISIONS[options.precision].math else CLASSES)
         right = case.kind in kinds and (not options.batch or case.batch in options.batch)
         named = not options.only or any(text in case.name or text in case.uses for text in options.only)
-        if right and named and (options.again or case.key not in known):
-            chosen.append(case)
-    return chosen
+        if right and named:
+            wanted.append(case)
+    return [case for case in sampled(wanted, options.every) if options.again or case.key not in known]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -217,6 +218,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="TEXT",
         help="rows whose name contains this, or that a network of this name uses",
     )
+    add_every_option(parser)
     parser.add_argument(
         "--budget",
         type=float,

@@ -10,11 +10,15 @@ multiply-adds, the figures that are published for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
+import numpy as np
 from attrs import evolve, field, frozen
+from cuts.backends.device import Array
+from cuts.bench.drawn import normal_numbers
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
 from cuts.ir.precision import PRECISIONS
@@ -155,6 +159,22 @@ class Case:
     def dtype(self) -> DType:
         """The element type of all tensors."""
         return PRECISIONS[self.precision].stored
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The result, which is that of the last operation."""
+        return (self.nodes[-1][2],)
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Return the type of an input, in the order of dims in which its shape is written."""
+        return TensorType(self.dtype, self.inputs[tensor])
+
+    def values(self, tensor: str) -> Array:
+        """Return random numbers to fill an input with, the same ones each time."""
+        weight = tensor in self.weights
+        array = np.resize(normal_numbers(int(weight)), self.inputs[tensor])
+        positive = weight and self.nodes[0][0] == "batch_norm"  # one of its operands is a variance
+        return (np.abs(array) + 0.5 if positive else array).astype(self.dtype.numpy)
 
     def turned(self, tensor: str) -> bool:
         """Whether a tensor that the case is given or gives lies with its channels innermost."""
@@ -352,6 +372,17 @@ def _images(size: int, label: str) -> Iterator[Case]:
 
 #: Every class of rows.
 CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory")
+
+
+def sampled(cases: Iterable[Case], every: int) -> list[Case]:
+    """Return the first of every few cases of each class and batch size, so that all kinds of them are there."""
+    counts: Counter[tuple[str, int]] = Counter()
+    chosen = []
+    for case in cases:
+        if counts[case.kind, case.batch] % every == 0:
+            chosen.append(case)
+        counts[case.kind, case.batch] += 1
+    return chosen
 
 
 def all_cases() -> list[Case]:

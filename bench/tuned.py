@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -29,15 +29,43 @@ from cuts.passes.stages import Emit
 from cuts.passes.workload import Selector
 from cuts.runtime.plan import extent_bytes
 
-#: Random numbers repeat after this many: a prime, so that no stride meets the same ones again.
-_PERIOD = 4_194_301
+
+class Measurable(Protocol):
+    """What is tuned and measured as one row: a `Case`, or a function of PyTorch as a `TorchCase`.
+
+    `inputs` are shapes by name, in order; those in `weights` are known when it is compiled. `type_of` and `values` say
+    what an input is and what it is filled with, `turned` whether a tensor lies with its channels innermost.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def channels_last(self) -> bool: ...
+    @property
+    def inputs(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def weights(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    def type_of(self, tensor: str) -> TensorType: ...
+    def turned(self, tensor: str) -> bool: ...
+    def values(self, tensor: str) -> Array: ...
+    def graph(self, registry: Registry) -> Graph: ...
 
 
 @frozen
 class Tuned:
     """The kernels of one case, in order, and what a report says of them."""
 
-    case: Case
+    case: Measurable
     graph: Graph
     kernels: tuple[KernelFunction, ...]
     steps: tuple[Step, ...]
@@ -63,27 +91,14 @@ class Tuned:
         """Return the type of a tensor; an input that no kernel reads any more,
         since its equal is read instead, has that of the case.
         """
-        known = self.graph.types.get(tensor)
-        return known or TensorType(self.case.dtype, self.case.inputs[tensor.removeprefix(self.prefix)])
+        return self.graph.types.get(tensor) or self.case.type_of(tensor.removeprefix(self.prefix))
 
     def name(self, tensor: str) -> str:
         """Return the name in the tuned graph of a tensor of the case."""
         return f"{self.prefix}{tensor}"
 
 
-def constants_of(case: Case) -> dict[str, Array]:
-    """Return random weights of a case: they are known when it is compiled, as in a trained network."""
-    generator = np.random.default_rng(1)
-    values = generator.standard_normal(_PERIOD, np.float32)
-    found: dict[str, Array] = {}
-    for name in case.weights:
-        array = np.resize(values, case.inputs[name])
-        positive = case.nodes[0][0] == "batch_norm"  # one of its operands is a variance
-        found[name] = (np.abs(array) + 0.5 if positive else array).astype(case.dtype.numpy)
-    return found
-
-
-def union(cases: Sequence[Case], registry: Registry) -> Graph:
+def union(cases: Sequence[Measurable], registry: Registry) -> Graph:
     """Return one graph of many independent cases, whose names begin with the number of the case."""
     inputs: list[str] = []
     outputs: list[str] = []
@@ -95,9 +110,10 @@ def union(cases: Sequence[Case], registry: Registry) -> Graph:
         inputs += [mark + t for t in graph.inputs if t not in case.weights]
         outputs += [mark + t for t in graph.outputs]
         types |= {mark + t: type_ for t, type_ in graph.types.items()}
-        constants |= {mark + t: array for t, array in constants_of(case).items()}
+        constants |= {mark + t: array for t, array in graph.constants.items()}
+        constants |= {mark + t: case.values(t) for t in case.weights}
         for node in graph.nodes:
-            operands = tuple(mark + t for t in node.operands)
+            operands = tuple(None if t is None else mark + t for t in node.inputs)
             nodes.append(
                 evolve(node, name=mark + node.name, inputs=operands, outputs=tuple(mark + t for t in node.outputs))
             )
@@ -109,7 +125,7 @@ def prefix(number: int) -> str:
     return f"c{number}."
 
 
-def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
+def tune(cases: Sequence[Measurable], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
     """Compile cases of one precision together, so that workers and device are busy all the time, each with launches
     of its own; without a selector the model chooses.
     """
@@ -121,7 +137,7 @@ def tune(cases: Sequence[Case], target: Target, emit: Emit, selector: Selector |
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
-def _part(compiled: CompiledGraph, case: Case, mark: str, target: Target) -> Tuned:
+def _part(compiled: CompiledGraph, case: Measurable, mark: str, target: Target) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.
@@ -164,13 +180,8 @@ class TunedBuffers:
 def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     """Return a first set of tensors, filled with random numbers and with the constants as the kernels want them."""
     memory = TunedBuffers(tuned, device)
-    values = np.random.default_rng(0).standard_normal(_PERIOD, np.float32).astype(tuned.case.dtype.numpy)
-    constants = constants_of(tuned.case)
-    for name, shape in tuned.case.inputs.items():
-        array = constants.get(name)
-        device.upload(
-            memory.place(tuned.name(name)), np.resize(values, shape) if array is None else np.ascontiguousarray(array)
-        )
+    for name in tuned.case.inputs:
+        device.upload(memory.place(tuned.name(name)), np.ascontiguousarray(tuned.case.values(name)))
     for kernel, step in zip(tuned.kernels, tuned.steps, strict=True):
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
             if (

@@ -12,7 +12,7 @@ What there is to know about a kind of primary stands in its class: `text`, `boun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias, Union
@@ -382,6 +382,9 @@ def floordiv(index: Index, divisor: int) -> Index:
             return quotient + floordiv(primary.num, primary.den * divisor)
         if isinstance(primary, Mod) and primary.den % divisor == 0:
             return quotient + modulo(floordiv(primary.num, divisor), primary.den // divisor)
+    line = _line(rest, lambda value: value // divisor)
+    if line is not None:
+        return quotient + line
     for g in sorted({gcd(abs(f), divisor) for _, f in rest.terms} - {1}, reverse=True):
         # floor((g*a + e) / (g*d)) = floor((a + floor(e / g)) / d): one form for what `delinearise` writes in two ways.
         coarse = Index(rest.const // g, tuple((a, f // g) for a, f in rest.terms if f % g == 0))
@@ -409,7 +412,20 @@ def modulo(index: Index, divisor: int) -> Index:
         primary = rest.terms[0][0]
         if isinstance(primary, Mod) and primary.den % divisor == 0:
             return modulo(primary.num, divisor) + small
-    return Index(0, ((Mod(rest, divisor), 1),)) + small
+    line = _line(rest, lambda value: value % divisor)
+    return (Index(0, ((Mod(rest, divisor), 1),)) if line is None else line) + small
+
+
+def _line(index: Index, function: Callable[[int], int]) -> Index | None:
+    """Return a function of an index of two values as the line through both, None where it may have more values."""
+    if len(index.terms) != 1:
+        return None
+    ((primary, factor),) = index.terms
+    low, high = primary.bounds()
+    if high - low != 1:
+        return None
+    first, last = (function(index.const + factor * value) for value in (low, high))
+    return Index(first - (last - first) * low, ((primary, last - first),) if last != first else ())
 
 
 def clamp(index: Index, low: int, high: int) -> Index:

@@ -83,9 +83,11 @@ def _resizing_whole() -> Iterator[None]:
     while it traces.
     """
     aten = torch.ops.aten
-    overloads = [
-        o for packet in (aten.upsample_bilinear2d, aten.upsample_nearest2d) for o in (packet.vec, packet.default)
-    ]
+    packets = (
+        aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d,
+        aten.upsample_nearest2d,
+    )  # fmt: skip
+    overloads = [o for packet in packets for o in (packet.vec, packet.default)]
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
     taken = [(o, key, o.py_kernels.pop(key)) for o in overloads for key in keys if key in o.py_kernels]
     for overload in overloads:

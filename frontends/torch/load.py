@@ -28,6 +28,11 @@ WHOLE = (
     "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
     "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
     "_scaled_dot_product_flash_attention_for_cpu.default", "multilabel_margin_loss_forward.default",
+    "upsample_linear1d.vec", "upsample_linear1d.default", "upsample_trilinear3d.vec", "upsample_trilinear3d.default",
+    "upsample_bicubic2d.vec", "upsample_bicubic2d.default", "upsample_nearest1d.vec", "upsample_nearest1d.default",
+    "upsample_nearest3d.vec", "upsample_nearest3d.default", "_upsample_nearest_exact1d.vec",
+    "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.vec", "_upsample_nearest_exact2d.default",
+    "_upsample_nearest_exact3d.vec", "_upsample_nearest_exact3d.default", "col2im.default",
 )  # fmt: skip
 
 

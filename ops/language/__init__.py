@@ -3,7 +3,7 @@
 from . import syntax
 from .binding import CLASSES
 from .builtins import BUILTINS
-from .canonical import canonicalise, live_statements, unused_name
+from .canonical import canonicalise, live_statements, split_axis, unused_name
 from .check_expressions import RESERVED, children
 from .classify import AxisClass, classify_axes, is_complex
 from .inference import Instances, builtin_instances, default_inference
@@ -30,6 +30,7 @@ __all__ = [
     "live_statements",
     "print_expression",
     "print_item",
+    "split_axis",
     "syntax",
     "unrolled",
     "unused_name",

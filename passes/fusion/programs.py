@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from math import prod
 
 from attrs import evolve, field, frozen
 
@@ -37,7 +38,11 @@ from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .rename import rename_statement
 from .residues import split_residues
+from .scans import cut_scans
 from .scatters import settle_scatters
+
+#: Few results of long reductions: such a reduction fills no machine unless it is split.
+FEW, LONG = 64, 1 << 14
 
 
 @frozen
@@ -158,7 +163,7 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     copies stay apart, they may be views.
     """
     run = program.statements[start:end]
-    if len(run) > 1 and any(s.into for s in run):
+    if len(run) > 1 and (any(s.into for s in run) or _is_narrow(run)):
         return False
     targets = {s.target for s in run}
     writes = _writes(run, end, last_reads, program.outputs)
@@ -170,6 +175,15 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     found = normalise(run, program.tensors, writes, program.constants)
     # Tables that do not fold into a run as a whole may fold into its parts: a transform by rows, then by columns.
     return not isinstance(found, Illegal) and not (found.constants and len(run) > 1)
+
+
+def _is_narrow(run: Sequence[Statement]) -> bool:
+    """Whether few instances would hold a long reduction and something else that takes as long: apart from each other,
+    reductions can be split, and the rest has as many threads as it has elements.
+    """
+    work = [(prod(v.extent for v in s.axes), prod(v.extent for v in s.reduce)) for s in run]
+    few = any(s.combine and places <= FEW and terms >= LONG for s, (places, terms) in zip(run, work, strict=True))
+    return few and sum(places * terms >= LONG for places, terms in work) > 1
 
 
 def _is_part(copy: Statement, tensors: Mapping[str, TensorType]) -> bool:
@@ -336,7 +350,7 @@ class _Builder:
                 instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
-            program = settle_scatters(split_residues(unroll_tables(instance.program)))
+            program = settle_scatters(cut_scans(split_residues(unroll_tables(instance.program))))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:

@@ -1,17 +1,18 @@
-"""Sums of which a condition leaves one term in several: over those that are left, a statement for each residue.
+"""Sums of which a condition leaves one term in several: over those that are left.
 
 A transposed convolution asks of each tap whether it lies on a stride, which three of four do not where it is two in
 two directions:
 
     y[o] = sum[c < C, r < R] x[c, (o + 1 - r) // 2] * w[c, r] if (o + 1 - r) % 2 == 0 else 0
 
-Which taps remain depends on the residue of `o` alone. For `o = 2*t + 1` they are `r = 2*q`, and what is left is a
-convolution like any other:
+Which taps remain depends on the residue of `o` alone: for `o = 2*t + i` they are `r = 2*q + 1 - i`. Where each residue
+leaves as many taps, and has as many elements, residues are an axis, and what is left is a convolution like any other:
 
-    y[2*t + 1] = sum[c < C, q < R // 2] x[c, t + 1 - q] * w[c, 2*q]
+    y[2*t + i] = sum[c < C, q < R // 2] x[c, t + i - q] * w[c, 2*q + 1 - i]
 
-The statements write one tensor in pieces, as gradients of strided reads do. What reads it is not fused with them, so
-only sums are split that also run over enough other terms to be limited by arithmetic.
+Else there is a statement for each residue, over so many terms as it has. These write one tensor in pieces, as gradients
+of strided reads do. What reads it is not fused with them, so only sums are split so that also run over enough other
+terms to be limited by arithmetic.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from ...ir import (
     Statement,
     Var,
     as_index,
+    primary_index,
     substitute,
     substitute_expr,
 )
+from ...ops.language import split_axis
 
 #: Most statements that one becomes, and fewest terms besides those that conditions thin out.
 MOST_PIECES, LEAST_TERMS = 16, 8
@@ -72,9 +75,12 @@ def _pieces(statement: Statement, program: Program) -> Iterator[Statement]:
     if not conditions or prod(v.extent for v in statement.reduce if v not in thinned) < LEAST_TERMS:
         return
     periods = {axis: _period(axis, conditions) for axis in statement.axes}
+    kept = Call("select", (InRange(tuple(other)), body, zero)) if other else body
+    if _is_even(conditions, periods):
+        yield _folded(evolve(statement, body=kept), conditions, periods)
+        return
     if prod(periods.values()) > MOST_PIECES:
         return
-    kept = Call("select", (InRange(tuple(other)), body, zero)) if other else body
     for residues in product(*(range(periods[axis]) for axis in statement.axes)):
         turns = {
             axis: Var(axis.name, -(-(axis.extent - first) // periods[axis]))
@@ -92,6 +98,40 @@ def _pieces(statement: Statement, program: Program) -> Iterator[Statement]:
                 body=substitute_expr(kept, moved),
             )
             yield _thinned(whole, conditions, moved, zero)
+
+
+def _is_even(conditions: Sequence[_Condition], periods: Mapping[Var, int]) -> bool:
+    """Whether every residue of the axes leaves as many terms, and has as many elements."""
+    reduced = all(c.var is not None and c.var.extent % c.period == 0 == gcd(c.factor, c.period) - 1 for c in conditions)
+    return reduced and all(axis.extent % period == 0 for axis, period in periods.items())
+
+
+def _folded(statement: Statement, conditions: Sequence[_Condition], periods: Mapping[Var, int]) -> Statement:
+    """Return one statement, with an axis for the residues of each axis, over the terms that are left."""
+    left: dict[Var, Var] = {}
+    reduced: dict[Var, Index] = {}
+    for condition in conditions:
+        var, period = condition.var, condition.period
+        assert var is not None
+        left[var] = Var(var.name, var.extent // period)
+        reduced[var] = as_index(left[var]) * period + _first_of_all(condition)
+    reduce = tuple(left.get(v, v) for v in statement.reduce)
+    found = evolve(statement, body=substitute_expr(statement.body, reduced), reduce=reduce)
+    for axis, period in periods.items():
+        found = split_axis(found, axis, period) if period > 1 else found
+    return found
+
+
+def _first_of_all(condition: _Condition) -> Index:
+    """Return the least value of the variable for which a condition holds, for any residue of the axes.
+
+    It is written with a quotient, not as a remainder, so that what is divided by the period later has none of either.
+    """
+    turn, period = -pow(condition.factor, -1, condition.period), condition.period
+    value = Index(condition.rest.const * turn % period)
+    for primary, factor in condition.rest.terms:
+        value += primary_index(primary) * (factor * turn % period)
+    return value - value // period * period
 
 
 def _parted(statement: Statement) -> tuple[list[_Condition], list[Guard], Expr, Const] | None:

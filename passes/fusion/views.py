@@ -32,6 +32,9 @@ from ...ir import (
 from .programs import Programs, Unit, copied
 from .solve import solve
 
+#: Bytes that memory is written in at least, and those of a tensor from which on it matters.
+SECTOR, LARGE = 32, 1 << 20
+
 
 @frozen
 class Views:
@@ -254,7 +257,25 @@ class _Finder:
         if size != self.types[read.tensor].size:
             return False
         found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
-        return found is not None and self._place(read.tensor, found)
+        if found is None or (self._scattered(read.tensor, found) and self._fuses(read.tensor)):
+            return False
+        return self._place(read.tensor, found)
+
+    def _scattered(self, tensor: str, storage: Storage) -> bool:
+        """Whether a large tensor would be written in runs that are shorter than what memory is written in, each by
+        itself.
+        """
+        type_, run = self.types[tensor], self.types[tensor].dtype.size
+        for extent, stride in reversed(list(zip(type_.shape, storage.strides, strict=True))):
+            if extent > 1 and stride * type_.dtype.size != run:
+                break
+            run *= extent
+        return run < SECTOR and type_.nbytes >= LARGE
+
+    def _fuses(self, tensor: str) -> bool:
+        """Whether a tensor is computed element by element, so that a kernel that writes whole rows can compute it."""
+        unit = self.producer.get(tensor)
+        return unit is not None and all(s.is_pointwise and s.step is None for s in unit.statements)
 
     def _adjacent(self, unit: Unit) -> Storage | None:
         """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""

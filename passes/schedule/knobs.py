@@ -99,7 +99,8 @@ def atom_knobs(
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
-    stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4)
+    # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
+    stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4, 6, 8)
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))

@@ -91,7 +91,7 @@ def test_without_nvmath_there_is_no_such_peer(monkeypatch: pytest.MonkeyPatch, c
     with pytest.raises(BackendError, match="cuBLASLt cannot be used"):
         best_product(PRODUCT, [np.ones((6, 7)), np.ones((7, 5))])
     assert not is_product(CONVOLUTION)
-    peers = Peers(SimpleNamespace(case=PRODUCT), None, None, ())  # type: ignore[arg-type]
+    peers = Peers(SimpleNamespace(case=PRODUCT), None, None, (), print)  # type: ignore[arg-type]
 
     def missing() -> Any:
         raise BackendError("it is missing")
@@ -148,7 +148,7 @@ def test_the_better_layout_is_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = [contenders.TunedBuffers(tuned, device) for _ in range(2)]
     found = convolution_of(case)
     assert found is not None
-    contender = Peers(tuned, device, None, memory)._cudnn(found)
+    contender = Peers(tuned, device, None, memory, print)._cudnn(found)
     assert (contender.name, contender.sets) == ("cudnn", 2)
     assert [steps for steps, _ in asked] == [found.image.steps, channels_last(found).image.steps]
     assert {numerics for _, numerics in asked} == {Numerics(DType.F32, tensor_cores=True)}

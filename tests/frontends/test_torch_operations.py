@@ -138,6 +138,22 @@ def windows(x: Any, turns: Any) -> Any:
         f.interpolate(x[None], (4, 3), mode="bicubic", antialias=True),
     )
     scaled = f.interpolate(x[None], scale_factor=(0.7, 0.6), mode="bilinear", antialias=True)
+    resized = (
+        f.interpolate(x, 5, mode="linear"),
+        f.interpolate(x, scale_factor=1.7, mode="linear"),
+        f.interpolate(x, 11, mode="linear", align_corners=True),
+        f.interpolate(x[None], scale_factor=2, mode="bicubic"),
+        f.interpolate(x[None], (5, 3), mode="bicubic"),
+        f.interpolate(x[None], (7, 8), mode="bicubic", align_corners=True),
+        f.interpolate(x[None, None], (3, 5, 4), mode="trilinear"),
+        f.interpolate(x[None, None], scale_factor=2.5, mode="trilinear"),
+        f.interpolate(x[None, None], (5, 4, 3), mode="nearest"),
+        f.fold(x.reshape(2, 24, 1).repeat(1, 1, 6), (3, 4), (2, 2)),
+        f.fold(x.reshape(6, 8).T, (5, 7), (2, 2), dilation=2, padding=1, stride=3),
+        *(f.interpolate(x[..., :4], size, mode="nearest-exact") for size in (3, 12, 41, 47)),  # the last two round
+        *(f.interpolate(x[..., :4], size, mode="nearest") for size in (3, 12, 41, 47)),
+        f.interpolate(x[None], scale_factor=(1.5, 0.7), mode="nearest-exact"),
+    )
     pooled = (
         f.adaptive_max_pool2d(x.round(), (2, 5), return_indices=True),
         f.adaptive_max_pool1d(x, 5, return_indices=True),
@@ -147,6 +163,7 @@ def windows(x: Any, turns: Any) -> Any:
         scaled,
         *pooled[0],
         *pooled[1],
+        *resized,
         f.bilinear(x, x[..., :3], torch.arange(120.0).reshape(5, 8, 3), torch.ones(5)),
     )
 

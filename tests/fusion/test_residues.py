@@ -11,6 +11,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
+from cuts.ir.index import is_affine
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
@@ -76,9 +77,28 @@ def test_no_term_is_computed_in_vain(stride: int, dilation: int) -> None:
     assert terms(split_residues(program)) == 8 * 2 * (meeting**2 if stride**2 <= 16 else (places * 6) ** 2)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "more", "statements"),
+    [(4, 2, 1, 0, 1), (2, 2, 0, 0, 1), (8, 4, 2, 0, 1), (6, 3, 1, 2, 1), (6, 3, 1, 0, 9), (3, 2, 1, 1, 4)],
+)
+def test_residues_that_leave_as_many_terms_are_an_axis(
+    kernel: int, stride: int, pads: int, more: int, statements: int
+) -> None:
+    shapes = {"x": (1, 8, 12, 12), "w": (8, 2, kernel, kernel)}
+    attributes = {"strides": (stride,) * 2, "pads": (pads,) * 4, "output_padding": (more,) * 2}
+    found = split_residues(program_of(shapes, attributes))
+    assert len(found.statements) == statements
+    assert all(is_affine(i) for s in found.statements for r in s.reads for i in r.indices) or stride > 2
+
+
 @needs_opencl
-def test_kernels_of_pieces_compute_the_whole() -> None:
-    lines = [op("a", "conv_transpose", "x", "w", "b", strides=(2, 2), pads=(1, 1, 1, 1)), op("y", "relu", "a")]
-    model = graph({"x": (2, 16, 7, 9), "w": (16, 8, 4, 4), "b": (8,)}, *lines, out="y")
-    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+@pytest.mark.parametrize(("kernel", "stride", "more", "kernels"), [(4, 2, 0, 1), (6, 3, 2, 1), (3, 2, 0, 5)])
+def test_kernels_of_residues_compute_the_whole(kernel: int, stride: int, more: int, kernels: int) -> None:
+    """What reads the result is computed with it where there is one statement."""
+    strides = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "output_padding": (more, more)}
+    lines = [op("a", "conv_transpose", "x", "w", "b", **strides), op("s", "relu", "a"), op("y", "add", "s", "r")]
+    size = [(e - 1) * stride + kernel - 2 + more for e in (7, 9)]
+    inputs = {"x": (2, 16, 7, 9), "w": (16, 8, kernel, kernel), "b": (8,), "r": (2, 8, *size)}
+    plan = build_graph(graph(inputs, *lines, out="y"), load_spec([]), find_target("opencl"), CompileOptions())
+    assert len(plan.plan.steps) == kernels
     assert all(result.ok for result in plan.verify())

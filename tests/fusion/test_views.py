@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from cuts.ir.launch import Storage
 from cuts.ir.types import DType, TensorType
-from cuts.passes.fusion.views import alignment
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.views import alignment, find_views
 
-from .build import Line, graph, op, views_of
+from .build import REGISTRY, Line, graph, op, views_of
 
 X = {"x": (2, 6, 4)}
 
@@ -110,3 +111,16 @@ def test_operands_that_lie_the_other_way_round_are_no_view() -> None:
     made = (op("a", "relu", "x"), op("b", "sigmoid", "x"), op("j", "concat", "a", "b", axis=0), op("k", "relu", "j"))
     found = views_of(graph({"x": (1,)}, *made, op("y", "concat", "k", "b", "a", axis=0), out="y"))
     assert all(stride >= 0 for storage in found.storages.values() for stride in storage.strides)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "placed"), [((1024, 512, 1), 2, False), ((16, 8, 1), 2, True), ((1024, 512), 1, True)]
+)
+def test_interleaved_tensors_are_written_together_where_they_are_large(
+    shape: tuple[int, ...], axis: int, placed: bool
+) -> None:
+    """Each by itself would write every other element of memory; matrices side by side have a place of their own."""
+    lines = [op("u", "sin", "a"), op("v", "cos", "b"), op("y", "concat", "u", "v", axis=axis)]
+    found = find_views(build_programs(graph({"a": shape, "b": shape}, *lines, out="y"), REGISTRY))
+    assert len([u for u in found.programs.units if not u.free]) == (2 if placed else 3)
+    assert [found.storage(t).buffer == "y" for t in ("u", "v")] == [placed, placed]

@@ -115,6 +115,11 @@ ORACLES: dict[str, Oracle] = {
         x, a["sizes"][2:], mode="bilinear" if x.ndim == 4 else "linear",
         align_corners="coordinate_transformation_mode" in a
     ),
+    "resize_cubic": lambda a, x: F.interpolate(x, a["sizes"][2:], mode="bicubic"),
+    "max_position": lambda a, x: torch.max(x, a["axis"], True).values,
+    "min_position": lambda a, x: torch.min(x, a["axis"]).values,
+    "cummax": lambda a, x: torch.cummax(x, a["axis"]).values, "cummin": lambda a, x: torch.cummin(x, a["axis"]).values,
+    "logcumsumexp": lambda a, x: torch.logcumsumexp(x, a["axis"]),
     "nll_loss": class_loss(F.nll_loss),
     "cross_entropy": class_loss(F.cross_entropy),
     "mse_loss": element_loss(F.mse_loss),

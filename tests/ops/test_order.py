@@ -1,86 +1,80 @@
-"""Statements run in their order: what one reads, others wrote before, whole; the error stands where it is read."""
+"""The greatest and least elements of rows, whole or cut into parts: in order, ties and NaN included."""
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
+import numpy as np
 import pytest
-from cuts.ir.errors import CutsError, SpecError
-from cuts.ir.source import Source
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate
+from cuts.tests.amounts import examples
+from cuts.tests.needs import needs_opencl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from .test_language import REGISTRY, errors, refused, types
-
-HEAD = 'op t "t" {\n  in x: f32[N, D]\n  out y: f32[N, D]\n'
-LISTED = "  temp h[t < 3]: f32[N, D]\n"
-ITSELF = (
-    "is read by the statement that writes it | "
-    "elements are written in no order: let an intermediate hold the result, and read that"
-)
-UNWRITTEN = "is read before a statement writes it | statements are run in the order in which they stand"
+REGISTRY = Registry.builtin()
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ("  y[n, d] = y[n, d] + x[n, d]\n", [f"4:13 'y' {ITSELF}"]),
-        ("  y = y + x\n", [f"4:7 'y' {ITSELF}"]),
-        ("  y[n, d] = sum[e < D] x[n, e] * max(y[n, e], 0)\n", [f"4:38 'y' {ITSELF}"]),
-        ("  y[n, d] = x[n, d] if d == 0 else (y[n, d - 1] outside 0)\n", [f"4:37 'y' {ITSELF}"]),
-        ("  temp a: f32[N, D]\n  y = a\n  a = x\n", [f"5:7 'a' {UNWRITTEN}"]),
-        ("  temp i: i64[N]\n  y[n, d] = x[index(i[n], N), d]\n  i[n] = 1\n", [f"5:21 'i' {UNWRITTEN}"]),
-        ("  temp a: f32[N, D], b: f32[N, D]\n  a = b\n  b = a\n  y = b\n", [f"5:7 'b' {UNWRITTEN}"]),
-    ],
-)
-def test_an_assignment_reads_what_others_wrote_before(lines: str, expected: list[str]) -> None:
-    assert errors(HEAD + lines + "}\n") == expected
+def program_of(n: int, dtype: DType = DType.F32, **attributes: Any) -> Program:
+    return REGISTRY["top_k"].instantiate([TensorType(dtype, (2, n))], attributes).program
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "  temp a: f32[N, D]\n  a = x\n  y = a\n",
-        "  out z: f32[N, D]\n  y = x\n  z = y\n",
-        "  temp a: f32[N, D]\n  a = x * rank(a)\n  y = a\n",
-        "  temp h[t < 3]: f32[N, D]\n  h[0] = x\n  each t < 2: h[t + 1] = h[t] * 2\n  y = h[2]\n",
-    ],
-)
-def test_an_order_that_holds_is_taken(lines: str) -> None:
-    assert REGISTRY.extend(_source(lines))["t"].instantiate(types((2, 3)), {}).program.statements
+def comparisons(program: Program) -> int:
+    return sum(prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements)
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (f"{LISTED}  h[0] = x\n  each t < 2: h[t + 1] = h[t + 1] * 2\n  y = h[2]\n",
-         ("6:26", "'h_1' is read by the statement")),
-        (f"{LISTED}  h[2] = x\n  each t < 2: h[t] = h[t + 1] * 2\n  y = h[2]\n",
-         ("6:22", "'h_1' is read before a statement")),
-        ("  let f(e) = e + y[0, 0]\n  y = f(x)\n", ("5:7", "'y' is read by the statement")),
-        (
-            "  temp a: f32[2, N, D], b: f32[N, D]\n  a[0, n, d] = x[n, d]\n  b[n, d] = a[0, n, d]\n  "
-            "a[1, n, d] = b[n, d]\n"
-            "  y[n, d] = a[1, n, d]\n",
-            ("7:3", "'a' is read before this part of it is written"),
-        ),
-    ],
-)  # fmt: skip
-def test_what_only_shapes_tell_is_refused_with_its_place(lines: str, expected: tuple[str, str]) -> None:
-    place, words = expected
-    message = refused("t", types((2, 3)), HEAD + lines + "}\n")
-    assert f"op.cuts:{place}: error:" in message
-    assert words in message
+@st.composite
+def wanted(draw: Any) -> tuple[int, dict[str, Any], DType]:
+    n = draw(st.one_of(st.integers(1, 60), st.sampled_from([64, 97, 120, 256, 360, 500])))
+    k = draw(st.one_of(st.integers(0, min(n, 4)), st.integers(0, n)))
+    dtype = draw(st.sampled_from([DType.F16, DType.F32, DType.F64, DType.I32, DType.U8]))
+    return n, {"k": k, "axis": 1, "largest": draw(st.booleans())}, dtype
 
 
-def test_the_error_is_one_of_the_specification() -> None:
-    with pytest.raises(CutsError) as caught:
-        REGISTRY.extend(_source("  y[n, d] = y[n, d] + x[n, d]\n"))
-    assert isinstance(caught.value, SpecError)
-    assert caught.value.exit_code == 3
+@settings(max_examples=examples(60, 1500), deadline=None)
+@given(wanted(), st.integers(0, 2**32 - 1), st.integers(1, 40))
+def test_elements_come_in_order_and_of_equals_the_first(
+    case: tuple[int, dict[str, Any], DType], seed: int, kinds: int
+) -> None:
+    n, attributes, dtype = case
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, kinds, (2, n)).astype(np.float64)
+    if dtype.is_float:
+        x[rng.random((2, n)) < 0.1] = rng.choice([np.nan, np.inf, -np.inf])
+    found = evaluate(program_of(n, dtype, **attributes), {"x": x})
+    sign = -1 if attributes["largest"] else 1
+    keys = (np.broadcast_to(np.arange(n), x.shape), sign * np.nan_to_num(x, nan=0), sign * np.isnan(x))
+    order = np.lexsort(keys, axis=1)[:, : attributes["k"]]
+    if attributes["k"]:
+        np.testing.assert_array_equal(found["positions"], order)
+        np.testing.assert_array_equal(found["y"], np.take_along_axis(x, order, 1))
 
 
-def test_a_piece_of_no_elements_counts_as_written() -> None:
-    join = REGISTRY["concat"].instantiate([TensorType(DType.F32, (0, 3)), TensorType(DType.F32, (2, 3))], {"axis": 0})
-    assert join.output_types == (TensorType(DType.F32, (2, 3)),)
+@pytest.mark.parametrize(("n", "k", "most"), [(32000, 8, 300), (1000, 5, 80), (50257, 1, 2000), (1024, 1024, 4200)])
+def test_few_of_many_take_few_comparisons(n: int, k: int, most: int) -> None:
+    """Of an element, in the mean; where all are wanted, each is compared with each."""
+    assert comparisons(program_of(n, k=k)) < 2 * n * 2 * most
 
 
-def _source(lines: str) -> Source:
-    return Source("op.cuts", HEAD + lines + "}\n")
+@needs_opencl
+@pytest.mark.parametrize(("n", "k", "largest"), [(1000, 5, True), (600, 1, False), (96, 96, True)])
+def test_kernels_find_them(n: int, k: int, largest: bool) -> None:
+    types = {
+        "x": TensorType(DType.F32, (3, n)), "y": TensorType(DType.F32, (3, k)), "p": TensorType(DType.I64, (3, k))
+    }  # fmt: skip
+    node = Node("n", "top_k", ("x",), ("y", "p"), {"k": k, "axis": 1, "largest": largest})
+    plan = build_graph(
+        Graph("g", ("x",), ("y", "p"), types, (node,)), load_spec([]), find_target("opencl"), CompileOptions()
+    )
+    x = np.random.default_rng(0).integers(0, 200, (3, n)).astype(np.float32)
+    x[0, n // 2] = np.nan
+    assert all(result.ok for result in plan.verify({"x": x}))

@@ -73,7 +73,7 @@ def test_what_decides_is_measured_first_and_then_what_takes_longest() -> None:
     _, selector, _ = compiled(lambda kernel: 1e-3, 1e9)
     asked = dict(selector._forms)
     (first, *_) = asked.values()
-    assert list(selector._next(asked, [first])) == [form_key(first)]
+    assert list(selector._next(asked, [[first]])) == [form_key(first)]
     many = dict.fromkeys(range(2 * CHUNK), first)
     selector._costs.update({n: float(n) for n in many})
     assert list(selector._next(many, [])) == list(reversed(range(CHUNK, 2 * CHUNK)))

@@ -68,6 +68,18 @@ def test_large_products_are_staged_and_fill_the_machine_on_a_gpu(target):
     assert chosen.schedule.threads >= 64
 
 
+@pytest.mark.parametrize("mode", ["tf32", "fp32x3"])
+def test_the_first_points_of_products_by_atoms_have_blocks_of_several_sizes(mode):
+    """Warps of a block may lie in many ways, which the model tells apart by less than it errs."""
+    group = matmul(1024, 256, 256)
+    (segment,) = group.segments
+    group = evolve(group, segments=(evolve(segment, reductions=(evolve(segment.reductions[0], math=mode),)),))
+    for count, least in ((6, 3), (12, 4)):
+        found = [c.schedule.segments[0] for c in choose(group, H200, count=count)]
+        assert all(segment.reductions[0].atom for segment in found)
+        assert len({tuple(d.block for d in segment.dims) for segment in found}) >= least
+
+
 def test_explain_tells_the_idle_wave():
     group = pointwise(133 * 1024)
     space = make_space(group, H200)

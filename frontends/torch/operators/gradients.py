@@ -141,6 +141,8 @@ TABLE: dict[str, Convert] = {
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
+    "aten.upsample_linear1d_backward": _upsample("linear"), "aten.upsample_trilinear3d_backward": _upsample("linear"),
+    "aten.upsample_bicubic2d_backward": _upsample("cubic"),
     "aten.upsample_bilinear2d_backward": _upsample("linear"), "aten.upsample_nearest2d_backward": _upsample("nearest"),
     "aten.embedding_dense_backward": _embedding, "aten._embedding_bag_backward": _embedding_bag,
 }  # fmt: skip

@@ -139,8 +139,8 @@ def _places_among(reader: Reader, ordered: Value, x: Any, right: bool, narrow: b
     before = reader.emit(
         "less_or_equal" if right else "less", lists, unsqueeze(reader, value, len(reader.shape(value)))
     )
-    kind = DType.I32 if narrow else DType.I64
-    return reader.emit("reduce_sum", reader.cast(before, kind), axes=(-1,), keepdims=False)
+    count = reader.emit("reduce_sum", reader.cast(before, DType.I32), axes=(-1,), keepdims=False)  # below 2^31
+    return count if narrow else reader.cast(count, DType.I64)
 
 
 def _search(

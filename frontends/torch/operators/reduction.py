@@ -55,8 +55,8 @@ def _extreme(values: str, places: str) -> Convert:
         number = _number(reader, x)
         if axis is None:
             return reader.cast(reader.emit(values, number, keepdims=False), own)
-        position = reader.emit(places, number, axis=axis, keepdims=bool(keep))
-        return reader.cast(reader.emit(values, number, axes=(axis,), keepdims=bool(keep)), own), position
+        value, position = reader.emit(places, number, outputs=2, axis=axis, keepdims=bool(keep))
+        return reader.cast(value, own), position
 
     return convert
 
@@ -137,7 +137,13 @@ def _position(op: str) -> Convert:
 def _variance_and_mean(
     reader: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    mean = _reduce("reduce_mean")(reader, x, axes, keepdim)
+    """The mean is the one that the variance is of, in another shape."""
+    chosen = tuple(axes if axes is not None else range(len(reader.shape(x))))
+    mean = reader.emit("reduce_mean", x, axes=chosen, keepdims=True)
+    if not keepdim:
+        dropped = {axis % max(1, len(reader.shape(x))) for axis in chosen}
+        kept = tuple(n for axis, n in enumerate(reader.shape(x)) if axis not in dropped)
+        mean = reader.emit("reshape", mean, shape=kept, allowzero=True)
     return _variance(reader, x, axes, correction, keepdim), mean
 
 
@@ -221,8 +227,8 @@ TABLE: dict[str, Convert] = {
     "aten.amax": lifted(_reduce("reduce_max")),
     "aten.amin": lifted(_reduce("reduce_min")), "aten.prod": lifted(_reduce("reduce_prod")),
     "aten.var": lifted(_variance),
-    "aten.var_mean": lifted(_variance_and_mean), "aten.max": lifted(_extreme("reduce_max", "argmax")),
-    "aten.min": lifted(_extreme("reduce_min", "argmin")), "aten.argmax": lifted(_position("argmax")),
+    "aten.var_mean": lifted(_variance_and_mean), "aten.max": lifted(_extreme("reduce_max", "max_position")),
+    "aten.min": lifted(_extreme("reduce_min", "min_position")), "aten.argmax": lifted(_position("argmax")),
     "aten.argmin": lifted(_position("argmin")), "aten.any": lifted(_truth("reduce_max")),
     "aten.all": lifted(_truth("reduce_min")),
     "aten._softmax": lifted(_softmax("softmax")), "aten._log_softmax": lifted(_softmax("log_softmax")),

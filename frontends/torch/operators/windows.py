@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -163,11 +164,12 @@ def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[
 
 
 def upsample(mode: str) -> Convert:
-    """Return the conversion of a way to resize."""
+    """Return the conversion of a way to resize: `nearest`, `linear` or `cubic`."""
 
     def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
-        corners = mode == "linear" and bool(arguments and arguments[0])
-        shape, rest = reader.shape(x), arguments[1:] if mode == "linear" else arguments
+        smooth = mode != "nearest"
+        corners = smooth and bool(arguments and arguments[0])
+        shape, rest = reader.shape(x), arguments[1:] if smooth else arguments
         listed = (
             rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest
         )  # one list of factors, or one argument for each
@@ -175,13 +177,54 @@ def upsample(mode: str) -> Convert:
         target = (
             tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=True))
         )
-        place = "align_corners" if corners else "half_pixel" if mode == "linear" else "asymmetric"
-        rule: dict[str, Any] = {} if mode == "linear" else {"nearest_mode": "floor"}
+        place = "align_corners" if corners else "half_pixel" if smooth else "asymmetric"
+        rule: dict[str, Any] = {} if smooth else {"nearest_mode": "floor"}
         if len(factors) == len(target) and not corners:  # they count, not what they make of whole sizes
             rule["scales"] = (1.0, 1.0, *factors)
         return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
 
     return convert
+
+
+def nearest(exact: bool) -> Convert:
+    """Return the conversion of taking the nearest element: `exact` from the middle of a place, else from its beginning.
+
+    PyTorch finds it in single precision, which may round to the next element. Where it does so nowhere, the place is
+    written in integers, else it is looked up.
+    """
+    rule: dict[str, Any] = {
+        "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
+        "nearest_mode": "round_prefer_ceil" if exact else "floor",
+    }
+
+    def convert(reader: Reader, x: Value, sizes: Any, *given: Any) -> Any:
+        shape = reader.shape(x)
+        listed = given[0] if given and isinstance(given[0], (list, tuple)) else given
+        factors = [float(f) for f in listed if f is not None]
+        whole = tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=False))
+        target = tuple(sizes) if sizes is not None else whole
+        counted = len(factors) == len(target)
+        scales = factors if counted else [None] * len(target)
+        tables = [_nearest_places(*each, exact) for each in zip(shape[2:], target, scales, strict=True)]
+        if all(straight for _, straight in tables):
+            more: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
+            return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **more, **rule)
+        for n, (table, _) in enumerate(tables):
+            x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
+        return x
+
+    return convert
+
+
+def _nearest_places(size: int, result: int, factor: float | None, exact: bool) -> tuple[Any, bool]:
+    """Return which of `size` elements PyTorch takes for each place, and whether these are the nearest ones."""
+    step = np.float32(size) / np.float32(result) if factor is None else np.float32(1 / factor)
+    start = np.float32(0.5 if exact else 0.0)
+    table = np.floor((np.arange(result, dtype=np.float32) + start) * step).astype(np.int64)
+    ratio = Fraction(result, size) if factor is None else Fraction(factor).limit_denominator()
+    right = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
+    table = np.minimum(table, size - 1)
+    return table, bool((table == np.minimum(right, size - 1)).all())
 
 
 def _upsample_antialiased(kernel: str) -> Convert:
@@ -202,6 +245,13 @@ def _upsample_antialiased(kernel: str) -> Convert:
     return convert
 
 
+def columns_as_image(reader: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Convert the sum of all columns that cover a pixel."""
+    pads = tuple(padding)
+    more: dict[str, Any] = {"strides": tuple(stride), "pads": pads * 2, "dilations": tuple(dilation)}
+    return reader.emit("col2im", x, sizes=tuple(sizes), block=tuple(block), **more)
+
+
 def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
     """Convert sampling at the places of a grid."""
     given: dict[str, Any] = {
@@ -209,6 +259,14 @@ def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: i
         "padding_mode": ("zeros", "border", "reflection")[padding],
     }
     return reader.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
+
+
+def _batched_columns(reader: Reader, x: Value, *given: Any) -> Any:
+    """Convert it for a batch, or for one image alone."""
+    if len(reader.shape(x)) == 3:
+        return columns_as_image(reader, x, *given)
+    y = columns_as_image(reader, unsqueeze(reader, x, 0), *given)
+    return reader.emit("reshape", y, shape=reader.shape(y)[1:])
 
 
 _POOLS: dict[str, tuple[Convert, int]] = {
@@ -222,6 +280,10 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
+    "aten.upsample_linear1d": upsample("linear"), "aten.upsample_trilinear3d": upsample("linear"),
+    "aten.upsample_bicubic2d": upsample("cubic"), "aten.col2im": _batched_columns,
+    "aten.upsample_nearest1d": nearest(False), "aten.upsample_nearest3d": nearest(False),
+    **{f"aten._upsample_nearest_exact{rank}d": nearest(True) for rank in (1, 2, 3)},
     "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
     "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},

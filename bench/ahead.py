@@ -1,0 +1,118 @@
+"""Rows made ready in processes of their own, before anything is timed: their graphs, read through torch.export, and
+what torch.compile makes of them, which later processes find in its cache.
+
+Every process is one that was spawned, keeps PyTorch loaded, and compiles in itself: many of them take all cores, and
+Inductor's own workers would only add to them. Choices between kernels are not kept, as a device that many processes use
+says little about them: whoever times a row makes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
+from multiprocessing import get_context
+from time import perf_counter
+from typing import Any
+
+import torch
+from attrs import frozen
+from cuts.bench.peers import load_torch
+from cuts.bench.suite import ROWS
+from cuts.bench.vocabulary import SuiteRow
+from cuts.frontends.torch import read_torch
+from cuts.ir.errors import CutsError
+from cuts.ir.graph import Graph
+
+
+def load_settled_torch() -> Any:
+    """Return PyTorch in strict f32, with an Inductor that compiles in its own process and keeps no choices between
+    kernels; what it compiled is found by processes of the same settings.
+    """
+    loaded = load_torch()
+    config: Any = import_module("torch._inductor.config")
+    config.compile_threads, config.autotune_local_cache = 1, False
+    return loaded
+
+
+class FunctionModule(torch.nn.Module):
+    """A function as a module, which is what torch.export takes."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *given: Any) -> Any:
+        """Return what the function does."""
+        return self.call(*given)
+
+
+@frozen
+class Ready:
+    """What there is of a row: its graph, or why there is none; why torch.compile failed, if it did; seconds taken."""
+
+    graph: Graph | None
+    failure: str = ""
+    compile_failure: str = ""
+    seconds: float = 0.0
+
+
+def graph_of(row: SuiteRow) -> Graph:
+    """Return a row as a graph of our vocabulary.
+
+    Raises `GraphError` where PyTorch cannot trace it or our vocabulary cannot say it.
+    """
+    examples = tuple(torch.zeros(g.shape, dtype=_dtype(g.draw)) for g in row.given)
+    return read_torch(FunctionModule(row.operation.call), examples)
+
+
+def ready(number: int, compiles: bool) -> Ready:
+    """Read a row of the suite by its number and, where asked for, let torch.compile compile it on the GPU."""
+    load_settled_torch()
+    begin, row = perf_counter(), ROWS[number]
+    try:
+        graph = graph_of(row)
+    except CutsError as error:
+        return Ready(None, error.message.splitlines()[0], seconds=perf_counter() - begin)
+    failure = _compiled(row) if compiles else ""
+    return Ready(graph, "", failure, perf_counter() - begin)
+
+
+def _compiled(row: SuiteRow) -> str:
+    """Compile a row by torch.compile; return why that failed, nothing where it did not."""
+    torch._dynamo.reset()
+    try:
+        given = [torch.zeros(g.shape, dtype=_dtype(g.draw), device="cuda") for g in row.given]
+        torch.compile(row.operation.call, dynamic=False)(*given)
+        torch.cuda.synchronize()
+    except Exception as error:  # PyTorch's compiler and its memory fail in many ways, and each is a row's own
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    finally:
+        torch.cuda.empty_cache()
+    return ""
+
+
+def _dtype(draw: str) -> torch.dtype:
+    return torch.int64 if draw == "integer" else torch.float32
+
+
+class Ahead:
+    """Processes that make rows ready; `close` ends them."""
+
+    def __init__(self, workers: int) -> None:
+        self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
+
+    def rows(self, numbers: Sequence[int], compiled: Collection[int]) -> Iterator[Ready]:
+        """Yield what there is of rows, in their order, those of some numbers compiled by torch.compile; a row whose
+        process died is one that failed.
+        """
+        for future in [self.pool.submit(ready, number, number in compiled) for number in numbers]:
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                yield Ready(None, "the process that read it died")
+
+    def close(self) -> None:
+        """End the processes."""
+        self.pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,280 @@
+"""Many operations of a vocabulary, beside the better of PyTorch and torch.compile on a CUDA device.
+
+Run it with `python bench/breadth.py --limit 400 --out bench/results/breadth.json`. Rows that the file has are skipped,
+so that a call which its limit ended is continued by the next; `--below 0.8` measures those again that were slower than
+that, with `--reuse` beside the times that peers took before. An operation is a function of PyTorch (`bench/suite.py`):
+`cuts` reads it through torch.export, PyTorch runs it, torch.compile compiles it. All in strict fp32, recorded as CUDA
+graphs, with cold caches, in rounds that alternate. Rows are made ready by many processes first, some dozens at a time,
+then tuned together with `--budget` seconds each, then timed one by one. What fails is a row, too. The table comes last:
+every row below 0.8, means by family, and the share of rows at 0.8 and more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import define, field
+from cuts.backends.device import Device
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
+from cuts.bench.ahead import Ahead, Ready, load_settled_torch
+from cuts.bench.contenders import Peers
+from cuts.bench.records import (
+    Row,
+    add_row_options,
+    circumstances,
+    exit_code,
+    figure,
+    geomean,
+    key_of,
+    merged,
+    read_rows,
+    write_rows,
+)
+from cuts.bench.suite import ROWS
+from cuts.bench.timing import Contender, in_turns, sets_for
+from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, together, tune
+from cuts.bench.vocabulary import TorchCase
+from cuts.ir.errors import CutsError
+from cuts.ir.target import Target
+from cuts.search.session import tuning_session
+
+#: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
+TOGETHER = 48
+#: Speed from which on a row counts as good enough.
+ENOUGH = 0.8
+#: Seconds that a row takes beside its tuning, and those that must be left for another part to begin.
+_OTHER, _LEAST = 1.0, 20.0
+
+
+@define
+class Breadth:
+    """A run of the suite: device, options, and rows so far."""
+
+    options: argparse.Namespace
+    target: Target
+    device: Device
+    torch: Any
+    rows: list[Row]
+    facts: dict[str, Any]
+    begin: float = field(factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the call should end."""
+        return float(self.options.limit) - (time.monotonic() - self.begin)
+
+    def run(self, numbers: Sequence[int]) -> None:
+        """Measure rows by their numbers, some dozens at a time, until none or no time is left."""
+        ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
+        try:
+            start = 0
+            while start < len(numbers) and self.left > _LEAST:
+                most = int(self.left / (self.options.budget + _OTHER))  # what is left is no more than this takes
+                part = numbers[start : start + max(4, min(self.options.together, most))]
+                self._part(part, ahead)
+                start += len(part)
+        finally:
+            ahead.close()
+        self._say(f"in all, {len(numbers) - start} rows are left")
+
+    def _say(self, what: str) -> None:
+        print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
+
+    def _part(self, numbers: Sequence[int], ahead: Ahead) -> None:
+        compiles = self.options.compile and self.torch is not None
+        compiled = [number for number in numbers if compiles and not self._known(number)]
+        found = dict(zip(numbers, ahead.rows(numbers, compiled), strict=True))
+        self._say(f"{len(found)} rows are ready")
+        for number, each in found.items():
+            if each.graph is None:
+                self._keep(self._row(ROWS[number].operation.family, ROWS[number].name) | {"failure": each.failure})
+        cases = {number: ROWS[number].case(each.graph) for number, each in found.items() if each.graph is not None}
+        tuned = list(self._tuned(list(cases.values())))
+        self._say(f"{len(cases)} rows are tuned")
+        for (number, case), kernels in zip(cases.items(), tuned, strict=True):
+            if self.left < 0:
+                return
+            self._keep(self._measured(number, case, found[number], kernels))
+        self._say(f"{len(cases)} rows are timed")
+
+    def _tuned(self, cases: Sequence[TorchCase]) -> Iterator[Tuned | str]:
+        """Yield cases with their kernels, or why there are none: where one fails, its neighbours are tried alone."""
+        try:
+            with tuning_session(self.target, budget=self.options.budget * len(cases)) as selector:
+                yield from tune(cases, self.target, emit, selector)
+        except CutsError as error:
+            if len(cases) == 1 or (error.hint and "context is lost" in error.hint):
+                yield from [error.message.splitlines()[0]] * len(cases)
+                return
+            half = len(cases) // 2
+            yield from self._tuned(cases[:half])
+            yield from self._tuned(cases[half:])
+
+    def _known(self, number: int) -> dict[str, float]:
+        """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
+        key = (ROWS[number].operation.family, ROWS[number].name, self.device.name)
+        found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["gpu"]) == key and r["peers"])
+        return dict(next(found, {})) if self.options.reuse else {}
+
+    def _keep(self, row: Row) -> None:
+        self.rows = merged(self.rows, row)
+        write_rows(self.options.out, self.rows)
+        print(line(row), flush=True)
+
+    # ---- one row
+
+    def _row(self, family: str, name: str) -> Row:
+        return {"suite": "breadth", "class": family, "name": name, "batch": 1, "precision": "fp32", "cuts_ms": None,
+                "peers": {}, "budget": self.options.budget, **self.facts}  # fmt: skip
+
+    def _measured(self, number: int, case: TorchCase, ready: Ready, tuned: Tuned | str) -> Row:
+        row = self._row(case.kind, case.name)
+        if isinstance(tuned, str):
+            return row | {"failure": tuned}
+        row |= {"bound_ms": tuned.bound * 1e3, "kernels": [describe(record) for record in tuned.records]}
+        try:
+            return row | self._times(number, tuned, ready)
+        except CutsError as error:
+            if error.hint and "context is lost" in error.hint:
+                raise  # every later row would fail with it
+            return row | {"failure": error.message.splitlines()[0]}
+        except RuntimeError as error:  # PyTorch's own errors, memory among them
+            return row | {"failure": str(error).splitlines()[0]}
+        finally:
+            if self.torch is not None:
+                self.torch.cuda.empty_cache()
+
+    def _times(self, number: int, tuned: Tuned, ready: Ready) -> Row:
+        first = fill(tuned, self.device)
+        nbytes = sum(buffer.nbytes for buffer in first.buffers.values())
+        sets = [first]
+        for _ in range(sets_for(nbytes, self.target.l2_bytes) - 1):
+            sets.append(TunedBuffers(tuned, self.device))
+            sets[-1].copy(first)
+        launches = bind(tuned, self.device, sets)
+        contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
+        launches[0]()
+        known = self._known(number)
+        wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}
+        if self.torch is not None:
+            peers = Peers(tuned, self.device, self.torch, sets, ROWS[number].operation.call)
+            wrong = peers.difference()
+            ways = {"torch": peers.eager, **({"compile": peers.compiled} if self.options.compile else {})}
+            for name, make in ways.items() if not known else ():
+                if name not in missing:
+                    try:
+                        contenders.append(make())
+                    except RuntimeError as error:  # what cannot be recorded, or a compiler that fails
+                        missing[name] = str(error).partition("\n")[0]
+        timings = in_turns(self.device, contenders)
+        times = {name: timing.median * 1e3 for name, timing in timings.items()}
+        found: Row = {"cuts_ms": times.pop("cuts"), "spread": timings["cuts"].spread, "peers": times or known}
+        found |= {"reused": True} if known else {}
+        found |= {"sets": len(sets), "bytes": nbytes} | ({"missing": missing} if missing else {})
+        return found | ({"wrong": wrong} if wrong else {})
+
+
+def describe(record: Any) -> dict[str, object]:
+    """Return what a row says of a kernel: its parameters, its time where it was measured, and what limits it."""
+    keys = ("ops", "algorithms", "parameters", "measured", "estimate", "limit", "bound")
+    return {key: record[key] for key in keys if key in record}
+
+
+def speed(row: Row) -> float:
+    """Return the best peer's time over ours; 0 where there is no right result, or no peer."""
+    return 0.0 if row.get("wrong") else figure(row, "speed") or 0.0
+
+
+def line(row: Row) -> str:
+    """Return a row as a line of text, times in microseconds."""
+    head = f"{row['class']:<16} {row['name']:<52}"
+    if row["cuts_ms"] is None:
+        return f"{head} failed: {row['failure']}"
+    peers = "  ".join(f"{name} {ms * 1e3:.1f}" for name, ms in row["peers"].items())
+    says = f"  WRONG: {row['wrong']}" if row.get("wrong") else ""
+    return (
+        f"{head} {row['cuts_ms'] * 1e3:>9.1f} us {speed(row):>5.2f}x  {peers}  bound {row['bound_ms'] * 1e3:.1f}{says}"
+    )
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return the rows that are not fast enough, the slowest first, and the figures of each family and of all."""
+    slow = sorted((row for row in rows if speed(row) < ENOUGH), key=speed)
+    lines = [line(row) for row in slow]
+    families = list(dict.fromkeys(row["class"] for row in rows))
+    lines.append(f"{'family':<18}{'rows':>5}{'mean':>8}{'from ' + str(ENOUGH):>10}  slowest, fastest")
+    lines += [_figures(name, [row for row in rows if row["class"] == name]) for name in families]
+    return "\n".join([*lines, _figures("all", rows)])
+
+
+def _figures(name: str, rows: Sequence[Row]) -> str:
+    """Return the geometric mean of the rows that have a result, and the share of all that are fast enough."""
+    known = [speed(row) for row in rows if speed(row)]
+    share = sum(speed(row) >= ENOUGH for row in rows) / len(rows) if rows else 0.0
+    mean = f"{geomean(known):>8.2f}{share:>10.0%}  {min(known):.2f}, {max(known):.2f}" if known else "       -"
+    failed = len(rows) - len(known)
+    return f"{name:<18}{len(rows):>5}{mean}{f', {failed} without a right result' if failed else ''}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return every row as a table for a document, by family, times in microseconds."""
+    lines = ["| operation | cuts | PyTorch | torch.compile | speed | bound |", "|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda r: (str(r["class"]), str(r["name"]))):
+        times = [row["cuts_ms"], row["peers"].get("torch"), row["peers"].get("compile")]
+        cells = ["-" if ms is None else f"{ms * 1e3:.1f}" for ms in (*times, row.get("bound_ms"))]
+        cells.insert(3, f"{speed(row):.2f}")
+        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
+    """Return the numbers of the rows that were asked for and have not been measured, or are to be measured again."""
+    known = {key_of(row): row for row in rows}
+    found = []
+    for number, row in enumerate(ROWS):
+        old = known.get(f"{row.operation.family}/{row.name}/b1")
+        again = old is None or options.again or (options.below and speed(old) < options.below)
+        named = not options.only or any(text in f"{row.operation.family}/{row.name}" for text in options.only)
+        if again and named:
+            found.append(number)
+    return found
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose family or name contains this")
+    parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
+    parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that prepare")
+    parser.add_argument("--below", type=float, default=0.0, metavar="SPEED", help="also measure again what is slower")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")
+    parser.add_argument("--no-peers", action="store_true", help="time cuts only, which any target can")
+    add_row_options(parser, "breadth.json")
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Measure what is missing and print the table."""
+    options = arguments()
+    rows = read_rows(options.out)
+    if not (options.table or options.markdown):
+        target = find_target(options.target)
+        device = open_device(target)
+        facts = circumstances(device.name, options.commit)
+        torch = None if options.no_peers else load_settled_torch()
+        suite = Breadth(options, target, device, torch, rows, facts)
+        suite.run(select(options, rows))
+        rows = suite.rows
+    print(markdown(rows) if options.markdown else summary(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,154 @@
+"""The suite of many operations: every one of them is read, is right on PoCL at a small size, and has kernels for an
+H200 at the sizes that are measured; what fails is a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.bench import breadth
+from cuts.bench.ahead import graph_of, ready
+from cuts.bench.suite import OPERATIONS, ROWS
+from cuts.bench.tuned import tune
+from cuts.bench.vocabulary import Given, SuiteOperation, SuiteRow, w, x
+from cuts.compile.build import build
+from cuts.ir.errors import PassError
+from cuts.tests.amounts import NIGHTLY
+from cuts.tests.needs import needs_opencl
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+#: A commit sees every tenth operation or row, another part of them for each kind of test; a night sees all.
+SOME = not NIGHTLY
+FACTS = {"gpu": "a GPU", "versions": {}, "date": "2026-11-22", "commit": "abc"}
+
+
+def some(every: int, first: int, things: Sequence[Any]) -> Sequence[Any]:
+    return things[first::every] if SOME else things
+
+
+def measured(number: int, **more: Any) -> dict[str, Any]:
+    row = ROWS[number]
+    known = {"suite": "breadth", "class": row.operation.family, "name": row.name, "batch": 1, "precision": "fp32"}
+    return {**known, "peers": {"torch": 2.0, "compile": 1.0}, "bound_ms": 0.5, **FACTS, **more}
+
+
+def test_there_are_many_operations_of_two_sizes_and_no_two_of_a_name() -> None:
+    names = [operation.name for operation in OPERATIONS]
+    assert len(names) == len(set(names)) >= 80
+    assert len({row.name for row in ROWS}) == len(ROWS) == 2 * len(OPERATIONS)
+
+
+@needs_opencl
+@pytest.mark.parametrize("operation", some(10, 3, OPERATIONS), ids=lambda o: o.name)
+def test_an_operation_computes_what_pytorch_does(operation: SuiteOperation) -> None:
+    row = operation.at(operation.tiny)
+    arrays = [given.values(n) for n, given in enumerate(row.given)]
+    graph = graph_of(row)
+    plan = build(graph, target="opencl")
+    exact = operation.call(*(torch.from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a) for a in arrays))
+    results = exact if isinstance(exact, (tuple, list)) else (exact,)
+    oracle = {name: each.numpy() for name, each in zip(graph.outputs, results, strict=True)}
+    found = plan.verify(dict(zip(graph.inputs, arrays, strict=True)), oracle)
+    assert all(each.ok for each in found), "\n".join(each.text for each in found)
+
+
+@pytest.mark.parametrize("row", some(23, 11, ROWS), ids=lambda r: r.name)
+def test_a_row_has_kernels_for_the_gpu(row: SuiteRow) -> None:
+    case = row.case(graph_of(row))
+    (tuned,) = tune([case], find_target("cuda:h200"), emit, None)
+    assert tuned.kernels
+    assert tuned.bound > 0
+    assert set(case.outputs) == {o for o in case.outputs if tuned.name(o) in tuned.graph.types}
+
+
+@pytest.mark.parametrize(
+    ("given", "least", "most"),
+    [
+        (Given((3000,), "unit"), 0.0, 1.0),
+        (Given((3000,), "positive"), 0.5, 9.0),
+        (Given((3000,), "integer", limit=7), 0, 6),
+    ],
+)
+def test_what_is_given_lies_in_its_range(given: Given, least: float, most: float) -> None:
+    values = given.values(0)
+    assert values.shape == given.shape
+    assert values.dtype == given.type.dtype.numpy
+    assert least <= values.min()
+    assert values.max() <= most
+    np.testing.assert_array_equal(values, given.values(0))
+
+
+def test_distinct_numbers_have_one_order() -> None:
+    values = Given((64, 500), "distinct").values(3)
+    assert len(np.unique(values)) == values.size
+    assert (np.diff(values, axis=1) < 0).any()
+
+
+def test_what_cannot_be_read_is_a_failure_with_its_reason() -> None:
+    odd = SuiteOperation("odd", "odd", lambda n: (x(n),), lambda a: torch.bincount(a.long()), (3,), ((3,), (4,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cuts.bench.ahead.ROWS", (odd.at((3,)),))
+        found = ready(0, False)
+    assert found.graph is None
+    assert "bincount" in found.failure
+
+
+def test_rows_are_continued_and_slow_ones_measured_again() -> None:
+    every = breadth.select(breadth.arguments([]), [])
+    assert every == list(range(len(ROWS)))
+    rows = [measured(0, cuts_ms=0.5), measured(1, cuts_ms=2.0), measured(2, cuts_ms=None, failure="no")]
+    assert breadth.select(breadth.arguments([]), rows) == every[3:]
+    assert breadth.select(breadth.arguments(["--below", "0.8"]), rows) == every[1:]
+    assert len(breadth.select(breadth.arguments(["--only", "attention/"]), rows)) == 12
+
+
+def test_the_table_counts_failures_and_wrong_results() -> None:
+    rows = [
+        measured(0, cuts_ms=0.5), measured(1, cuts_ms=0.8), measured(2, cuts_ms=2.0),
+        measured(3, cuts_ms=None, failure="too large"), measured(4, cuts_ms=0.1, wrong="differs"),
+    ]  # fmt: skip
+    lines = breadth.summary(rows).splitlines()
+    assert "failed: too large" in lines[0]
+    assert "WRONG: differs" in lines[1]
+    assert "0.50x" in lines[2]
+    assert lines[-1].split() == [
+        "all", "5", "1.08", "40%", "0.50,", "2.00,", "2", "without", "a", "right", "result",
+    ]  # fmt: skip
+    assert len(breadth.markdown(rows).splitlines()) == 7
+
+
+def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def operation(name: str) -> SuiteOperation:
+        return SuiteOperation("odd", name, lambda n: (x(n), w(n)), lambda a, b: a + b, (3,), ((3,), (4,)))
+
+    rows = [operation(name).at((3,)) for name in ("a", "bad", "c", "d", "e")]
+
+    def tuned(cases: Sequence[Any], *rest: Any) -> list[str]:
+        if any(case.name.startswith("bad") for case in cases):
+            raise PassError("no kernel")
+        return [case.name for case in cases]
+
+    @contextmanager
+    def session(*given: Any, **options: Any) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(breadth, "tune", tuned)
+    monkeypatch.setattr(breadth, "tuning_session", session)
+    options = breadth.arguments(["--out", str(tmp_path / "rows.json")])
+    suite: Any = breadth.Breadth(options, None, None, None, [], FACTS)  # type: ignore[arg-type]
+    found = list(suite._tuned([row.case(graph_of(row)) for row in rows]))
+    assert found == ["a, 3", "no kernel", "c, 3", "d, 3", "e, 3"]
+    suite._keep(suite._measured(0, rows[1].case(graph_of(rows[1])), None, found[1]))
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert (row["cuts_ms"], row["failure"]) == (None, "no kernel")

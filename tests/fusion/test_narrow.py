@@ -1,0 +1,43 @@
+"""Few results of long reductions are apart from what is computed with them, so that they can be split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph
+from cuts.passes.fusion.programs import FEW, LONG, build_programs
+
+from ..needs import needs_opencl
+from .build import REGISTRY, graph, op
+
+
+def norm(groups: int, channels: int, size: int) -> Graph:
+    shapes = {"x": (1, groups * channels, size, size), "s": (groups * channels,), "b": (groups * channels,)}
+    return graph(shapes, op("y", "group_norm", "x", "s", "b", num_groups=groups), out="y")
+
+
+def sums(unit: Any) -> int:
+    return sum(s.combine is not None for s in unit.statements)
+
+
+@pytest.mark.parametrize(
+    ("groups", "channels", "size", "apart"),
+    [(4, 16, 32, True), (FEW, 16, 32, True), (FEW + 1, 16, 32, False), (4, 8, 16, False)],
+)
+def test_sums_are_apart_where_few_are_long(groups: int, channels: int, size: int, apart: bool) -> None:
+    units = build_programs(norm(groups, channels, size), REGISTRY).units
+    assert (channels * size * size >= LONG and groups <= FEW) == apart
+    assert [sums(unit) for unit in units if sums(unit)] == ([1, 1] if apart else [2])
+    if apart:  # what is computed with them is a unit of its own
+        assert sums(units[-1]) == 0
+
+
+@needs_opencl
+def test_what_is_apart_computes_the_same() -> None:
+    plan = build_graph(norm(3, 16, 32), load_spec([]), find_target("opencl"), CompileOptions())
+    assert all(result.ok for result in plan.verify())

@@ -1,0 +1,138 @@
+"""Running reductions by parts: they compute the same in steps that grow with n and not with n * n."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.statement import Program
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate
+from cuts.passes.fusion.scans import LONGEST, cut_scans
+from cuts.tests.amounts import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+from .build import REGISTRY, graph, op
+
+
+def program_of(name: str, shape: tuple[int, ...], dtype: DType = DType.F32, **attributes: Any) -> Program:
+    return REGISTRY[name].instantiate([TensorType(dtype, shape)], attributes).program
+
+
+def steps(program: Program) -> int:
+    return sum(prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements)
+
+
+@st.composite
+def running(draw: Any) -> tuple[str, tuple[int, ...], DType, dict[str, Any]]:
+    """Return an operation, the shape and type of its operand, and its attributes; rows are whole parts or not."""
+    length = draw(st.one_of(st.integers(1, 400), st.sampled_from([64, 65, 80, 256, 1024, 1040, 4096, 4097, 4128])))
+    shape = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))]
+    axis = draw(st.integers(0, len(shape)))
+    shape.insert(axis, length)
+    attributes = {"axis": axis, "exclusive": draw(st.booleans()), "reverse": draw(st.booleans())}
+    dtype = draw(st.sampled_from([DType.F16, DType.BF16, DType.F32, DType.F64, DType.I32, DType.I64, DType.U8]))
+    return draw(st.sampled_from(["cumsum", "cumprod"])), tuple(shape), dtype, attributes
+
+
+@settings(max_examples=examples(30, 1500), deadline=None)
+@given(running(), st.integers(0, 2**32 - 1), st.booleans())
+def test_what_is_cut_computes_the_same(
+    case: tuple[str, tuple[int, ...], DType, dict[str, Any]], seed: int, extreme: bool
+) -> None:
+    name, shape, dtype, attributes = case
+    program = program_of(name, shape, dtype, **attributes)
+    found = cut_scans(program)
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0.9, 1.1, shape) if name == "cumprod" else rng.standard_normal(shape)
+    if not dtype.is_float:
+        x = rng.integers(0, 3, shape)
+    elif extreme:
+        x.flat[:: max(1, x.size // 3)] = rng.choice([np.nan, np.inf, -np.inf, -0.0, 0.0])
+    expected, ours = evaluate(program, {"x": x})["y"], evaluate(found, {"x": x})["y"]
+    # Results of half types are rounded once, where they are stored.
+    rounding = dtype.element.epsilon if dtype in (DType.F16, DType.BF16) else 1e-9
+    np.testing.assert_allclose(ours, expected, rtol=rounding, atol=1e-7 if rounding > 1e-9 else 1e-9)
+    length = shape[attributes["axis"]]
+    assert (found is program) == (length <= LONGEST)
+    assert steps(found) <= min(steps(program), 90 * prod(shape) + 64 * 64 * prod(shape) // length)
+
+
+def test_a_row_between_two_kernels_is_single() -> None:
+    """Sums of parts of halves would lose digits if they were stored as halves."""
+    found = cut_scans(program_of("cumsum", (2, 4096), DType.F16, axis=1))
+    assert {found.tensors[s.target].dtype for s in found.statements if s.target != "y"} == {DType.F32}
+    assert found.tensors["y"].dtype is DType.F16
+
+
+DECLARED = """
+op running_greatest "the greatest of all products so far" {
+  in x: f32[N, M], w: f32[M]
+  out y: f32[N, M]
+  y[n, m] = max[j < M] (x[n, j] * w[j] if m - j >= 0 else -inf)
+}
+op so_many "sums of a window that is as long as half a row" {
+  in x: f32[N]
+  out y: f32[N]
+  y[n] = sum[j < N] (x[j] if n - j >= 0 and n - j < N // 2 else 0)
+}
+op weighted "terms that differ from element to element" {
+  in x: f32[N]
+  out y: f32[N]
+  y[n] = sum[j < N] (x[j] * x[n] if n - j >= 0 else 0)
+}
+op shifted "two places before" {
+  in x: f32[N]
+  out y: f32[N]
+  y[n] = sum[j < N] (x[j] if n - j >= 2 else 0)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    path = tmp_path_factory.mktemp("spec") / "own.cuts"
+    path.write_text(DECLARED)
+    return Registry.builtin().load(path)
+
+
+@pytest.mark.parametrize("name", ["so_many", "weighted", "shifted"])
+def test_what_is_no_running_reduction_stays(name: str, own: Registry) -> None:
+    program = own[name].instantiate([TensorType(DType.F32, (200,))], {}).program
+    assert cut_scans(program) is program
+
+
+def test_a_declaration_of_ones_own_is_cut(own: Registry) -> None:
+    types = [TensorType(DType.F32, (3, 200)), TensorType(DType.F32, (200,))]
+    program = own["running_greatest"].instantiate(types, {}).program
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((3, 200)), "w": rng.standard_normal(200)}
+    found = cut_scans(program)
+    assert steps(found) < steps(program) / 4
+    np.testing.assert_array_equal(evaluate(found, inputs)["y"], evaluate(program, inputs)["y"])
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("name", "shape", "attributes"),
+    [
+        ("cumsum", (3, 1000), {"axis": 1}),
+        ("cumsum", (300, 5), {"axis": 0, "reverse": True, "exclusive": True}),
+        ("cumprod", (2, 130, 3), {"axis": 1, "exclusive": True}),
+        ("cumsum", (5000,), {"axis": 0}),
+    ],
+)
+def test_kernels_of_parts_compute_the_whole(name: str, shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    lines = [op("h", "sin", "x"), op("a", name, "h", **attributes), op("y", "relu", "a")]
+    model = graph({"x": shape}, *lines, out="y")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    assert all(result.ok for result in plan.verify())
