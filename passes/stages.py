@@ -51,6 +51,7 @@ from .fusion import (
     centre_means,
     find_views,
     fold_units,
+    follow_pieces,
     pack_constants,
     partition,
     split_groups,
@@ -231,7 +232,7 @@ def choose_algorithms(work: Compilation) -> Graph:
 
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    work.programs = centre_means(fold_units(build_programs(work.graph, work.registry)))
+    work.programs = follow_pieces(centre_means(fold_units(build_programs(work.graph, work.registry))))
     work.graph = work.programs.graph
     return work.programs
 
