@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from attrs import asdict, evolve, frozen
-from cuts.bench.networks import NETWORKS, network
+from cuts.bench.networks.policies import NETWORKS, network
 from cuts.compile.in_place import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CutsError

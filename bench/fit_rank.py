@@ -149,21 +149,26 @@ def fit(points: RankPoints, target: Target, start: RankConstants = FITTED, round
 
 def quality(estimated: Array, points: RankPoints, names: list[str]) -> list[dict[str, Any]]:
     """Return for each operation the time of the first point and of the best of the first eight, as multiples of the
-    best measured.
+    best measured, and the place of that one in the order.
     """
     found = []
     for number, name in enumerate(names):
         own = np.flatnonzero(points.case == number)
         ordered = points.seconds[own[np.argsort(estimated[own], kind="stable")]]
-        found.append({"name": name, "first": ordered[0] / ordered.min(), "eight": ordered[:8].min() / ordered.min()})
+        row: dict[str, Any] = {"name": name, "place": int(np.argmin(ordered)) + 1, "points": len(own)}
+        found.append(row | {"first": ordered[0] / ordered.min(), "eight": ordered[:8].min() / ordered.min()})
     return found
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return medians, and how many operations have a point within 10 % of the best among their first eight."""
+    """Return medians and the geometric mean, and how many operations have a point within 10 % of the best among their
+    first eight; `place_median` is where the best point stands in the order.
+    """
     return {
         "operations": len(rows),
         "first_median": round(float(np.median([r["first"] for r in rows])), 3),
+        "first_mean": round(float(np.exp(np.mean(np.log([r["first"] for r in rows])))), 3),
+        "place_median": float(np.median([r["place"] for r in rows])),
         "eight_median": round(float(np.median([r["eight"] for r in rows])), 3),
         "eight_within_tenth": sum(bool(r["eight"] <= 1.1) for r in rows),
     }

@@ -28,6 +28,7 @@ from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import (
     Baselines,
     Row,
+    add_every_option,
     add_precision_option,
     add_row_options,
     circumstances,
@@ -41,7 +42,7 @@ from cuts.bench.records import (
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CLASSES, LAST, Case, all_cases
+from cuts.bench.shapes import CLASSES, LAST, Case, all_cases, sampled
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError
@@ -192,16 +193,16 @@ def key_of_case(case: Case) -> str:
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet."""
     known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
-    chosen = []
+    wanted = []
     for given in all_cases():
         turned = options.channels_last and given.kind in ("conv", "depthwise")
         case = evolve(given, precision=options.precision, channels_last=turned)
         kinds = options.kind or (("conv", "gemm") if PRECISIONS[options.precision].math else CLASSES)
         right = case.kind in kinds and (not options.batch or case.batch in options.batch)
         named = not options.only or any(text in case.name or text in case.uses for text in options.only)
-        if right and named and (options.again or case.key not in known):
-            chosen.append(case)
-    return chosen
+        if right and named:
+            wanted.append(case)
+    return [case for case in sampled(wanted, options.every) if options.again or case.key not in known]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -217,6 +218,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="TEXT",
         help="rows whose name contains this, or that a network of this name uses",
     )
+    add_every_option(parser)
     parser.add_argument(
         "--budget",
         type=float,

@@ -210,6 +210,13 @@ def add_precision_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_every_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that takes a sample of a suite."""
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="only the first of every N rows of a class and batch size"
+    )
+
+
 def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of a suite whose rows grow over several calls:
     where it runs, how long, its file, and what is printed of that.

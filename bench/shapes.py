@@ -10,7 +10,8 @@ multiply-adds, the figures that are published for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -371,6 +372,17 @@ def _images(size: int, label: str) -> Iterator[Case]:
 
 #: Every class of rows.
 CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory")
+
+
+def sampled(cases: Iterable[Case], every: int) -> list[Case]:
+    """Return the first of every few cases of each class and batch size, so that all kinds of them are there."""
+    counts: Counter[tuple[str, int]] = Counter()
+    chosen = []
+    for case in cases:
+        if counts[case.kind, case.batch] % every == 0:
+            chosen.append(case)
+        counts[case.kind, case.batch] += 1
+    return chosen
 
 
 def all_cases() -> list[Case]:

@@ -29,8 +29,8 @@ from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.contenders import Peers
 from cuts.bench.peers import function_of, load_torch
-from cuts.bench.records import add_precision_option, exit_code
-from cuts.bench.shapes import CLASSES, Case, all_cases
+from cuts.bench.records import add_every_option, add_precision_option, exit_code
+from cuts.bench.shapes import CLASSES, Case, all_cases, sampled
 from cuts.bench.tuned import Tuned, bind, fill, parts, tune
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
@@ -93,7 +93,8 @@ def select(options: argparse.Namespace) -> list[Case]:
         for c in (evolve(case, precision=options.precision) for case in all_cases())
         if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
     ]
-    return [c for c in chosen if not options.only or any(text in c.name for text in options.only)]
+    named = (c for c in chosen if not options.only or any(text in c.name for text in options.only))
+    return sampled(named, options.every)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -104,6 +105,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
+    add_every_option(parser)
     add_precision_option(parser)
     parser.add_argument("--untuned", action="store_true", help="launch the model's first choices")
     parser.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,25 +13,39 @@ from attrs import asdict
 from ..backends import cache_info, clear_cache
 from ..compile import clear_plans, plans_info
 from ..ir import UsageError
-from ..search import database_path, export_results, import_results, open_database, remove_database
+from ..search import (
+    database_path,
+    export_pack,
+    export_results,
+    import_results,
+    open_database,
+    remove_database,
+)
 from . import console
 from .options import add_json
+
+#: What is done with a file of results.
+_EXCHANGES: dict[str, Callable[[Any, str], Any]] = {
+    "export": export_results,
+    "pack": export_pack,
+    "import": import_results,
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what `cuts cache` takes."""
     parser.add_argument(
         "action",
-        choices=("info", "clear", "explain", "export", "import"),
+        choices=("info", "clear", "explain", "export", "pack", "import"),
         help="show or empty the cache, say what a key stands for, or write the best results of searches to a file "
-        "and add those of one",
+        "(pack: only those that final plans are made of) and add those of one",
     )
     parser.add_argument(
         "what",
         metavar="KEY|FILE",
         nargs="?",
-        help="explain: key of a kernel or a trial in the tuning database, or how it begins; export, import: a file "
-        "(.json, or .json.gz)",
+        help="explain: key of a kernel or a trial in the tuning database, or how it begins; export, pack, import: a "
+        "file (.json, .json.gz or .json.xz)",
     )
     add_json(parser)
 
@@ -42,7 +57,7 @@ def command(arguments: Namespace) -> int:
     """
     if arguments.action == "explain":
         return _explain(arguments)
-    if arguments.action in ("export", "import"):
+    if arguments.action in _EXCHANGES:
         return _exchange(arguments)
     if arguments.what:
         raise UsageError(f"'cuts cache {arguments.action}' takes no key, found '{arguments.what}'")
@@ -75,10 +90,7 @@ def _exchange(arguments: Namespace) -> int:
         raise UsageError(f"'cuts cache {arguments.action}' needs a file", hint="as in results.json.gz")
     database = open_database(console.note)
     try:
-        if arguments.action == "export":
-            values = {"exported": export_results(database, arguments.what)}
-        else:
-            values = asdict(import_results(database, arguments.what))
+        values = asdict(_EXCHANGES[arguments.action](database, arguments.what))
     finally:
         database.close()
     if arguments.json:

@@ -50,6 +50,7 @@ def run_tuned(arguments: Namespace) -> int:
         evaluate=arguments.mode == "mixed",
         audit=getattr(arguments, "audit", None) or 0,
         replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
+        further=getattr(arguments, "further", False),
         quiet=arguments.quiet,
         notice=console.note,
     ) as selector:

@@ -27,6 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--libraries", action="store_true", help="let cuBLAS and cuDNN take the place of kernels that they beat"
     )
     parser.add_argument(
+        "--further", action="store_true", help="search on where the final plan is known, from a pack for example"
+    )
+    parser.add_argument(
         "--replay", metavar="FILE", help="search in the results of a tuning database instead of on a device"
     )
     parser.add_argument(

@@ -17,8 +17,9 @@ from ..ir import (
     UsageError,
 )
 from ..passes import Selector
-from ..search import MeasuredSelector, with_libraries
+from ..search import MeasuredSelector, tuning_session, with_libraries
 from .empty_results import warn_of_empty_results
+from .known import compile_measured, is_known
 from .loading import Spec
 from .plan import CompiledPlan, plan_of
 from .plan_cache import PlanCache
@@ -81,11 +82,15 @@ def compile_model(
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledPlan:
-    """Compile a graph to a plan. Where a `selector` measures,
-    the plan of an earlier search to the end is found again.
+    """Compile a graph to a plan. Where a `selector` measures, the plan of an earlier search to the end is found again;
+    without one, what a search on such a machine decided is taken over.
     """
     if not isinstance(selector, MeasuredSelector):
         options = evolve(options, begun=options.begin())
+        if selector is None and is_known(graph, spec, target, options):
+            found = _from_known(graph, spec, target, options)
+            if found is not None:
+                return found
         compiled = compile_model(graph, spec, target, options, selector)
         with options.begin().stage("kernels"):
             return plan_of(compiled, graph, spec, target, options.precision)
@@ -94,11 +99,22 @@ def build_graph(
     if found is not None:
         selector.cached = True
         return found
-    compiled = compile_model(graph, spec, target, options, selector)
+    compiled = compile_measured(
+        graph, spec, options, selector, lambda: compile_model(graph, spec, target, options, selector)
+    )
     with selector.budget.stage("libraries"):
         compiled = with_libraries(compiled, selector)
     with selector.budget.stage("kernels"):
         made = plan_of(compiled, graph, spec, target, options.precision)
-    if cache and made.complete:
+    if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made
+
+
+def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan | None:
+    """Return the plan that earlier results make, without measuring anything; nothing where some do not hold."""
+    with tuning_session(target, budget=options.begin(), frozen=True, guesses=True) as selector:
+        try:
+            return build_graph(graph, spec, target, options, selector)
+        except UsageError:
+            return None

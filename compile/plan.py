@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -35,6 +36,7 @@ from ..runtime import (
     Session,
     checked_inputs,
     compare,
+    copy_plan,
     make_plan,
     random_inputs,
     save_plan,
@@ -44,14 +46,17 @@ from .overflow import first_overflow
 
 
 class CompiledPlan:
-    """A plan and the means to run, check, save and read it.
+    """A plan and the means to run, check, save and read it; `kept` is a folder that it is kept in.
 
     It is re-entrant: threads that call `run` wait for one another, and what a run returned stays as it is. Threads that
     shall run side by side each open a `Session` of `plan` of their own.
     """
 
-    def __init__(self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, kept: Path | None = None
+    ) -> None:
         self.plan = plan
+        self.kept = kept
         self.cubins = cubins
         self.complete = complete
         self._session: Session | None = None
@@ -209,8 +214,9 @@ class CompiledPlan:
         return first_overflow(self._model(), checked_inputs(self.plan.types, self.plan.inputs, inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the plan's folder, whole or not at all."""
-        save_plan(self.plan, folder)
+        """Write the plan's folder, whole or not at all: a copy of the one that it is kept in, where there is one."""
+        if self.kept is None or not copy_plan(self.kept, folder):
+            save_plan(self.plan, folder)
 
     def _model(self) -> PlannedModel:
         if self.plan.model is None:

@@ -69,7 +69,7 @@ class PlanCache:
         try:
             plan = load_plan(place)
             place.touch()
-            return CompiledPlan(plan, compile_binaries(plan, self.target))
+            return CompiledPlan(plan, compile_binaries(plan, self.target), kept=place)
         except CutsError:
             shutil.rmtree(place, ignore_errors=True)
             return None
@@ -77,6 +77,7 @@ class PlanCache:
     def keep(self, made: CompiledPlan) -> None:
         """Keep a plan, and drop the oldest ones beyond the limit."""
         save_plan(made.plan, self.folder / self.key)
+        made.kept = self.folder / self.key
         _trim(self.folder)
 
 

@@ -12,7 +12,7 @@ from attrs import define, field
 #: What share of a budget is used up when a decision by measured times must have been made, in the order of work: which
 #: algorithms, which groups (by the model first), which schedules, whether groups are taken apart again, and which share
 #: a launch.
-ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.25, 0.45, 0.65
+ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.33, 0.48, 0.66
 SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
 #: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1

@@ -22,7 +22,8 @@ class Function:
 
     `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers
     where it differs. `{t}` stands for the name of the type computed in: what C leaves open (a NaN, an overflow, a
-    division by zero) has a helper for each type in `backends/arithmetic.py`. `result` says whether the value has the
+    division by zero) has a helper for each type in `backends/arithmetic.py`. `c_half` is the template for half types,
+    whose few digits take fewer instructions, where there is one. `result` says whether the value has the
     operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they
     are computed unsigned then, so that they wrap. `precise` says where a half type will not do: for its result, which
     outgrows one or cancels, or for whatever is computed with it inside.
@@ -36,6 +37,7 @@ class Function:
     issue: int = 1
     result: Literal["same", "bool"] = "same"
     c_int: str = ""
+    c_half: str = ""
     commutative: bool = False
     wraps: bool = False
     precise: Literal["", "result", "inside"] = ""
@@ -155,11 +157,18 @@ _PRECISE: dict[str, Literal["", "result", "inside"]] = {
     **dict.fromkeys(("sqrt", "rsqrt"), "inside"),
 }
 
+#: Functions of half types that are computed in f32 with its digits nearly, which takes less.
+_HALF = {"exp": "cuts_exp_half({0})"}
+
 _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),
     Function("sub", 2, np.subtract, "({0} - {1})", wraps=True),
     Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, wraps=True),
     Function("div", 2, _divide, "({0} / {1})", issue=8, c_int="cuts_div_{t}({0}, {1})"),
+    # The same, as a thread computes it that divides several floats by one (`passes.lowering.quotients`): as exact, or
+    # as exact as a half type asks for.
+    Function("quotient", 2, _divide, "cuts_quotient_{t}({0}, {1})", issue=6, c_int="cuts_div_{t}({0}, {1})"),
+    Function("near_quotient", 2, _divide, "cuts_near_quotient_{t}({0}, {1})", issue=2, c_int="cuts_div_{t}({0}, {1})"),
     Function(
         "floormod",
         2,
@@ -207,7 +216,7 @@ _TABLE = [
     Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0),
     Function("tf32_cut", 1, _tf32_cut, "cuts_tf32_cut({0})", flops=0),
     *(
-        Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""))
+        Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""), c_half=_HALF.get(name, ""))
         for name, (fn, c, issue) in _FLOAT_UNARY.items()
     ),
 ]

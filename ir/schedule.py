@@ -104,7 +104,8 @@ class SegmentSchedule:
 
     `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of
     all. `lanes` threads share each instance's reductions. `row_vector` is how many neighbouring row elements a lane
-    takes at once. `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
+    takes at once. `kept` elements of each row that several statements read, whole trips over it, lie in shared memory
+    between them. `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
     With `zigzag`, neighbouring lanes alternate along the first of two such dims, so that eight lanes that load vectors
     together touch few distinct ones in either.
     """
@@ -115,6 +116,7 @@ class SegmentSchedule:
     row_vector: int = 1
     warp: tuple[int, ...] = ()
     zigzag: bool = False
+    kept: int = 0
 
     @property
     def threads(self) -> int:

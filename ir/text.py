@@ -90,7 +90,7 @@ FORMS: dict[type, Form] = {
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(
-        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}",
+        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}{? kept <kept>?}",
         ("*dims", "*reductions"),
     ),
     TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),

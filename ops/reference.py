@@ -43,6 +43,7 @@ from .language import Registry
 
 Box = dict[Var, tuple[int, int]]
 Moved: TypeAlias = Callable[[str, Values], Values]
+Read: TypeAlias = Callable[[str, Array], Array]
 
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 
@@ -100,21 +101,24 @@ def evaluate_graph(
     dtype: npt.DTypeLike = np.float64,
     *,
     stored: bool = False,
+    read: Read | None = None,
 ) -> dict[str, Array]:
     """Return the outputs of a graph, computed node by node from the declarations; `stored` is that of `evaluate`.
+    `read` stands in for what a node reads of another's results: it is given the name of each, and its values.
 
     Raises `GraphError` where an input has no value, or an integer that is used as an index is out of range.
     """
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
         raise GraphError(f"graph '{graph.name}': no value for input {', '.join(map(repr, missing))}")
-    values: dict[str, Array] = {**graph.constants, **{name: inputs[name] for name in graph.inputs}}
+    given: dict[str, Array] = {**graph.constants, **{name: inputs[name] for name in graph.inputs}}
+    values = dict(given)
     for node in graph.nodes:
         types = [None if v is None else graph.types[v] for v in node.inputs]
         known = {n: graph.constants[v] for n, v in enumerate(node.inputs) if v is not None and v in graph.constants}
         instance = registry.of(node).instantiate(types, node.attributes, known)
         operands = {
-            formal: values[v]
+            formal: values[v] if read is None or v in given else read(v, values[v])
             for formal, v in zip(instance.inputs, node.inputs, strict=False)
             if formal is not None and v is not None
         }

@@ -1,12 +1,16 @@
 """How a program changes on its way from a graph to kernels: the pipeline, and what its stages share."""
 
+from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .fragments import Fragment, Priced, cut_fragment
 from .pipeline import compile_graph, graph_passes
 from .side_by_side import joined
 from .workload import Member, Selector, Workload
 
 __all__ = [
+    "Decisions",
+    "ForeignDecisionsError",
     "Fragment",
+    "GroupDecision",
     "Member",
     "Priced",
     "Selector",

@@ -8,6 +8,7 @@ the node itself where none is cheaper. Equal nodes are decided once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from math import inf
 
@@ -16,16 +17,16 @@ from attrs import evolve, field, frozen
 from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, epsilon
 from ..ops import amplification
 from ..ops.language import Instances
-from .fragments import Planner, Priced, cut_fragments, fragment_of
-from .fusion import GroupEvaluator
+from .fragments import Fragment, Planner, Priced, cut_fragments, needed
+from .fusion import GroupEvaluator, Order
 from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
 FOLLOWERS = 4
 #: Part of the time that an alternative has to save: it needs more memory and rounds more.
 MARGIN = 0.05
-#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose as much as
-#: thirty numbers of 11 bits do.
+#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
+#: what a sum of products does.
 LOSS = 2.0**-8
 #: Distances between numbers that no algorithm of ours makes that much of.
 FINE = 2.0**-20
@@ -54,11 +55,11 @@ class AlgorithmChoice:
 @frozen
 class ChooseAlgorithms:
     """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new
-    node.
+    node, `replaced` that of each old one.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels. Nothing is replaced before it is `known` what the kernels of both take, by
-    more than the model's word.
+    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced
+    before it is `known` what the kernels of both take, by more than the model's word.
     """
 
     instances: Instances
@@ -68,8 +69,10 @@ class ChooseAlgorithms:
     plan: Planner = cut_fragments
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
+    orders: Mapping[str, Order] = field(factory=dict)
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
+    replaced: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
     keys: dict[str, Hashable] = field(factory=dict)
 
@@ -77,13 +80,14 @@ class ChooseAlgorithms:
         """Return the graph with the chosen algorithms in it."""
         self.choices.clear()
         self.used.clear()
+        self.replaced.clear()
         nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys
-        keys.update({name: _key(part, graph) for name, part in parts.items()})
+        keys.update({name: self._key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
         nodes = {name: algorithms for name, algorithms in nodes.items() if precise[name]}
-        self._plan({keys[name]: self._alternatives(parts[name], graph, precise[name]) for name in nodes})
+        self._plan({keys[name]: self._fragments(parts[name], graph, precise[name]) for name in nodes})
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
@@ -93,15 +97,27 @@ class ChooseAlgorithms:
             )
             self.choices.append(choice)
             if choice.best and all(map(self.known, self._compared(choice))):
-                before = {n.name for n in result.nodes}
-                result = replace_node(result, node, choice.best, self.instances)
-                self.used.update({n.name: choice.best for n in result.nodes if n.name not in before})
+                self.replaced[node.name] = choice.best
+                result = self.replace(result, node, choice.best)
+        return result
+
+    def replace(self, graph: Graph, node: Node, algorithm: str) -> Graph:
+        """Return the graph with an algorithm in a node's place, and note which nodes belong to it."""
+        before = {n.name for n in graph.nodes}
+        result = replace_node(graph, node, algorithm, self.instances)
+        self.used.update({n.name: algorithm for n in result.nodes if n.name not in before})
         return result
 
     @property
-    def deciding(self) -> list[FusedGroup]:
-        """The kernels of the declarations and of the algorithms that are to take their places."""
-        return [form for choice in self.choices for form in self._compared(choice)]
+    def questions(self) -> list[list[FusedGroup]]:
+        """The kernels of each declaration with those of the algorithm that is to take its place; where most seconds
+        depend on the answer, in all places together, first.
+        """
+        stakes: defaultdict[Hashable, float] = defaultdict(float)
+        found = {self.keys[choice.node]: self._compared(choice) for choice in self.choices}
+        for choice in self.choices:
+            stakes[self.keys[choice.node]] += choice.seconds[""] - choice.seconds[choice.best] if choice.best else 0.0
+        return [found[key] for key in sorted(found, key=lambda key: -stakes[key])]
 
     def _compared(self, choice: AlgorithmChoice) -> list[FusedGroup]:
         """Return the kernels of a declaration and of its best alternative."""
@@ -119,34 +135,47 @@ class ChooseAlgorithms:
         operands = [None if v is None else types[v] for v in node.inputs]
         return [n for n in names if rounded * amplification(node, operands, n, self.instances) <= LOSS]
 
-    def _alternatives(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Graph]:
-        """Return the graph of each alternative of the first node of a part,
-        without what is known when it is compiled.
-        """
+    def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Fragment]:
+        """Return each alternative of the first node of a part, without what is known when it is compiled."""
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
+        orders = {v: self.orders[v] for v in (*part.inputs, *part.outputs) if v in self.orders}
         made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
-        return {name: _without_known(each, set(fixed)) for name, each in {"": part, **made}.items()}
 
-    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Graph]]) -> None:
+        def fragment(whole: Graph) -> Fragment:
+            known = set(fixed)
+            rest = _without_known(whole, known)
+            return Fragment(
+                rest,
+                needed(self.instances.registry, rest),
+                self.target,
+                self.mode,
+                self.math,
+                known=frozenset(known.intersection(rest.inputs)),
+                orders=orders,
+            )
+
+        return {name: fragment(each) for name, each in {"": part, **made}.items()}
+
+    def _key(self, part: Graph, graph: Graph) -> Hashable:
+        """Return what the alternatives of a part depend on."""
+        names = {v: n for n, v in enumerate(part.types)}
+        members = tuple(
+            (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
+        )
+        constants = tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
+        orders = tuple((names[v], self.orders[v]) for v in (*part.inputs, *part.outputs) if v in self.orders)
+        return members, tuple(part.types.values()), constants, orders
+
+    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
         """Have cut into kernels what was not cut before."""
-        fresh = {key: graphs for key, graphs in wanted.items() if key not in self.plans}
-        graphs = [graph for each in fresh.values() for graph in each.values()]
-        if graphs:
-            registry = self.instances.registry
-            found = iter(self.plan([fragment_of(g, registry, self.target, self.mode, self.math) for g in graphs]))
+        fresh = {key: fragments for key, fragments in wanted.items() if key not in self.plans}
+        fragments = [fragment for each in fresh.values() for fragment in each.values()]
+        if fragments:
+            found = iter(self.plan(fragments))
             self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
 
     def _seconds(self, kernels: Priced) -> float:
         return inf if kernels is None else sum(self.evaluator.cost(form) for form, _ in kernels)
-
-
-def _key(part: Graph, graph: Graph) -> Hashable:
-    """Return what the alternatives of a part depend on."""
-    names = {v: n for n, v in enumerate(part.types)}
-    members = tuple(
-        (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
-    )
-    return members, tuple(part.types.values()), tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:

@@ -7,15 +7,17 @@ workers can do it side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from attrs import frozen
+import numpy as np
+from attrs import evolve, field, frozen
 
 from ..ir import CutsError, FusedGroup, Graph, Mode, Target
 from ..ops.language import Registry
 from .evaluators import Modelled
 from .fusion import (
+    Order,
     Partitioner,
     Policy,
     Remembered,
@@ -27,7 +29,7 @@ from .fusion import (
     fold_units,
     partition,
 )
-from .layout import choose_layouts
+from .layout import choose_layouts, pack_constants
 
 #: The kernels of a fragment with the seconds that the model gives each; nothing where it cannot be cut.
 Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
@@ -36,7 +38,8 @@ Priced: TypeAlias = tuple[tuple[FusedGroup, float], ...] | None
 @frozen
 class Fragment:
     """A small graph, the declarations of its operations, and what its kernels are for; `math` is the math mode of its
-    sums of products.
+    sums of products. Of its inputs, `known` ones are constants of the whole graph, where the dims of inputs and
+    outputs lie in some `orders`.
     """
 
     graph: Graph
@@ -44,6 +47,8 @@ class Fragment:
     target: Target
     mode: Mode
     math: str = ""
+    known: frozenset[str] = frozenset()
+    orders: Mapping[str, Order] = field(factory=dict)
 
 
 class Planner(Protocol):
@@ -54,22 +59,31 @@ class Planner(Protocol):
         ...
 
 
-def fragment_of(graph: Graph, registry: Registry, target: Target, mode: Mode, math: str = "") -> Fragment:
-    """Return a fragment that carries no more of the vocabulary than it needs."""
-    return Fragment(graph, Registry({n.op: registry.of(n) for n in graph.nodes}), target, mode, math)
+def needed(registry: Registry, graph: Graph) -> Registry:
+    """Return no more of a vocabulary than a graph needs, as it goes to another process."""
+    return Registry({n.op: registry.of(n) for n in graph.nodes})
 
 
 def cut_fragment(fragment: Fragment) -> Priced:
     """Return the kernels of the partition that is best by the model, before any of them is split."""
     modelled = Remembered(Modelled(fragment.target))
     try:
-        programs = centre_means(fold_units(build_programs(fragment.graph, fragment.registry)))
-        views = find_views(choose_layouts(programs, fragment.target, fragment.math))
+        programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
+        ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
+        views = find_views(pack_constants(ordered, fragment.target, fragment.math))
         workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared, math=fragment.math))
         groups = partition(Partitioner(workshop, Splitting(modelled, modelled, fragment.target)), fragment.mode)
     except CutsError:
         return None
     return tuple((group.form, modelled.cost(group.form)) for group in groups)
+
+
+def _with_constants(fragment: Fragment) -> Graph:
+    """Return the graph of a fragment with constants in the places of what is known; their numbers say nothing."""
+    graph, known = fragment.graph, [v for v in fragment.graph.inputs if v in fragment.known]
+    arrays = {v: np.zeros(graph.types[v].shape, graph.types[v].dtype.numpy) for v in known}
+    inputs = tuple(v for v in graph.inputs if v not in fragment.known)
+    return evolve(graph, inputs=inputs, constants={**graph.constants, **arrays})
 
 
 def cut_fragments(fragments: Sequence[Fragment]) -> Sequence[Priced]:

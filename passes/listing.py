@@ -71,6 +71,7 @@ def parameters(schedule: Schedule) -> dict[str, object]:
         tiles = {_flat(d.axes): {"block": d.block, "thread": d.thread, "vector": d.vector} for d in segment.dims}
         segments.append(
             {"tiles": tiles, "reductions": reductions, "lanes": segment.lanes, "row_vector": segment.row_vector}
+            | ({"kept": segment.kept} if segment.kept else {})
         )
     whole = {"threads": schedule.threads, "blocks": schedule.blocks, "index": schedule.index, "raster": schedule.raster}
     return {**whole, "segments": segments}

@@ -42,10 +42,10 @@ def weighed(work: Compilation) -> Mapping[tuple[str, ...], Mapping[str, object]]
     """Return what was weighed, as JSON values, by the units of each group of the partition: `merges` with its
     neighbours, and of a group of several units what they would take by themselves, as `parts`.
 
-    There is nothing where groups were not chosen by time.
+    There is nothing where groups were not chosen by time, or had been before.
     """
     shop = work.workshop
-    if shop is None or work.options.mode != "mixed" or work.budget.overdue():
+    if shop is None or work.told is not None or work.options.mode != "mixed" or work.budget.overdue():
         return {}
     groups = [group for group in work.formed if group.repeat is None]
     found: dict[tuple[str, ...], dict[str, object]] = {}

@@ -24,6 +24,7 @@ from ..ir import (
 from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
+from .decided import decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -59,9 +60,9 @@ from .workload import Selector
 #: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
     Stage("algorithms", choose_algorithms, print_graph, verify_types,
-          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles), by what its groups "
-          "cost; only where times are measured; filters are transformed by the compiler; alternatives are cut into "
-          "kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
+          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, pixels of a step as "
+          "channels), by what its groups cost; only where times are measured; filters are transformed by the compiler; "
+          "alternatives are cut into kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
     Stage("programs", write_programs, show_programs, verify_statements,
           "graph -> statements over graph values, cut into units that one kernel can compute; means that values are "
           "centred by become sums of differences, scatters atomic operations in any order, recurrences loops over "
@@ -72,16 +73,16 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("layouts", order_dims, show_programs, verify_statements,
           "tensors between kernels -> stored with the dims innermost that make accesses wide, where matrix atoms "
           "multiply; constants that they multiply likewise", ("layout/choose_layouts.py", "fusion/reorder.py")),
+    Stage("pack", pack, show_programs, verify_statements,
+          "constants -> constants stored as threads want to read them", ("layout/pack.py", "layout/constants.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,
           "units -> groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an interface",
           ("fusion/partition.py", "fusion/groups.py", "fusion/legality.py", "fusion/normalise.py", "evaluators.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
-          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; only "
-          "where times are measured", ("fusion/split_reduction.py",)),
-    Stage("pack", pack, show_partition, verify_partition,
-          "constants -> constants stored as the groups' threads want to read them", ("fusion/pack.py",)),
+          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; "
+          "without measurements where a fifth of the time is to be gained", ("fusion/split_reduction.py",)),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
           "group -> the best point of its space, with its bound",
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
@@ -96,8 +97,9 @@ STAGES: tuple[Stage[Any], ...] = (
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
           "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
-          "aligned neighbours one vector", ("lowering/extract.py", "lowering/windows.py", "lowering/widen.py",
-          "lowering/spread.py")),
+          "aligned neighbours one vector; divisions by one number share its reciprocal",
+          ("lowering/extract.py", "lowering/quotients.py", "lowering/windows.py", "lowering/widen.py",
+           "lowering/spread.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip
@@ -142,6 +144,8 @@ def compile_graph(
         stage.perform(work)
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
+    if selector is not None:
+        selector.note(decided(work))
     return assemble(
         work.graph,
         work.launches,

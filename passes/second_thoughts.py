@@ -17,7 +17,7 @@ from ..ir import SECOND_SHARE, FusedGroup, Graph
 from .assemble import kernel_key, turns
 from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition
 from .schedule import Candidate
-from .stages import Compilation, choose_schedules, pack, split_long_reductions
+from .stages import Compilation, choose_schedules, split_long_reductions
 from .workload import Selector
 
 
@@ -54,7 +54,7 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     selector, placed, workshop = work.selector, work.placed, work.workshop
     if selector is None or placed is None or workshop is None or work.options.mode != "mixed":
         return work.chosen
-    if selector.budget.over(SECOND_SHARE):
+    if work.told is not None or selector.budget.over(SECOND_SHARE):
         return work.chosen
     best = _Decision.of(work)
     for form, seconds in _measured(best):
@@ -70,8 +70,7 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     if short or _same(work.formed, best.formed):  # what is left of the time goes to the kernels that there are
         best.back(work)
         return work.chosen if selector.complete else choose_schedules(work, SECOND_SHARE)
-    for stage in (split_long_reductions, pack):
-        stage(work)
+    split_long_reductions(work)
     choose_schedules(work, SECOND_SHARE)
     if _Decision.of(work).seconds < best.seconds:
         return work.chosen

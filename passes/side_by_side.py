@@ -19,6 +19,7 @@ from attrs import frozen
 
 from ..ir import FusedGroup, Target, member_name
 from .assemble import kernel_key
+from .decisions import Decisions, ForeignDecisionsError
 from .fusion import Group, Views, rename_group
 from .schedule import Candidate
 from .stages import Compilation
@@ -65,14 +66,32 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     groups = work.groups
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
+    if work.told is not None:
+        return _leave(work, _told(launches, work.told))
     needs = dependencies(groups, work.views)
     wanted = work.options.side_by_side and work.options.mode == "mixed"
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         launches = _packed(launches, levels(needs, groups), keys, work)
         launches = launches if work.selector is None else list(_timed(launches, work.selector, work.views))
-    work.launches = [launch.groups for launch in _in_order(launches, needs)]
+    return _leave(work, list(_in_order(launches, needs)))
+
+
+def _leave(work: Compilation, launches: Sequence[Launch]) -> Sequence[tuple[Group, ...]]:
+    """Leave launches, which are in order."""
+    work.places = [launch.places for launch in launches]
+    work.launches = [launch.groups for launch in launches]
     work.groups = [group for launch in work.launches for group in launch]
     return work.launches
+
+
+def _told(launches: Sequence[Launch], told: Decisions) -> list[Launch]:
+    """Return launches of the groups that are known to be faster together."""
+    if sorted(place for places in told.launches for place in places) != list(range(len(launches))):
+        raise ForeignDecisionsError("there are other groups to launch")
+    return [
+        Launch(tuple(launches[p].groups[0] for p in places), tuple(launches[p].candidates[0] for p in places), places)
+        for places in told.launches
+    ]
 
 
 # ---- who waits for whom

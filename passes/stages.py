@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
@@ -26,6 +25,7 @@ from ..ir import (
     Graph,
     Kernel,
     KernelFunction,
+    Node,
     PassError,
     Target,
     print_graph,
@@ -36,10 +36,12 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import common_facts, distinct, kernel_key, turns
 from .choose_algorithms import ChooseAlgorithms
+from .decisions import Decisions, ForeignDecisionsError
 from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Group,
     GroupEvaluator,
+    Order,
     Partitioner,
     Policy,
     Programs,
@@ -52,18 +54,20 @@ from .fusion import (
     find_views,
     fold_units,
     follow_pieces,
-    pack_constants,
+    form_key,
     partition,
     split_groups,
     with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
-from .layout import choose_layouts
+from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
-from .schedule import Candidate, choose, computed_by_atoms
+from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
+#: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
+UNMEASURED = 0.8
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
@@ -75,10 +79,11 @@ class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
     `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
-    the partition before they were split and packed. `unique` has the first group of each distinct kernel; `chosen`,
+    the partition before they were split. `unique` has the first group of each distinct kernel; `chosen`,
     `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
-    kernel. `launches` are the groups in order of execution, those that are launched together as one, and `functions`
-    the sources of their kernels, by the keys of all that a launch has.
+    kernel. `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took.
+    `launches` are the groups in order of execution, those that are launched together as one, and `functions`
+    the sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
 
     registry: Registry
@@ -93,6 +98,8 @@ class Compilation:
     modelled: Remembered = field(init=False)
     evaluator: GroupEvaluator = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
+    considered: Sequence[Node] = ()
+    replaced: Mapping[str, str] = field(factory=dict)
     programs: Programs = field(init=False)
     views: Views = field(init=False)
     placed: tuple[Graph, Views] | None = None
@@ -101,6 +108,7 @@ class Compilation:
     groups: Sequence[Group] = ()
     unique: Mapping[Hashable, Group] = field(factory=dict)
     launches: Sequence[tuple[Group, ...]] = ()
+    places: Sequence[tuple[int, ...]] = ()
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
@@ -113,6 +121,11 @@ class Compilation:
         self.limited = Limited(Modelled(self.target), self.budget)
         self.modelled = Remembered(self.limited)
         self.evaluator = self._evaluator(self.modelled)
+
+    @property
+    def told(self) -> Decisions | None:
+        """What is known to be the best that measuring can decide."""
+        return None if self.selector is None else self.selector.decisions
 
     def is_new(self, *made: object) -> bool:
         """Whether these objects together are asked about for the first time.
@@ -143,14 +156,11 @@ class Compilation:
 
     def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster.
-
-        Without a measurement no group is split: two launches are certain, what they gain is within the error of the
-        model.
+        faster; by the model alone, where it is faster by more than the model may err.
         """
-        return (
-            modelled if self.selector is None else Splitting(self.selector.evaluator(modelled), modelled, self.target)
-        )
+        if self.selector is None:
+            return Splitting(modelled, modelled, self.target, UNMEASURED)
+        return Splitting(self.selector.evaluator(modelled), modelled, self.target)
 
 
 @frozen
@@ -220,19 +230,50 @@ def choose_algorithms(work: Compilation) -> Graph:
     if selector is None:
         return graph
     step = ChooseAlgorithms(
-        work.instances, work.evaluator, work.target, work.options.mode, selector.plan, work.math, selector.knows
+        work.instances,
+        work.evaluator,
+        work.target,
+        work.options.mode,
+        selector.plan,
+        work.math,
+        selector.knows,
+        _orders(work),
     )
-    chosen = step.run(graph)
-    while step.choices and selector.learn(step.deciding, ALGORITHMS_SHARE):
+    if work.told is not None:
+        chosen = _told_algorithms(step, graph, work.told)
+    else:
         chosen = step.run(graph)
-    work.algorithms = step.used
+        while step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
+            chosen = step.run(graph)
+    work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph
 
 
+def _orders(work: Compilation) -> Mapping[str, Order]:
+    """Return how the dims of values lie where every node keeps its own declaration."""
+    if not orders_dims(work.graph.types.values(), work.target, work.math):
+        return {}
+    return choose_layouts(_programs(work.graph, work.registry), work.target, work.math).orders
+
+
+def _programs(graph: Graph, registry: Registry) -> Programs:
+    return follow_pieces(centre_means(fold_units(build_programs(graph, registry))))
+
+
+def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
+    """Return a graph with the algorithms that are known to be best."""
+    result = graph
+    for place, algorithm in told.algorithms:
+        if place >= len(graph.nodes) or algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
+            raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
+        result = step.replace(result, graph.nodes[place], algorithm)
+    return result
+
+
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    work.programs = follow_pieces(centre_means(fold_units(build_programs(work.graph, work.registry))))
+    work.programs = _programs(work.graph, work.registry)
     work.graph = work.programs.graph
     return work.programs
 
@@ -240,6 +281,13 @@ def write_programs(work: Compilation) -> Programs:
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
     work.programs = choose_layouts(work.programs, work.target, work.math)
+    work.graph = work.programs.graph
+    return work.programs
+
+
+def pack(work: Compilation) -> Programs:
+    """Leave constants in the layout that units want to read them in."""
+    work.programs = pack_constants(work.programs, work.target, work.math)
     work.graph = work.programs.graph
     return work.programs
 
@@ -256,8 +304,11 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     if work.workshop is None:
         work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
     workshop, mode, selector = work.workshop, work.options.mode, work.selector
+    if work.told is not None:
+        work.formed = work.groups = work.told.form(workshop)
+        return work.groups
     work.groups = partition(work.partitioner(workshop), mode)
-    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, workshop), PARTITION_SHARE):
+    while selector is not None and mode == "mixed" and selector.learn([_deciding(work, workshop)], PARTITION_SHARE):
         found = partition(work.partitioner(workshop), mode)
         if work.budget.overdue():  # it was not brought to its end
             break
@@ -274,16 +325,11 @@ def _deciding(work: Compilation, workshop: Workshop) -> list[FusedGroup]:
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
-    """Leave two groups in place of one where that was found to be faster."""
+    """Leave two groups in place of one where that was found to be faster, and what each distinct kernel computes."""
+    known = None if work.told is None else work.told.parts_of(work.groups)
     if isinstance(work.evaluator, Splitting):
-        work.groups, work.views = split_groups(work.groups, work.views, work.evaluator)
-    return work.groups
-
-
-def pack(work: Compilation) -> Sequence[Group]:
-    """Leave constants in the layout that groups want, and what each distinct kernel computes."""
-    multiplied = partial(computed_by_atoms, target=work.target)
-    work.groups, work.views, work.graph = pack_constants(work.groups, work.views, work.graph, multiplied)
+        parts = work.evaluator.parts if known is None else lambda form: known[form_key(form)]
+        work.groups, work.views = split_groups(work.groups, work.views, parts)
     work.unique = distinct(work.groups, work.views)
     return work.groups
 

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from attrs import frozen
 
 from ..ir import WHOLE, Budget, FusedGroup, Storage
+from .decisions import Decisions
 from .fragments import Fragment, Priced
 from .fusion import GroupEvaluator
 from .schedule import Candidate
@@ -49,6 +50,15 @@ class Selector(Protocol):
         """What seconds of the model are multiplied by, so that they can be compared with measured ones."""
         ...
 
+    @property
+    def decisions(self) -> Decisions | None:
+        """What measuring is known to decide about the graph, so that nothing is weighed again."""
+        ...
+
+    def note(self, decisions: Decisions) -> None:
+        """Take in what was decided."""
+        ...
+
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return what groups cost: measured times where they are known, else what the model says."""
         ...
@@ -57,10 +67,10 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
-        true if costs changed, so that the partition must be found again. The `wanted` ones are what the decision so far
-        rests on: they go first.
+        true if costs changed, so that the partition must be found again. Groups that the decisions so far rest on go
+        first, those of one question after the other.
         """
         ...
 

@@ -7,7 +7,7 @@ from .memory import Lifetime, aligned, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, across_turns, extent_bytes, make_plan
 from .plan_document import plain
-from .plan_file import load_plan, save_plan
+from .plan_file import copy_plan, load_plan, save_plan
 from .report import Evidence, StepCurve, Tried, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
@@ -32,6 +32,7 @@ __all__ = [
     "check_names",
     "checked_inputs",
     "compare",
+    "copy_plan",
     "extent_bytes",
     "first_wrong_step",
     "has_onnxruntime",

@@ -15,7 +15,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,9 @@ class Weights:
         """Take an array in and return its key."""
         content = np.ascontiguousarray(array).reshape(np.shape(array))
         head = f"{content.dtype.str}{content.shape}".encode()
-        key = hashlib.sha256(head + content.tobytes()).hexdigest()[:32]
+        digest = hashlib.sha256(head)
+        digest.update(content.reshape(-1).view(np.uint8).data)
+        key = digest.hexdigest()[:32]
         self.arrays[key] = content
         return key
 
@@ -55,6 +57,37 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
 
     Raises `PlanError` where the folder cannot be written.
     """
+
+    def fill(draft: Path) -> None:
+        for name, content in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_bytes(content)
+
+    _write(target, fill)
+
+
+def copy_plan(source: Path, folder: str | os.PathLike[str]) -> bool:
+    """Write a plan's folder as another one is, as `save_plan` does; say whether that one was there as a whole.
+
+    Raises `PlanError` where the folder cannot be written.
+    """
+
+    def fill(draft: Path) -> None:
+        shutil.copytree(source, draft, dirs_exist_ok=True)
+
+    if not (source / "plan.json").is_file() or Path(folder).resolve() == source.resolve():
+        return False
+    try:
+        _write(Path(folder), fill)
+    except PlanError:
+        if source.is_dir():
+            raise
+        return False  # somebody deleted it meanwhile
+    return True
+
+
+def _write(target: Path, fill: Callable[[Path], None]) -> None:
+    """Put what fills a folder in a place, whole or not at all."""
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +95,10 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     except OSError as error:
         raise PlanError(f"cannot write plan {target}: {error.strerror}") from error
     try:
-        for name, content in files.items():
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            (draft / name).write_bytes(content)
+        fill(draft)
         _replace(draft, target)
     except OSError as error:
-        raise PlanError(f"cannot write plan {target}: {error.strerror}") from error
+        raise PlanError(f"cannot write plan {target}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""
 
 from .database import Trial, database_path, open_database, remove_database
-from .exchange import export_results, import_results
+from .decisions import DecidedGraph, Question, decisions_text, question_of
+from .exchange import export_pack, export_results, import_results, known_answer
 from .problem import machine_of
 from .selector import MeasuredSelector
 from .session import tuning_session
@@ -10,14 +11,20 @@ from .substitute import with_libraries
 from .summary import summary_lines, summary_values, tried
 
 __all__ = [
+    "DecidedGraph",
     "MeasuredSelector",
+    "Question",
     "Settings",
     "Trial",
     "database_path",
+    "decisions_text",
+    "export_pack",
     "export_results",
     "import_results",
+    "known_answer",
     "machine_of",
     "open_database",
+    "question_of",
     "remove_database",
     "summary_lines",
     "summary_values",

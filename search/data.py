@@ -6,7 +6,7 @@ The same problem gets the same data in every process. Outputs begin with a value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -136,9 +136,19 @@ def span(problem: Problem, tensor: str) -> int:
 
 def view(problem: Problem, tensor: str, memory: Array) -> Array:
     """Return the tensor that lives in some memory."""
-    type_ = problem.form.tensors[tensor]
-    strides = problem.storages[tensor].strides if tensor in problem.storages else type_.strides
-    return as_strided(memory, type_.shape, [s * memory.itemsize for s in strides])
+    return as_strided(
+        memory, problem.form.tensors[tensor].shape, [s * memory.itemsize for s in _strides(problem, tensor)]
+    )
+
+
+def addresses(problem: Problem, tensor: str, places: Sequence[Array]) -> Array:
+    """Return where in a tensor's memory the elements at some places are."""
+    parts = (place.astype(np.int64) * stride for place, stride in zip(places, _strides(problem, tensor), strict=True))
+    return sum(parts, np.zeros(len(places[0]) if places else 1, np.int64))
+
+
+def _strides(problem: Problem, tensor: str) -> tuple[int, ...]:
+    return problem.storages[tensor].strides if tensor in problem.storages else problem.form.tensors[tensor].strides
 
 
 def poison(problem: Problem, tensor: str) -> Array:

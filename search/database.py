@@ -20,6 +20,7 @@ from attrs import astuple, frozen
 
 from ..backends import cache_root
 from ..ir import BackendError
+from .decisions import DecidedGraph
 from .problem import Problem, trial_key
 
 FILE = "tuning.sqlite3"
@@ -41,6 +42,9 @@ create table if not exists trials (
   primary key (problem, schedule)) without rowid;
 create index if not exists trials_key on trials (key);
 create table if not exists costs (key text primary key, seconds real not null);
+create table if not exists decisions (
+  key text primary key, description text not null, label text not null, decisions text not null,
+  problems text not null, seconds real not null, finished integer not null, at real not null);
 """
 
 
@@ -96,6 +100,7 @@ class Result:
 #: What the columns of a winner and of a trial hold.
 _NUMBER, _PERHAPS = (int, float), (int, float, type(None))
 _WINNER_KINDS = (str, _NUMBER, _NUMBER, str, _NUMBER, _NUMBER, _NUMBER)
+_ANSWER_KINDS = (str, str, str, str, str, _NUMBER, int)
 _TRIAL_KINDS = (str, str, _PERHAPS, _NUMBER, int, str, str, _NUMBER, _NUMBER)
 
 
@@ -243,6 +248,18 @@ class Database:
             if _fits(best, _WINNER_KINDS)
         )
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write what a block changes together, or nothing of it where it fails."""
+        with self._errors() as db:
+            db.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                db.execute("rollback")
+                raise
+            db.execute("commit")
+
     def adopt(self, result: Result, work: str) -> bool:
         """Take a result from elsewhere, of the work that its description states; say whether it is news.
 
@@ -254,7 +271,7 @@ class Database:
             best = db.execute(
                 "select min(seconds) from trials where problem = ? and outcome = 'ok'", (result.key,)
             ).fetchone()[0]
-            if (known and known[0]) or (not result.finished and best is not None and best <= found.seconds):
+            if (known and known[0]) or (best is not None and best <= found.seconds):
                 return False
             now = time.time()
             db.execute(
@@ -272,6 +289,41 @@ class Database:
                 (*trial, found.spread, found.source, now),
             )
         return True
+
+    # ---- decisions about graphs
+
+    def answer(self, key: str) -> DecidedGraph | None:
+        """Return what is known of a question."""
+        return next(iter(self._answers("where key = ?", key)), None)
+
+    def answers(self) -> tuple[DecidedGraph, ...]:
+        """Return all that is known of graphs, by key."""
+        return self._answers("order by key")
+
+    def keep_answer(self, answer: DecidedGraph) -> None:
+        """Keep what a search decided; it replaces what was decided before."""
+        row = (answer.key, answer.description, answer.label, answer.decisions, json.dumps(answer.problems),
+               answer.seconds, int(answer.finished), time.time())  # fmt: skip
+        with self._errors() as db:
+            db.execute("insert or replace into decisions values (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def adopt_answer(self, answer: DecidedGraph) -> bool:
+        """Take decisions from elsewhere, unless those that are known are as good; say whether they are news."""
+        known = self.answer(answer.key)
+        if known is not None and known.seconds <= answer.seconds:
+            return False
+        self.keep_answer(answer)
+        return True
+
+    def _answers(self, which: str, *values: str) -> tuple[DecidedGraph, ...]:
+        columns = "key, description, label, decisions, problems, seconds, finished"
+        with self._errors() as db:
+            rows = db.execute(f"select {columns} from decisions {which}", values).fetchall()
+        return tuple(
+            DecidedGraph(key, description, label, decisions, tuple(json.loads(problems)), seconds, bool(finished))
+            for key, description, label, decisions, problems, seconds, finished in rows
+            if _fits((key, description, label, decisions, problems, seconds, finished), _ANSWER_KINDS)
+        )
 
     # ---- modelled costs, which are slow to compute again
 

@@ -5,12 +5,15 @@ other machines.
 from __future__ import annotations
 
 from ..ir import CutsError
-from ..passes.schedule import Candidate, assess, check_schedule
+from ..passes.schedule import Candidate, assess, check_schedule, choose
 from .build import Built, Scored, make_kernel
 from .database import Database
 from .problem import Problem, read_schedule
 from .settings import TunedChoice
 from .task import SearchTask
+
+#: Where a choice is from that no clock of this machine has seen: a clock with another version, or the model.
+ELSEWHERE, GUESSED = "elsewhere", "guessed"
 
 
 def finished(database: Database, problem: Problem) -> TunedChoice | None:
@@ -48,6 +51,19 @@ def _same(problem: Problem, text: str, source: str | None) -> Candidate | None:
     except (CutsError, AssertionError):
         pass  # it is no schedule of this version
     return None
+
+
+def best_elsewhere(database: Database, problem: Problem) -> TunedChoice | None:
+    """Return what was best with another version, unmeasured here."""
+    found = hints(database, problem)
+    if not found:
+        return None
+    return TunedChoice(found[0].candidate, None, origin=ELSEWHERE, reason="its schedule was best with another version")
+
+
+def modelled(problem: Problem) -> TunedChoice:
+    """Return what the model chooses, where nothing is known."""
+    return TunedChoice(choose(problem.form, problem.target)[0], None, origin=GUESSED, reason="nothing is known of it")
 
 
 def hints(database: Database, problem: Problem) -> list[Scored]:

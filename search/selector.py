@@ -16,10 +16,11 @@ from statistics import median
 from attrs import evolve
 
 from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
-from ..passes import Fragment, Member, Priced, Workload, joined
+from ..passes import Decisions, Fragment, Member, Priced, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import QUICK, Settings, TunedChoice
@@ -41,7 +42,8 @@ LEAST = 0.2
 class MeasuredSelector:
     """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with
     generated kernels; `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
-    `cached` says that the plan was found and nothing was searched.
+    `cached` says that the plan was found and nothing was searched. `decisions` are what the next compilation is told,
+    `made` is what the last one decided. `further` searches on where there are final decisions.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class MeasuredSelector:
         evaluate: bool = True,
         libraries: Sequence[LibraryCandidate] = (),
         audit: int = 0,
+        further: bool = False,
     ) -> None:
         self.target = target
         self.tuner = tuner
@@ -63,6 +66,9 @@ class MeasuredSelector:
         self.choices: list[TunedChoice] = []
         self.audit = audit
         self.cached = False
+        self.further = further
+        self.decisions: Decisions | None = None
+        self.made: Decisions | None = None
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
         self._modelled: GroupEvaluator | None = None
@@ -79,6 +85,17 @@ class MeasuredSelector:
         return self.tuner.resources.budget
 
     @property
+    def borrowed(self) -> bool:
+        """Whether a schedule was not timed here: it is one of another version, or the model's."""
+        return any(choice.origin in (ELSEWHERE, GUESSED) for choice in self.choices)
+
+    @property
+    def seconds(self) -> float:
+        """What all kernels take together: as measured, or as the model says on the same scale."""
+        taken = zip(self.problems, self.choices, strict=True)
+        return sum(p.uses * (self.scale * c.candidate.score if c.seconds is None else c.seconds) for p, c in taken)
+
+    @property
     def complete(self) -> bool:
         """Whether neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
@@ -88,7 +105,8 @@ class MeasuredSelector:
         the passes in front.
         """
         self._modelled = modelled
-        self.tuner.begin()
+        if self.decisions is None:
+            self.tuner.begin()
         return self
 
     def cost(self, group: FusedGroup) -> float:
@@ -100,6 +118,10 @@ class MeasuredSelector:
             self._forms.setdefault(key, group)
         return self._measured.get(key, self.scale * self._model(key, group))
 
+    def note(self, decisions: Decisions) -> None:
+        """Take in what was decided."""
+        self.made = decisions
+
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Return the kernels of small graphs, which the workers find side by side;
         what the model says of them is kept.
@@ -109,16 +131,16 @@ class MeasuredSelector:
             self._costs.setdefault(form_key(form), seconds)
         return found
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.
 
-        Under a budget that is what the decision rests on so far (`wanted`), before anything else: a short budget then
-        ships no group that was never timed beside its parts. Without one all are measured at once.
+        Under a budget that is what decisions rest on so far, a question after the other, before anything else: a short
+        budget then ships no group that was never timed beside its parts. Without one all are measured at once.
         """
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
         if not asked or not self.evaluate:
             return False
-        fresh = self._next(asked, wanted)
+        fresh = self._next(asked, questions)
         waiting = list(fresh.items())
         while waiting and not self._late(share):
             size = self._size(share) if self.budget.limited else len(waiting)
@@ -169,13 +191,19 @@ class MeasuredSelector:
         return self.evaluate and not self.settings.libraries
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        """Return for each launch whether it was measured to be faster than its groups by themselves."""
+        """Return for each launch whether it was measured to be faster than its groups by themselves. The model's word,
+        which proposed it, counts where the budget left no time to measure it, or one of them.
+        """
         asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
         found = self.tuner.together(asked)
-        return [
-            seconds is not None and self._alone(seconds) < (1 - self.settings.tie) * self._apart(members)
-            for seconds, members in zip(found, launches, strict=True)
-        ]
+        return [self._is_faster(seconds, members) for seconds, members in zip(found, launches, strict=True)]
+
+    def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
+        times = [candidate.measured.get("measured") for _, _, candidate in members]
+        known = [self._alone(t) for t in times if isinstance(t, (int, float))]
+        if seconds is None or len(known) < len(times):
+            return seconds != inf
+        return self._alone(seconds) < (1 - self.settings.tie) * sum(known)
 
     def _joint(self, members: Sequence[Member]) -> Problem:
         """Return what the groups of a launch compute together."""
@@ -187,11 +215,6 @@ class MeasuredSelector:
         form = joined([form for form, _, _ in members])
         return Problem(form, storages, self.target, self._machine, "groups side by side")
 
-    def _apart(self, members: Sequence[Member]) -> float:
-        """Return what groups take one after another; nothing where one was not measured, so that nothing is faster."""
-        times = [candidate.measured.get("measured") for _, _, candidate in members]
-        return sum(self._alone(t) if isinstance(t, (int, float)) else -inf for t in times)
-
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""
         return form_key(group) in self._measured
@@ -201,16 +224,16 @@ class MeasuredSelector:
         return max(seconds - self.tuner.overhead(self.target), LEAST * seconds)
 
     def _next(
-        self, asked: Mapping[Hashable, FusedGroup], wanted: Sequence[FusedGroup]
+        self, asked: Mapping[Hashable, FusedGroup], questions: Sequence[Sequence[FusedGroup]]
     ) -> Mapping[Hashable, FusedGroup]:
-        """Return the groups to measure now, what takes longest by the model first: of those that were asked for the
-        wanted ones, else the longest; all where time is no object.
+        """Return the groups to measure now: of those that were asked for the ones of the first question, of the second,
+        and so on, each what takes longest by the model first; else the longest; all where time is no object.
         """
         if not self.budget.limited:
             return asked
         longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))
-        decisive = {form_key(form) for form in wanted}
-        first = [key for key in longest if key in decisive]
+        wanted = [{form_key(form) for form in question} for question in questions]
+        first = dict.fromkeys(key for keys in wanted for key in longest if key in keys)
         return {key: asked[key] for key in first or longest[:CHUNK]}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
@@ -239,7 +262,8 @@ class MeasuredSelector:
             p.uses * self._measured.get(k, self._costs.get(k, 0.0)) for p, k in zip(self.problems, keys, strict=True)
         ]
         order = sorted(range(len(keys)), key=lambda n: -weights[n])
-        found = dict(zip(order, self.tuner.run([self.problems[n] for n in order], self.settings, share), strict=True))
+        ordered, told = [self.problems[n] for n in order], self.decisions is not None
+        found = dict(zip(order, self.tuner.run(ordered, self.settings, share, told), strict=True))
         return [found[n] for n in range(len(keys))]
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:

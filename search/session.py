@@ -12,6 +12,7 @@ from ..ir import Budget, Target, UsageError
 from .bench import DeviceBench
 from .build import Workers
 from .database import Database, open_database
+from .exchange import PACKED, offer_packs
 from .interrupts import first_interrupt_stops
 from .library import LibraryCandidate
 from .progress import make_monitor
@@ -37,6 +38,8 @@ def tuning_session(
     libraries: Sequence[LibraryCandidate] = (),
     audit: int = 0,
     replay: Path | None = None,
+    further: bool = False,
+    guesses: bool = False,
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
@@ -44,13 +47,16 @@ def tuning_session(
 
     The budget runs since it was made, or from now on where it is a number of seconds. The first interrupt from the
     keyboard ends it, so that the compilation goes on with the best so far. With `replay`, a recorded database takes the
-    device's place, and nothing of this search is kept.
+    device's place, and nothing of this search is kept. Where the final plan of a graph is known, only `further`
+    searches on. With `frozen` and `guesses`, the model's choice stands in for results that miss.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
     budget = budget if isinstance(budget, Budget) else Budget.of(budget)
     monitor = make_monitor(quiet)
     database = open_database(notice) if replay is None else Database(None)
+    if database.path is not None and target.dialect == PACKED:
+        offer_packs(database, notice)
 
     def builder() -> Workers:
         """Start the workers, and the device's process beside them: each takes seconds until it answers."""
@@ -65,10 +71,12 @@ def tuning_session(
         budget=budget,
         monitor=monitor,
     )
-    tuner = Tuner(resources, frozen)
+    tuner = Tuner(resources, frozen, guesses)
     try:
         with first_interrupt_stops(budget):
-            yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit)
+            yield MeasuredSelector(
+                target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit, further=further
+            )
     finally:
         monitor.close()
         resources.close()

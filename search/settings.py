@@ -51,8 +51,8 @@ class TunedChoice:
     """The schedule chosen for a problem: measured seconds and spread, or none where only the model could be asked, and
     how it was found.
 
-    `origin` is "measured", "database" or "model"; `trials` counts the candidates that were tried, `first` is the time
-    of the model's first choice.
+    `origin` is "measured", "database", "elsewhere", "guessed" or "model"; `trials` counts the candidates that were
+    tried, `first` is the time of the model's first choice.
     """
 
     candidate: Candidate

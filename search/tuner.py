@@ -15,9 +15,9 @@ from math import inf
 from attrs import frozen
 
 from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
-from ..passes import Fragment, Priced
+from ..passes import Fragment, Priced, cut_fragment
 from .build import BundleMember, Job
-from .earlier_results import finished, unfinished
+from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import measure_launches
 from .problem import Problem, digest, schedule_text
 from .resources import Resources
@@ -32,11 +32,12 @@ class Tuner:
     whatever happens.
 
     Behind an interrupt or the end of the budget every further run answers with what is known. A `frozen` tuner never
-    searches.
+    searches; one that `guesses` takes the model's choice for what it does not know.
     """
 
     resources: Resources
     frozen: bool = False
+    guesses: bool = False
 
     @property
     def statistics(self) -> Statistics:
@@ -54,10 +55,14 @@ class Tuner:
             self.resources.start()
 
     def run(
-        self, problems: Sequence[Problem], settings: Settings | None = None, share: float = WHOLE
+        self,
+        problems: Sequence[Problem],
+        settings: Settings | None = None,
+        share: float = WHOLE,
+        known_will_do: bool = False,
     ) -> list[TunedChoice]:
         """Return a choice for every problem; equal ones are searched once.
-        The run ends when a share of the budget is used up.
+        The run ends when a share of the budget is used up. The best of a search that is not finished may do.
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
@@ -67,9 +72,14 @@ class Tuner:
         with self.statistics.phase("database"):
             kept = {key: finished(resources.database, problem) for key, problem in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
-        if self.frozen:  # a search that its budget ended has an answer too
+        if self.frozen or known_will_do:  # a search that its budget ended has an answer too
             known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
+        if self.frozen and known_will_do:  # nothing can be measured, so what was best elsewhere is the best guess
+            hinted = {p.key: best_elsewhere(resources.database, p) for p in unique.values() if p.key not in found}
+            found |= {key: choice for key, choice in hinted.items() if choice is not None}
+        if self.frozen and self.guesses:
+            found |= {p.key: modelled(p) for p in unique.values() if p.key not in found}
         self.statistics.problems += len(unique)
         self.statistics.hits += len(found)
         missing = [problem for key, problem in unique.items() if key not in found]
@@ -118,8 +128,8 @@ class Tuner:
         return found | cut
 
     def together(self, launches: Sequence[tuple[Problem, Sequence[BundleMember]]]) -> list[float | None]:
-        """Return what each launch of several groups takes, nothing where it fails or where there was no time for it. A
-        problem is what all groups of a launch compute together.
+        """Return what each launch of several groups takes, infinity where it fails, nothing where there was no time for
+        it. A problem is what all groups of a launch compute together.
         """
         database = self.resources.database
         names = [f"together {p.key} {digest(''.join(schedule_text(s) for _, s, _ in m))}" for p, m in launches]
@@ -131,7 +141,7 @@ class Tuner:
                 for name, taken in measure_launches(self.resources, missing):
                     known[name] = taken
                     database.keep_cost(name, taken)
-        return [None if known[name] == inf else known[name] for name in names]
+        return [known[name] for name in names]
 
     def overhead(self, target: Target) -> float:
         """Return the seconds that timing adds to a kernel of a target;
@@ -148,8 +158,8 @@ class Tuner:
         return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
-        """Return the kernels of small graphs, found by the workers side by side;
-        none for those that there was no time for.
+        """Return the kernels of small graphs, found by the workers side by side, and by this process, from the other
+        end, until the first of them has started; none for those that there was no time for.
         """
         resources = self.resources
         resources.share = ALGORITHMS_SHARE
@@ -159,10 +169,14 @@ class Tuner:
             for number in waiting if not resources.over() else ():
                 resources.builder.submit(Job(number, "plan", (fragments[number],)))
             with self.statistics.phase("algorithms"):
+                alone = True
                 while waiting and not resources.over():
-                    for done in resources.builder.collect(resources.pause):
-                        found[done.job.owner] = done.value
+                    for done in resources.builder.collect(0.0 if alone else resources.pause):
+                        found[done.job.owner], alone = done.value, False
                         waiting.discard(done.job.owner)
-        if waiting:
-            resources.drop()
+                    if alone and waiting:
+                        number = max(waiting)
+                        found[number] = cut_fragment(fragments[number])
+                        waiting.discard(number)
+        resources.drop()  # what was not waited for, or not any more
         return found

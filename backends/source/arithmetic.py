@@ -5,6 +5,7 @@
 * Integers wrap: what may overflow is computed unsigned. Division rounds towards zero; by zero quotient and remainder
   are 0. A shift by no number of bits moves all bits out. A power is exact, and wraps; of a negative exponent it is the
   reciprocal towards zero.
+* Divisions of many floats by one share its reciprocal, and are as exact.
 * A float that becomes an integer is cut towards zero; one beyond the range of the type becomes the nearest integer that
   it has, and NaN becomes 0.
 
@@ -17,6 +18,9 @@ from collections.abc import Iterator, Mapping
 
 from ...ir import DType
 
+#: Beyond which power of two a divisor is scaled, and by which one.
+_FAR = {DType.F32: (2.0**100, 2.0**60), DType.F64: (2.0**900, 2.0**500)}
+
 
 def arithmetic_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
     """Return the definitions of all helpers by name; `types` gives the register type of each element type."""
@@ -25,7 +29,7 @@ def arithmetic_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, st
         if dtype.arithmetic is not dtype:
             continue
         kind = types[dtype.value]
-        own = _integers(dtype, types) if dtype.is_int else _scales() if dtype.is_float else ()
+        own = _integers(dtype, types) if dtype.is_int else _floats(dtype, kind) if dtype.is_float else ()
         helpers |= _conversions(qualifier, dtype, types) if dtype.is_float else {}
         for name, parameters, body in (*_extremes(dtype), *own):
             full, listed = f"cuts_{name}_{dtype}", ", ".join(f"{kind} {p}" for p in parameters)
@@ -43,6 +47,25 @@ def _scales() -> Iterator[tuple[str, str, str]]:
     """Yield powers of two: the exponent of a number (0 has that of 1), and a number times such a power."""
     yield "logb", "a", "return a == 0 ? 0 : logb(a);"
     yield "ldexp", "ab", "return b != b ? b : ldexp(a, b < -9999 ? -9999 : b > 9999 ? 9999 : (int)b);"
+
+
+def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
+    yield from _scales()
+    found = _quotient(kind, "f" if dtype is DType.F32 else "", *_FAR[dtype])
+    yield "near_quotient", "ab", f"{found} return q;"
+    yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"
+
+
+def _quotient(kind: str, suffix: str, far: float, by: float) -> str:
+    """Return what computes `a / b` by way of the reciprocal of b, which compilers compute once for all a.
+
+    A divisor beyond the power of two `far`, or below its reciprocal, is scaled `by` another one, so that its reciprocal
+    is a number with all digits. The product q is off by a unit in its last place at most; one step with the exact
+    remainder (Markstein, IA-64 and Elementary Functions, 2000, section 8.2) rounds it as a division would. Infinities
+    have no remainder, and a zero keeps the sign that the product has.
+    """
+    scale = f"fabs(b) > {far!r}{suffix} ? {1 / by!r}{suffix} : fabs(b) < {1 / far!r}{suffix} ? {by!r}{suffix} : 1"
+    return f"const {kind} s = {scale}, d = b * s, r = 1 / d, n = a * s, q = n * r;"
 
 
 def _conversions(qualifier: str, dtype: DType, types: Mapping[str, str]) -> dict[str, str]:

@@ -45,7 +45,8 @@ def _integer_text(value: int, dtype: DType) -> str:
 def call_text(fn: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> str:
     """Return a scalar function applied to texts; `dtype` is the operands' type."""
     function = FUNCTIONS[fn]
-    template = function.c_int if function.c_int and not dtype.is_float else function.c
+    half = dtype.arithmetic is not dtype
+    template = (function.c_half if half else "") or function.c if dtype.is_float else function.c_int or function.c
     if function.wraps and dtype.is_int:
         return _wrapped(template, args, dtype, dialect)
     return dialect.math(template, dtype).format(*args, t=dtype.arithmetic)

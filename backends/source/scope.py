@@ -138,8 +138,8 @@ class KernelNames:
         """
         warp = self.dialect.warp
         shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and node.dtype.size in (4, 8)
-        register = f"{self.registers[node.name]}[e]"
-        with out.loop(Var("e", prod(node.shape))):
+        register, count = f"{self.registers[node.name]}[e]", prod(node.shape)
+        with out.loop(Var("e", count)):
             if not shuffle:
                 self._tree(out, node, register, node.lanes)
                 return
@@ -154,23 +154,29 @@ class KernelNames:
                 )
                 out.line(f"{register} = {self._combine(node, register, other)};")
                 distance //= 2
-            if node.lanes > warp:
-                self._across_warps(out, node, register)
+        # Scratch has room for a value of each thread, and each warp leaves one of an instance.
+        for start in range(0, count if node.lanes > warp else 0, warp):
+            self._across_warps(out, node, start, min(warp, count - start))
 
     def _combine(self, node: LaneReduce, left: str, right: str) -> str:
         return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.dialect)
 
-    def _across_warps(self, out: Writer, node: LaneReduce, register: str) -> None:
-        """Combine one value per warp through shared memory; every thread combines them in the same order."""
-        warp = self.dialect.warp
-        warps = node.lanes // warp
-        scratch = self._scratch(node)
-        out.line(f"if (tid % {warp} == 0) {scratch}[tid / {warp}] = {register};")
+    def _across_warps(self, out: Writer, node: LaneReduce, start: int, count: int) -> None:
+        """Combine one value per warp, of each of `count` instances from `start` on, through shared memory; every thread
+        combines them in the same order.
+        """
+        warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
+        warps, scratch = node.lanes // warp, self._scratch(node)
+        instance = Var("e", count)
+        register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
+        with out.loop(instance):
+            out.line(f"if (tid % {warp} == 0) {scratch}[e * {every} + tid / {warp}] = {register};")
         out.line(self.dialect.barrier)
-        out.line(f"{register} = {scratch}[tid / {node.lanes} * {warps}];")
-        for warp in range(1, warps):
-            other = f"{scratch}[tid / {node.lanes} * {warps} + {warp}]"
-            out.line(f"{register} = {self._combine(node, register, other)};")
+        with out.loop(instance):
+            first = f"e * {every} + tid / {node.lanes} * {warps}"
+            out.line(f"{register} = {scratch}[{first}];")
+            for other in range(1, warps):
+                out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
         out.line(self.dialect.barrier)
 
     def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:

@@ -246,6 +246,8 @@ RULES: Mapping[str, Rule] = {
     "sub": lambda args, y, seed, _: (seed, negate(seed)),
     "mul": _product,
     "div": _quotient_of_two,
+    "quotient": _quotient_of_two,
+    "near_quotient": _quotient_of_two,
     "neg": lambda args, y, seed, _: (negate(seed),),
     "pow": _power,
     "min": _extremum("le"),

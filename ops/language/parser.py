@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
@@ -23,6 +23,7 @@ from .transform import TreeBuilder
 #: A value to put into a message: an expression in braces.
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HEAD = re.compile(r"^(?:op|family)\b", re.MULTILINE)
+_NAMED_HEAD = re.compile(r"^(?P<kind>op|family)\s+(?P<name>\w+)", re.MULTILINE)
 _MAX_SYNTAX_ERRORS = 8
 _MAX_DEPTH = 100
 _MAX_DIGITS = 40
@@ -65,6 +66,27 @@ def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]
         except ParseError as error:
             errors.append(error)
     return tuple(declarations), errors
+
+
+def pieces(source: Source) -> Iterator[tuple[str, str, int, int]]:
+    """Yield the kind and the name of each declaration of a text, and where it begins and ends, without parsing it."""
+    heads = [*_NAMED_HEAD.finditer(source.text)]
+    ends = [*(m.start() for m in heads[1:]), len(source.text)]
+    for head, end in zip(heads, ends, strict=True):
+        yield head["kind"], head["name"], head.start(), end
+
+
+def parse_piece(source: Source, start: int, end: int) -> Declaration:
+    """Return the declaration that stands there.
+
+    Raises `ParseError` where it is none.
+    """
+    text = source.text[start:end]
+    try:
+        declaration: Declaration = _build(source, start, text, "declaration")
+        return declaration
+    except UnexpectedInput as error:
+        raise _syntax_error(source, start, text, error) from error
 
 
 def parse_expression(source: Source, start: int, text: str) -> Expression:

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 from ...ir import CutsError, Node, Source, SpecError, UnknownOp, UsageError, raise_all
 from . import syntax as s
 from .check_declarations import check_declaration
 from .instantiate import OpDecl
-from .parser import parse_all
+from .parser import parse_all, parse_piece, pieces
+
+T = TypeVar("T")
+
+
+class Table(MutableMapping[str, T]):
+    """A mapping of which some values are made when they are first asked for."""
+
+    def __init__(self, values: Mapping[str, T]) -> None:
+        known = values if isinstance(values, Table) else None
+        self._names = dict.fromkeys(values)
+        self._made: dict[str, T] = dict(values if known is None else known._made)
+        self._makers: dict[str, Callable[[], T]] = {} if known is None else dict(known._makers)
+
+    def later(self, name: str, make: Callable[[], T]) -> None:
+        """Give a name a value that is made when it is asked for."""
+        self._names[name] = None
+        self._makers[name] = make
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._made:  # two threads may both make it: either will do
+            self._made.setdefault(name, self._makers[name]())
+        return self._made[name]
+
+    def __setitem__(self, name: str, value: T) -> None:
+        self._names[name] = None
+        self._made[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._names[name]
+        self._made.pop(name, None)
+        self._makers.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Registry(Mapping[str, OpDecl]):
@@ -21,8 +62,8 @@ class Registry(Mapping[str, OpDecl]):
     def __init__(
         self, ops: Mapping[str, OpDecl] | None = None, families: Mapping[str, s.Declaration] | None = None
     ) -> None:
-        self._ops = dict(ops or {})
-        self._families = dict(families or {})
+        self._ops: Table[OpDecl] = Table(ops or {})
+        self._families: Table[s.Declaration] = Table(families or {})
 
     @staticmethod
     def builtin() -> Registry:
@@ -77,11 +118,7 @@ class Registry(Mapping[str, OpDecl]):
         if declaration.kind == "family":
             self._families[declaration.name] = declaration
         else:
-            items = tuple(i for f in family_chain(declaration, self._families) for i in f.items) + declaration.items
-            summary = declaration.summary
-            self._ops[declaration.name] = OpDecl(
-                declaration.name, declaration.family or "", summary, items, declaration.span
-            )
+            self._ops[declaration.name] = _op_of(declaration, self._families)
         return []
 
     def __getitem__(self, name: str) -> OpDecl:
@@ -97,6 +134,12 @@ class Registry(Mapping[str, OpDecl]):
 
     def __len__(self) -> int:
         return len(self._ops)
+
+
+def _op_of(declaration: s.Declaration, families: Mapping[str, s.Declaration]) -> OpDecl:
+    """Return an operation with the items of its families."""
+    items = tuple(i for f in family_chain(declaration, families) for i in f.items) + declaration.items
+    return OpDecl(declaration.name, declaration.family or "", declaration.summary, items, declaration.span)
 
 
 def _unknown_op(name: str, known: Iterable[str]) -> UnknownOp:
@@ -138,6 +181,22 @@ def _brought(name: str, text: str) -> OpDecl:
 def _builtin() -> Registry:
     folder = files(__package__.partition(".")[0] + ".spec")
     names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".cuts"))
-    return Registry().extend(
-        *(Source(f"spec/{name}", folder.joinpath(name).read_text(encoding="utf-8")) for name in names)
-    )
+    found = Registry()
+    for name in names:
+        _add_pieces(found, Source(f"spec/{name}", folder.joinpath(name).read_text(encoding="utf-8")))
+    return found
+
+
+def _add_pieces(registry: Registry, source: Source) -> None:
+    """Add declarations that are parsed when they are asked for: a model uses few of those that come with the package,
+    whose errors its tests find.
+    """
+    for kind, name, start, end in pieces(source):
+        if kind == "family":
+            registry._families.later(name, partial(parse_piece, source, start, end))
+        else:
+            registry._ops.later(name, partial(_parsed_op, registry, source, start, end))
+
+
+def _parsed_op(registry: Registry, source: Source, start: int, end: int) -> OpDecl:
+    return _op_of(parse_piece(source, start, end), registry._families)

@@ -6,12 +6,11 @@ from .groups import Group, Workshop, form_key, rename_group
 from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
-from .pack import pack_constants
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
 from .rename import rename_statement
-from .reorder import Order, natural, put_back, reorder, taken
+from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .solve import solve
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
@@ -43,12 +42,12 @@ __all__ = [
     "issue_slots",
     "natural",
     "neighbours",
-    "pack_constants",
     "partition",
     "put_back",
     "rename_group",
     "rename_statement",
     "reorder",
+    "reorder_unit",
     "solve",
     "split_groups",
     "taken",

@@ -229,6 +229,10 @@ class Workshop:
 
     # ---- forming
 
+    def form(self, parts: tuple[tuple[str, ...], ...]) -> Group | Illegal:
+        """Return the group whose segments have these units, in this order."""
+        return self._form(parts, self.policy if len(parts) > 1 or len(parts[0]) > 1 else None)
+
     def _sorted(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda n: self.order[n]))
 

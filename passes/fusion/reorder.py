@@ -44,10 +44,11 @@ def reorder(programs: Programs, orders: Mapping[str, Order]) -> Programs:
     """Return programs in which some tensors are stored in another order; none of them is part of a loop."""
     types = {t: TensorType(programs.types[t].dtype, taken(programs.types[t].shape, o)) for t, o in orders.items()}
     programs = evolve(programs, types={**programs.types, **types}, orders={**programs.orders, **orders})
-    return evolve(programs, units=tuple(_unit(unit, programs, orders) for unit in programs.units))
+    return evolve(programs, units=tuple(reorder_unit(unit, programs, orders) for unit in programs.units))
 
 
-def _unit(unit: Unit, programs: Programs, orders: Mapping[str, Order]) -> Unit:
+def reorder_unit(unit: Unit, programs: Programs, orders: Mapping[str, Order]) -> Unit:
+    """Return a unit that reads and writes some tensors in another order."""
     if not any(t in orders for t in unit.tensors):
         return unit
     return evolve(unit, statements=tuple(_statement(s, programs, orders) for s in unit.statements))

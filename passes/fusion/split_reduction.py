@@ -10,7 +10,7 @@ Both are ordinary groups, so nothing behind this pass knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import inf, prod
 
 from attrs import evolve, field, frozen
@@ -147,13 +147,14 @@ def _results_per_tile(reduction: Reduction) -> int:
 
 @frozen
 class Splitting:
-    """What groups cost where each may be split: the model says in how many parts,
-    `evaluator` whether that is faster.
+    """What groups cost where each may be split: the model says in how many parts, `evaluator` whether that is faster:
+    whether they take less than the part `worth` of the whole.
     """
 
     evaluator: GroupEvaluator
     modelled: GroupEvaluator
     target: Target
+    worth: float = 1.0
     known: dict[Hashable, int] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
@@ -163,16 +164,22 @@ class Splitting:
     def best(self, group: FusedGroup) -> tuple[float, int]:
         """Return the least seconds and in how many parts they are reached."""
         whole = self.evaluator.cost(group)
-        parts = self._parts(group)
-        return min((whole, 1), (_seconds(group, parts, self.evaluator), parts)) if parts > 1 else (whole, 1)
+        parts = self.most_useful(group)
+        seconds = _seconds(group, parts, self.evaluator) if parts > 1 else inf
+        return (seconds, parts) if seconds < self.worth * whole else (whole, 1)
+
+    def parts(self, group: FusedGroup) -> int:
+        """Return in how many parts a group is fastest, one where no kernel computes it."""
+        seconds, parts = self.best(group)
+        return parts if seconds < inf else 1
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that would take a group's place, none where it is not worth splitting."""
-        parts = self._parts(group)
+        parts = self.most_useful(group)
         found = split_reduction(group, parts) if parts > 1 else None
         return () if found is None else found[:2]
 
-    def _parts(self, group: FusedGroup) -> int:
+    def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; more parts are tried as long as they help."""
         key = form_key(group)
         if key not in self.known:
@@ -192,13 +199,15 @@ def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
     return inf if halves is None else evaluator.cost(halves[0]) + evaluator.cost(halves[1])
 
 
-def split_groups(groups: Sequence[Group], views: Views, splitting: Splitting) -> tuple[Sequence[Group], Views]:
-    """Return the groups with those that gain from it split in two, and views that know the workspaces."""
+def split_groups(
+    groups: Sequence[Group], views: Views, parts_of: Callable[[FusedGroup], int]
+) -> tuple[Sequence[Group], Views]:
+    """Return the groups with those of several parts split in two, and views that know the workspaces."""
     types: dict[str, TensorType] = {}
     result: list[Group] = []
     for group in groups:
-        seconds, parts = splitting.best(group.form)
-        halves = split_reduction(group.form, parts) if parts > 1 and seconds < inf else None
+        parts = parts_of(group.form)
+        halves = split_reduction(group.form, parts) if parts > 1 else None
         if halves is None:
             result.append(group)
             continue

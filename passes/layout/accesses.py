@@ -97,12 +97,15 @@ def find_aliases(programs: Programs) -> Aliases:
 
 
 def _inverse(statement: Statement, read: Read, types: Mapping[str, TensorType]) -> tuple[Index, ...] | None:
-    """Return what a copy reads for an element of its result."""
+    """Return what a copy reads for an element of its result; none where memory of the result's shape and some strides
+    cannot show that.
+    """
     dims = dims_of(types[statement.target])
     found = solve([(w, as_index(d)) for w, d in zip(statement.write, dims, strict=True)], statement.axes)
     if found is None or found.guards or found.free:
         return None
-    return tuple(substitute(i, found.values) for i in read.indices)
+    inner = tuple(substitute(i, found.values) for i in read.indices)
+    return inner if is_affine(linearise(inner, types[read.tensor].strides)) else None
 
 
 def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterator[StatementAccesses]:

@@ -19,12 +19,12 @@ Without atoms that multiply in the types and the math mode at hand nothing chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import evolve
 
-from ...ir import MATRIX_ATOMS, Target, Var, as_index, is_affine, linearise
+from ...ir import MATRIX_ATOMS, Target, TensorType, Var, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
 from ..schedule import atom_structures
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
@@ -40,11 +40,15 @@ ROUNDS = 3
 Place: TypeAlias = tuple[str, int]
 
 
-def choose_layouts(programs: Programs, target: Target, math: str = "") -> Programs:
+def choose_layouts(
+    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None
+) -> Programs:
     """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
-    products of f32.
+    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
     """
-    products = tuple(_products(programs, target, math)) if _multiplies(programs, target, math) else ()
+    programs = reorder(programs, orders) if orders else programs
+    multiplied = orders_dims(programs.types.values(), target, math)
+    products = tuple(_products(programs, target, math)) if multiplied else ()
     if not products:
         return programs
     programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
@@ -62,9 +66,9 @@ def choose_layouts(programs: Programs, target: Target, math: str = "") -> Progra
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
-def _multiplies(programs: Programs, target: Target, math: str) -> bool:
-    """Whether atoms of a target multiply anything of the types that there are."""
-    kinds = {type_.dtype.value for type_ in programs.types.values()}
+def orders_dims(types: Iterable[TensorType], target: Target, math: str) -> bool:
+    """Whether dims may change their order at all: atoms of a target multiply anything of the types that there are."""
+    kinds = {type_.dtype.value for type_ in types}
     return bool(target.atoms) and (bool(math) or any(MATRIX_ATOMS[name].format in kinds for name, _ in target.atoms))
 
 
@@ -95,15 +99,18 @@ def _settled(parts: Sequence[Component], costs: InstructionCosts) -> dict[str, O
 
 
 def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order]) -> dict[str, Order]:
-    """Return the orders of a component that its statements take fewest instructions with, none where the given ones
-    do.
+    """Return the orders of a component that its statements take fewest instructions with, of equal ones those that
+    leave most dims where they are; none where the given ones do.
     """
-    least, found = part.cost(costs, others) - MARGIN * part.least(costs), {}
-    for orders in part.choices(costs.types):
-        cost = part.cost(costs, {**others, **orders})
-        if cost < least:
-            least, found = cost, orders
-    return found
+    enough = part.cost(costs, others) - MARGIN * part.least(costs)
+    every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
+    better = [(cost, orders) for cost, orders in every if cost < enough]
+    return min(better, key=lambda each: (each[0], _moved(each[1])))[1] if better else {}
+
+
+def _moved(orders: Mapping[str, Order]) -> int:
+    """Return how many dims are not where they were."""
+    return sum(n != d for order in orders.values() for n, d in enumerate(order))
 
 
 def _views(

@@ -1,51 +1,62 @@
-"""Constants that atoms multiply: their reduced dims lie in the order in which the reduced axes run.
+"""Constants in another order of their dims, as units want to read them. The reduced dims of those that atoms multiply
+lie in the order in which the reduced axes run.
 
 acc[.., k] += x[..] * w[k, c, r, s] over (r, s, c)      ->      a constant stored as [k, r, s, c]
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from attrs import evolve
 
-from ...ir import Array, Read, Statement, TensorType, Var, factors, narrow
-from ..fusion import Order, Programs, Unit, rename_statement, reorder
+from ...ir import Read, Statement, TensorType, Var, factors, narrow
+from ..fusion import Order, Programs, Unit, rename_statement, reorder_unit, taken
 
 
 def order_constants(programs: Programs, products: Iterable[tuple[str, int]]) -> Programs:
     """Return programs whose products read constants in the order of their reduced axes."""
-    graph, wanted = programs.graph, dict(products)
-    arrays: dict[str, Array] = {}
-    orders: dict[str, Order] = {}
-    types: dict[str, TensorType] = {}
-    units = []
-    for unit in programs.units:
-        names: dict[str, str] = {}
-        for tensor, order in _orders(unit, wanted[unit.name], graph.constants) if unit.name in wanted else ():
-            names[tensor] = new = f"{tensor} with dims {', '.join(map(str, order))}"
-            if new not in arrays:
-                arrays[new] = np.ascontiguousarray(np.transpose(graph.constants[tensor], order))
-                orders[new], types[new] = order, programs.types[tensor]
-        units.append(_renamed(unit, names) if names else unit)
-    if not arrays:
+    units, constants = {unit.name: unit for unit in programs.units}, programs.graph.constants
+    wanted = {name: dict(_orders(units[name], product, constants)) for name, product in products}
+    return store_constants(programs, wanted)
+
+
+def store_constants(programs: Programs, wanted: Mapping[str, Mapping[str, Order]]) -> Programs:
+    """Return programs some of whose units, by name, read constants that are stored in another order of their dims; for
+    other units these stay what they are.
+    """
+    graph = programs.graph
+    copies = dict.fromkeys((t, order) for orders in wanted.values() for t, order in orders.items() if _moves(order))
+    if not copies:
         return programs
-    before = evolve(programs, units=tuple(units), types={**programs.types, **types})
-    stored = reorder(before, orders)
-    own = {new: stored.types[new] for new in arrays}
-    graph = evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **own})
-    return evolve(stored, graph=graph, orders=programs.orders)
+    names = {(t, order): f"{t} in order {', '.join(map(str, order))}" for t, order in copies}
+    arrays = {name: np.ascontiguousarray(np.transpose(graph.constants[t], o)) for (t, o), name in names.items()}
+    types = {names[t, o]: TensorType(programs.types[t].dtype, taken(programs.types[t].shape, o)) for t, o in copies}
+
+    def stored(unit: Unit) -> Unit:
+        if unit.repeat is not None:
+            inner = tuple(map(stored, unit.repeat.units))
+            fresh = dict.fromkeys(t for u in inner for t in u.reads if t in arrays)
+            return evolve(unit, reads=(*unit.reads, *fresh), repeat=evolve(unit.repeat, units=inner))
+        orders = {t: order for t, order in wanted.get(unit.name, {}).items() if _moves(order)}
+        own = {t: names[t, order] for t, order in orders.items()}
+        return _renamed(reorder_unit(unit, programs, orders), own) if own else unit
+
+    graph = evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
+    return evolve(programs, graph=graph, units=tuple(map(stored, programs.units)), types={**programs.types, **types})
+
+
+def _moves(order: Order) -> bool:
+    return order != tuple(range(len(order)))
 
 
 def _orders(unit: Unit, product: int, constants: Collection[str]) -> Iterator[tuple[str, Order]]:
-    """Yield the constants that a product reads, each with the order that it shall lie in where that is another one."""
+    """Yield the constants that a product reads, each with the order that it shall lie in."""
     statement = unit.statements[product]
     for part in map(narrow, factors(statement.body)):
         if isinstance(part, Read) and part.tensor in constants and _reads(unit, part.tensor) == 1:
-            order = _order(part, statement)
-            if order != tuple(range(len(order))):
-                yield part.tensor, order
+            yield part.tensor, _order(part, statement)
 
 
 def _reads(unit: Unit, tensor: str) -> int:

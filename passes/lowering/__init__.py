@@ -4,6 +4,7 @@ from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed
 from .extract import extract
 from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, lay_out
+from .kept_rows import kept_reads
 from .lower import lower
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
@@ -20,6 +21,7 @@ __all__ = [
     "bind_dims",
     "check_barriers",
     "extract",
+    "kept_reads",
     "lanes_along",
     "lay_out",
     "local_vars",

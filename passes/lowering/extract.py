@@ -40,6 +40,7 @@ from ...ir import (
     with_indices,
     with_operands,
 )
+from .quotients import share_reciprocals
 from .spread import spread_copies
 from .substitute_phase import substitute_phase
 from .widen import widen
@@ -48,9 +49,10 @@ from .windows import merge_windows
 
 def extract(kernel: Kernel) -> Kernel:
     """Return the kernel as one thread executes it: every phase's graph restricted to the thread's share, its accesses
-    merged, its copies spread among products.
+    merged, its divisions by one number quotients, its copies spread among products.
     """
-    return spread_copies(widen(merge_windows(evolve(kernel, items=tuple(_item(i) for i in kernel.items)))))
+    threads = evolve(kernel, items=tuple(_item(i) for i in kernel.items))
+    return spread_copies(widen(merge_windows(share_reciprocals(threads))))
 
 
 def _item(item: Item) -> Item:

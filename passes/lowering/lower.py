@@ -22,8 +22,9 @@ from ...ir import (
     Target,
 )
 from .frames import Frame, lay_out
+from .kept_rows import kept_trips
 from .outputs import emit_output
-from .reductions import looped_reduction, resident_reduction
+from .reductions import kept_reduction, looped_reduction, resident_reduction
 from .segment_state import SegmentState
 
 
@@ -74,7 +75,11 @@ def _lower_segment(state: SegmentState) -> None:
             resident_reduction(state, reduction, schedule)
         else:
             state.flush(f"row{number}")
-            looped_reduction(state, reduction, schedule, f"{state.frame.prefix}r{number}")
+            prefix = f"{state.frame.prefix}r{number}"
+            if len(schedule.dims) == 1 and kept_trips(state.frame.schedule, schedule.dims[0]):
+                kept_reduction(state, reduction, schedule.dims[0], prefix)
+            else:
+                looped_reduction(state, reduction, schedule, prefix)
     for number, output in enumerate(state.frame.segment.outputs):
         emit_output(state, output, f"out{number}")
     state.flush("exit")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...ir import (
+    Expr,
     Guard,
     Index,
-    Loop,
     Output,
     ReduceDim,
     Store,
+    Value,
     Var,
     as_index,
     linearise,
@@ -16,6 +19,7 @@ from ...ir import (
     substitute_guards,
 )
 from .index_values import resolve, strides_of, value_of
+from .kept_rows import row_parts
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding
 
@@ -37,11 +41,10 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
         state.shares[local] = share
         return
     state.flush(f"before_{name}")
-    step = Var(f"{frame.prefix}{name}it", dim.trips)
-    binding = state.bind((dim,), (local,), (as_index(step) * dim.chunk,))
-    stores = (_store(state, output, binding, ()),)
-    phase = state.phase("exit", name, stores, unrolled, state.shares | {local: share})
-    state.items.append(Loop(step, (phase,)))
+    for part in row_parts(state, (output.body,), dim, local, f"{frame.prefix}{name}"):
+        binding = state.bind((dim,), (local,), (part.start,))
+        stores = (_store(state, output, binding, (), part.staged),)
+        state.items += part.items(state.phase("exit", name, stores, unrolled, state.shares | {local: share}))
 
 
 def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
@@ -58,8 +61,14 @@ def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
     return min(8, -(-length // step)) * step
 
 
-def _store(state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...]) -> Store:
-    context = state.context(binding, {})
+def _store(
+    state: SegmentState,
+    output: Output,
+    binding: AxisBinding,
+    guards: tuple[Guard, ...],
+    staged: Mapping[Expr, Value] | None = None,
+) -> Store:
+    context = state.context(binding, staged or {})
     value = value_of(output.body, context)
     dtype = state.group.tensors[output.tensor].dtype
     if output.tensor in state.layout.boxes:

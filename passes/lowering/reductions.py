@@ -13,6 +13,7 @@ from ...ir import (
     Op,
     Phase,
     Read,
+    ReduceDim,
     Reduction,
     ReductionSchedule,
     Share,
@@ -29,6 +30,7 @@ from ...ir import (
     narrow,
 )
 from .index_values import value_of
+from .kept_rows import row_parts
 from .multiply import multiplication
 from .ring import Ring, chunk_loop, staged_tiles, step_loop, tile_load
 from .segment_state import SegmentState, row_share
@@ -81,6 +83,21 @@ def looped_reduction(state: SegmentState, reduction: Reduction, schedule: Reduct
     else:
         accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
         state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)))
+    if state.frame.schedule.lanes > 1:
+        state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
+
+
+def kept_reduction(state: SegmentState, reduction: Reduction, dim: ReduceDim, prefix: str) -> None:
+    """Emit initialisation, the loops over a row that is kept in part, and the reduction across lanes."""
+    local = Var(f"{prefix}k0", dim.chunk)
+    share, unrolled = row_share(state.frame, local)
+    state.items.append(state.phase("compute", "init", (state.initialise(reduction),), (), {}))
+    for part in row_parts(state, (reduction.body,), dim, local, prefix):
+        binding = state.bind((dim,), (local,), (part.start,))
+        roots = (_accumulate(state, reduction, binding, (local,), part.staged, {}),)
+        state.items += part.items(
+            state.phase("compute", f"r{prefix[-1]}", roots, unrolled, state.shares | {local: share})
+        )
     if state.frame.schedule.lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 

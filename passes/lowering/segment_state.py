@@ -15,6 +15,7 @@ from ...ir import (
     Item,
     LaneReduce,
     Phase,
+    Read,
     ReduceDim,
     Reduction,
     Root,
@@ -36,7 +37,9 @@ from .tabulate import Flat
 
 @define
 class SegmentState:
-    """The state of lowering one segment: row roots collected for the phase that shares their loads."""
+    """The state of lowering one segment: row roots collected for the phase that shares their loads, and where elements
+    of rows are kept that were read.
+    """
 
     layout: BlockLayout
     frame: Frame
@@ -47,6 +50,7 @@ class SegmentState:
     roots: list[Root] = field(factory=list)
     row: list[Var] = field(factory=list)
     shares: dict[Var, Share] = field(factory=dict)
+    kept: dict[Read, SharedBuffer] = field(factory=dict)
 
     @property
     def group(self) -> FusedGroup:

@@ -5,7 +5,7 @@ from .bound import Bound, bound, limiting
 from .counts import NUMBERS, Features
 from .features import count_features
 from .footprint import Count
-from .geometry import Columns, Geometry, geometries
+from .geometry import EIGHTHS, Columns, Geometry, geometries
 from .least_work import group_work
 from .pul_paper import pul
 from .rank import rank
@@ -13,6 +13,7 @@ from .structure import Knob, SegmentStructure, Structure, axis_classes, class_ru
 from .tiles import coordinate_count, own_order, own_pad
 
 __all__ = [
+    "EIGHTHS",
     "NUMBERS",
     "Bound",
     "Columns",

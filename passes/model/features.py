@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from ...ir import Expr, FusedGroup, Read, Segment, Target, Var
+from ..lowering import kept_reads
 from .access import access_vector, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
@@ -73,8 +74,8 @@ def count_features(
 
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
-    """Return the shared bytes of a tensor the segment leaves for later ones, and of the scratch of a reduction across
-    lanes.
+    """Return the shared bytes of a tensor the segment leaves for later ones, of the scratch of a reduction across
+    lanes, and of the rows that statements share.
     """
     total: Count = 0
     if geometry.structure.shared:
@@ -84,6 +85,10 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
         widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
         scratch = geometry.threads * widest
         total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    if geometry.structure.keeps:
+        for read in kept_reads(segment, (*group.shared, *group.constants)):
+            size = group.tensors[read.tensor].dtype.size
+            total = total + ceil_div(product(geometry.block) * geometry.kept * size, 16) * 16
     return total
 
 
@@ -91,6 +96,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     """Add up one segment; return its counts for the paper's model."""
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
+    totals.keep(segment, geometry)
     for position, reduction in enumerate(segment.reductions):
         place = place_of(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
@@ -121,7 +127,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.add("stored", _stored(totals, output.tensor, geometry, which))
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
-            totals.add("rounds", place.all_trips * totals.repeat)
+            totals.add("rounds", place.all_trips * totals.repeat * totals.left)
     loaded = fetched if segment.reductions else totals.sums
     return PaperCounts(
         totals.since("flops", before),

@@ -11,8 +11,10 @@ from attrs import field, frozen
 from ...ir import FusedGroup, Index, Segment, Var, reads
 from ..lowering import lanes_along
 from .footprint import Count, Cover, ceil_div, least, product
-from .structure import SegmentStructure, Structure
+from .structure import SegmentStructure, Structure, next_power
 
+#: Parts of a row of which a knob says how many are kept.
+EIGHTHS = 8
 #: Arrays of knob values by knob name; they broadcast against each other.
 Columns = Mapping[str, Count]
 
@@ -25,7 +27,8 @@ class Geometry:
     `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
     memory runs along a reduced axis, 0 none. What atoms multiply is padded as its fragments ask for, or, where a
     schedule says so, by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied.
-    Where operands are `cached`, asynchronous copies leave what they bring in L1.
+    Where operands are `cached`, asynchronous copies leave what they bring in L1. `kept` elements of each row lie in
+    shared memory between statements.
     """
 
     structure: SegmentStructure
@@ -44,6 +47,7 @@ class Geometry:
     pads: tuple[Count, ...] = ()
     ahead: Count = 0
     cached: Count = 0
+    kept: Count = 0
     _along: dict[int, list[Count]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def lanes_along(self, warp_size: int) -> list[Count]:
@@ -111,6 +115,7 @@ def _geometry(
     lanes = columns.get(f"{prefix}lanes", 1)
     row_vector = columns.get(f"{prefix}rv", 1)
     chunk = tuple(columns[f"{prefix}c{k}"] * lanes * row_vector for k in range(len(parts.loops)))
+    trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
     return Geometry(
         parts,
         tuple(t * e for t, e in zip(counts, thread, strict=True)),
@@ -118,7 +123,7 @@ def _geometry(
         tuple(columns.get(f"{prefix}v{d}", 1) for d in rank),
         counts,
         chunk,
-        tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True)),
+        trips,
         lanes,
         row_vector,
         columns.get(f"{prefix}stages", 1),
@@ -127,7 +132,17 @@ def _geometry(
         columns.get(f"{prefix}order", 0),
         ahead=columns.get(f"{prefix}ahead", 0),
         cached=columns.get(f"{prefix}cached", 0),
+        kept=_kept(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.keeps else 0,
     )
+
+
+def _kept(parts: SegmentStructure, eighths: Count, chunk: Count, trips: Count) -> Count:
+    """Return how many elements of its only row a segment keeps, for as many eighths of it; -1 where these are no whole
+    trips, or fewer are all there is.
+    """
+    eighth = next_power(prod(a.extent for a in parts.loops[0])) // EIGHTHS
+    idle = np.not_equal(eighths * eighth % chunk, 0) | np.greater((eighths - 1) * eighth, (trips - 1) * chunk)
+    return np.where(idle, -1, least(eighths * eighth, trips * chunk))
 
 
 def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> tuple[Count, ...]:

@@ -46,6 +46,8 @@ UNHIDDEN = 16.0
 SPREAD = 0.5
 #: Elements that a thread has in flight on their way through registers to shared memory: a loop is unrolled so often.
 IN_FLIGHT = 32.0
+#: What each doubling of a ring beyond four buffers has to save: L1 has less room, and the next launch none.
+DEEP = 0.01
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
 LATE = 0.9
 
@@ -197,15 +199,16 @@ def _waved(features: Features, together: Count) -> Count:
 
 
 def _unwieldy(features: Features, costs: RankConstants) -> Count:
-    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), and on launch bounds that ask
-    for the impossible.
+    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on launch bounds that ask for
+    the impossible, and on more buffers than most loops need.
     """
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / LONG)))
     roomy = np.greater(features.registers, 128)
     asked = np.where(
         np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
     )
-    return long + asked + 0.0005 * np.log2(features.raster)
+    deep = DEEP * np.log2(np.maximum(1.0, features.stages / 4.0))
+    return long + asked + deep + 0.0005 * np.log2(features.raster)
 
 
 def _thread_after_thread(features: Features, found: Bound, target: Target) -> Count:

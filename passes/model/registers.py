@@ -8,7 +8,6 @@ and what a compiler is *expected* to use where it may choose: it then loads the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
 
 import numpy as np
 from attrs import frozen
@@ -27,7 +26,7 @@ from ...ir import (
     reads,
 )
 from ..lowering import main_read
-from .access import running_axis
+from .access import copied_width, copy_cost
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -86,7 +85,7 @@ def thread_registers(
         used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * max(float(_shared(segment)), _stencil(segment))
         return Registers(8.0, used, used)
     if geometry.structure.atom:
-        return _atom_registers(segment, geometry, tiles)
+        return _atom_registers(segment, geometry, tiles, tensors)
     held = instances * len(segment.reductions)
     fragments: Count = 0.0
     for position, reduction in enumerate(segment.reductions):
@@ -98,7 +97,9 @@ def thread_registers(
     return Registers(instances, needed, needed + fragments)
 
 
-def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> Registers:
+def _atom_registers(
+    segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile], tensors: Mapping[str, TensorType]
+) -> Registers:
     """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and the
     fragments of what a warp multiplies in one step: one of each part, and those that are loaded ahead, besides the ones
     that several parts are made of.
@@ -109,26 +110,28 @@ def _atom_registers(segment: Segment, geometry: Geometry, tiles: Sequence[Staged
     sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
-    places = least(sum((_places(tile, geometry) for tile in tiles), 0.0), MOST_PLACES)
+    places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MOST_PLACES)
     beside = np.where(geometry.ahead, 1.0, APART) * places
     needed = BASE + held + fragments + 2.0 * len(tiles) + beside
-    return Registers(held, needed, needed + 0.5 * fragments)
+    # Of 286 kernels the blocks of an SM come out right for 256 so, for 245 with half of the fragments once more.
+    return Registers(held, needed, needed)
 
 
-def _places(tile: StagedTile, geometry: Geometry) -> Count:
+def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
     """Return the registers for where a thread's copies of a tile come from and go to: none where they are a constant
     apart, because threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
     """
     structure, used = geometry.structure, expr_variables(tile.expr)
     main = main_read(tile.expr, used)
-    axis, _ = running_axis(main)
     decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
-    width = 1 if decoded or axis is None else gcd(WIDEST_BYTES // tile.size, axis.extent)
+    together = WIDEST_BYTES // tile.size
+    width = copied_width(main, tensors[main.tensor].shape, geometry, together)
+    cost, _ = copy_cost(tile.expr, tile, geometry, together, width)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
     row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
     trip = geometry.threads * width
     even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
-    return np.where(even, 0.0, PLACE * tile.count / trip)
+    return np.where(even, 0.0, PLACE * tile.count * cost / geometry.threads)
 
 
 def _shared(segment: Segment) -> int:

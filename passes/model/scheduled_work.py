@@ -20,7 +20,7 @@ from ...ir import (
     variables,
     vector_widths,
 )
-from ..lowering import NARROWEST_COPY
+from ..lowering import NARROWEST_COPY, kept_reads
 from .access import (
     Place,
     access_vector,
@@ -58,6 +58,9 @@ class Totals:
         self.traffic: dict[Read, Count] = {}
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
+        self.kept: dict[Read, Count] = {}
+        self.copied: set[Read] = set()
+        self.left: Count = 1
 
     def add(self, name: str, value: Count) -> None:
         """Add to the sum of a count that `counts.py` declares."""
@@ -71,6 +74,15 @@ class Totals:
         if not again or not np.any(resident):
             self.seen = set()
         self.repeat = np.where(resident, 0, 1) if again else 1
+        self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
+
+    def keep(self, segment: Segment, geometry: Geometry) -> None:
+        """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
+        self.kept, self.copied = {}, set()
+        if geometry.structure.keeps:
+            part = geometry.kept / (geometry.chunk[0] * geometry.trips[0])
+            reads_ = kept_reads(segment, (*self.group.shared, *self.group.constants))
+            self.kept = dict.fromkeys(reads_, part)
 
     def weight(self, node: Expr) -> Count:
         """Return how much of a node's cost a statement bears: none of what an earlier statement of its phase did."""
@@ -113,15 +125,24 @@ class Totals:
         vector = access_vector(read, geometry, widest)
         self.add("thread_loads", times)
         self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
-        self.add("wavefronts", wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry))
+        cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
+        self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
             self.add("shared_loads", times / vector * place.threads)
             return
+        part, left = self.kept.get(read, 0.0), 1.0
+        if read in self.kept:
+            self.add("shared_loads", part * times / vector * place.threads)
+        if read in self.copied:
+            left, times = 1.0 - part, times * (1.0 - part)
+        elif read in self.kept:
+            self.add("wavefronts", part * cycles)
+            self.copied.add(read)
         self.add("global_loads", times / vector * place.threads)
         self.add("direct", times / vector)
         self.add("divided_direct", times / vector * divides(read, geometry))
         self.add("fetched", times * place.threads * kind.dtype.size)
-        self.block_traffic(read, place, lattices)
+        self.block_traffic(read, place, lattices, left)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
         self.touch(read, times, vector, place, geometry)
 
@@ -149,13 +170,14 @@ class Totals:
             left = unmoved(read, kind.shape, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
-    def block_traffic(self, read: Read, place: Place, lattices: int = 1) -> Count:
-        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors; return the
-        bytes.
+    def block_traffic(self, read: Read, place: Place, lattices: int = 1, left: Count = 1.0) -> Count:
+        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors, but for the
+        part `left` of it only where it reads it once more; return the bytes.
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
-        self.add("transactions", segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices))
+        transactions = segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices)
+        self.add("transactions", transactions * left)
         unit = max(1, self.target.sector_bytes // size)
         moved = segments_of(read, kind.shape, place.whole, unit) * float(
             lattices * min(self.target.sector_bytes, unit * size)
@@ -164,7 +186,7 @@ class Totals:
         self.traffic[read] = np.maximum(before, moved)
         more = self.traffic[read] - before
         self.add("bytes", more)
-        self.add("again", np.minimum(before, moved) * self.repeat)
+        self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
         if not outer:
@@ -216,7 +238,7 @@ def _wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geom
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
         )  # a buffer that is read before it is filled again
         totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
-    totals.add("rounds", place.all_trips * totals.repeat * 1.0)
+    totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
 
 
 def _add_atoms(
@@ -271,15 +293,15 @@ def _load_fragments(
 
 
 def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
-    """Count the reduction across lanes: shuffles within a warp, one exchange between warps; a tree where a warp is no
-    warp.
+    """Count the reduction across lanes: shuffles within a warp, one exchange between warps for as many instances as a
+    warp has lanes; a tree for each where a warp is no warp.
     """
     steps = np.log2(geometry.lanes)
     warp = totals.target.warp_size
     tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0)
-    exchanges = np.where(tree, steps + 2, np.where(np.greater(geometry.lanes, warp), 2.0, 0.0))
+    together = np.ceil(parallel / warp) * np.where(np.greater(geometry.lanes, warp), 2.0, 0.0)
     several = np.greater(geometry.lanes, 1)
-    totals.add("barriers", np.where(several, parallel * exchanges, 0.0))
+    totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
 

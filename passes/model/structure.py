@@ -30,8 +30,8 @@ class SegmentStructure:
     `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
-    last. Where an `atom` multiplies, the rows of its C lie along the dim at position `rows`, the columns along that at
-    `columns`.
+    last. Where it `keeps` rows, part of them may lie in shared memory between statements. Where an `atom` multiplies,
+    the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -44,6 +44,7 @@ class SegmentStructure:
     atom: str = ""
     rows: int = 0
     columns: int = 0
+    keeps: bool = False
 
     @property
     def stages_any(self) -> bool:

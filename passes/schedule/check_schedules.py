@@ -27,7 +27,7 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, lay_out
+from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out
 from ..model import Features, next_power
 from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
 
@@ -196,6 +196,21 @@ def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
             yield f"{name}: a reduction shared by lanes stages nothing"
 
 
+def check_rows_kept(case: Scheduled) -> Iterator[str]:
+    """What is kept of rows are whole trips over the only row of a segment, which several statements read and lanes do
+    not hold in one.
+    """
+    for segment, schedule in case.segments:
+        if not schedule.kept:
+            continue
+        loops = {d for r in schedule.reductions for d in r.dims}
+        if len(loops) != 1 or not kept_reads(segment, (*case.group.shared, *case.group.constants)):
+            yield f"{schedule.kept} elements of rows are kept, of which no two statements read the same"
+        for loop in loops:
+            if loop.trips == 1 or schedule.kept % loop.chunk or not 0 < schedule.kept <= loop.trips * loop.chunk:
+                yield f"{schedule.kept} elements of rows are kept, not whole ones of {loop.trips} trips of {loop.chunk}"
+
+
 def check_staging_known(case: Scheduled) -> Iterator[str]:
     """A ring has a few buffers, and what is staged are operands of the reduction, each once."""
     held = [r.name for segment, _ in case.segments for r in segment.reductions]
@@ -278,6 +293,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_warps_placed,
     check_chunks_fit,
     check_lanes_share_one_row,
+    check_rows_kept,
     check_staging_known,
     check_orders_permute,
     check_cached_copies,

@@ -31,7 +31,7 @@ from .prune import score
 from .space import Space, make_space
 
 #: Points of each structure that are looked at where there is no time for more.
-FEW = 64
+FEW = 1024
 
 
 @frozen

@@ -57,10 +57,10 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
 
 
 def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, ...]:
-    """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile;
-    then others.
+    """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
+    and of atoms some of each block, whose warps may lie in many ways; then others.
     """
-    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3))
+    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 4))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
@@ -69,7 +69,7 @@ def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, 
         tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
         loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "s"))
         thread = tuple(k.values[p][1] for k, p in knobs if len(k.names) == 3)
-        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread))
+        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), ("block", _block(space, point)))
         fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
         if fits:
             seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
@@ -77,6 +77,15 @@ def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, 
         if len(chosen) == count:
             break
     return tuple(sorted([*chosen, *rest[: count - len(chosen)]]))
+
+
+def _block(space: Space, point: Point) -> tuple[object, ...]:
+    """Return the extents of a block that atoms compute; of others all that a point is, so that none is like it."""
+    structure = space.structures[point.structure]
+    if not any(segment.atom for segment in structure.segments):
+        return point.structure, point.places
+    tiles = (k.values[p] for k, p in zip(structure.knobs, point.places, strict=True) if len(k.names) == 3)
+    return tuple(threads * tile for threads, tile, _ in tiles)
 
 
 def _seeds(space: Space, count: int, model: str) -> list[Point]:

@@ -154,6 +154,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
         "warp": np.bool_(False),
         "ahead": np.bool_(False),
         "cached": np.bool_(False),
+        "kept": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
@@ -175,9 +176,16 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
         alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
+    if parts.keeps:
+        reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
     for k, loop in enumerate(parts.loops):
         limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
+
+
+def _pointless(geometry: Geometry) -> Count:
+    """Return where a row is kept that lies in registers, or as many elements of it as another point keeps."""
+    return np.less(geometry.kept, 0) | np.greater(geometry.kept, 0) & np.equal(geometry.trips[0], 1)
 
 
 def evaluate(
@@ -271,7 +279,7 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
     return SegmentSchedule(
-        dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp, zigzag=bool(warp)
+        dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp, bool(warp), int(geometry.kept)
     )
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
 from ..lowering import atom_operands, main_read, mixed_atoms
-from ..model import Knob, SegmentStructure, is_matrix_like, next_power, powers
+from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
@@ -48,6 +48,8 @@ def segment_knobs(
         lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
         pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
+    if structure.keeps:
+        yield _single(f"{prefix}kept", (0, EIGHTHS) if coarse else (0, EIGHTHS // 2, *range(5, EIGHTHS + 1)))
     if structure.patch and target.lockstep and not structure.shared:
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
@@ -97,7 +99,8 @@ def atom_knobs(
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
-    stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4)
+    # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
+    stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4, 6, 8)
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))

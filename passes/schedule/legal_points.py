@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, local_vars, stage
+from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, kept_reads, local_vars, stage
 from ..model import Features, Geometry, SegmentStructure, count_features
 
 
@@ -65,7 +66,7 @@ def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]
 
 def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
-    lanes.
+    lanes, rows that are kept.
     """
     total = sum(b.nbytes for b in layout.buffers.values()) + sum(size for _, size in tiles)
     widest = [
@@ -74,7 +75,15 @@ def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
         if frame.schedule.lanes > 1
         for r in frame.segment.reductions
     ]
-    return total + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+    kept = sum(-(-size // 16) * 16 for frame in layout.frames for size in _kept_bytes(layout.group, frame))
+    return total + kept + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+
+
+def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
+    """Yield the bytes that each read of rows takes which are kept."""
+    rows = prod(d.block for d in frame.schedule.dims)
+    for read in kept_reads(frame.segment, (*group.shared, *group.constants)) if frame.schedule.kept else ():
+        yield rows * frame.schedule.kept * group.tensors[read.tensor].dtype.size
 
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
@@ -92,6 +101,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         schedule.lanes > 1 or schedule.row_vector > 1,
         next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
         **_atom_of(schedule),
+        keeps=schedule.kept > 0,
     )
     return Geometry(
         structure,
@@ -110,6 +120,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         _pads(schedule),
         np.int64(max((r.ahead for r in schedule.reductions), default=0)),
         np.int64(any(s.cached for r in schedule.reductions for s in r.staging)),
+        np.int64(schedule.kept),
     )
 
 

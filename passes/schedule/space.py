@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product as cartesian
+from math import prod
 
 from attrs import field, frozen
 
@@ -27,9 +28,13 @@ from ...ir import (
     reads,
     variables,
 )
+from ..lowering import kept_reads
 from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like
 from .atom_structures import atom_structures
 from .knobs import launch_knobs, segment_knobs
+
+#: Elements of a row that a thread always has registers for, besides what it computes with.
+HELD_IN_REGISTERS = 8
 
 
 @frozen
@@ -104,13 +109,19 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
     if any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
-        return [SegmentStructure(apart if reads_shared else _flat(segment), loops, reduces, none, lanes=True)]
-    found = _reduction_structures(group, segment, written, reads_shared, apart)
+        dims = apart if reads_shared else _flat(segment)
+        return [SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=_keeps(group, segment, loops, target))]
+    found = _reduction_structures(group, segment, written, reads_shared, apart, target)
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 
 
 def _reduction_structures(
-    group: FusedGroup, segment: Segment, written: str, reads_shared: bool, apart: tuple[tuple[Var, ...], ...]
+    group: FusedGroup,
+    segment: Segment,
+    written: str,
+    reads_shared: bool,
+    apart: tuple[tuple[Var, ...], ...],
+    target: Target,
 ) -> list[SegmentStructure]:
     matrix = is_matrix_like(segment)
     runs = class_runs(segment)
@@ -126,10 +137,17 @@ def _reduction_structures(
         found.append(SegmentStructure(dims, loops, reduces, staged, shared=written, patch=patch))
     if not written and not reads_shared:
         loops, reduces = _loops(segment, flat=True)
+        dims, none = runs if matrix else _flat(segment), tuple(() for _ in reduces)
         found.append(
-            SegmentStructure(runs if matrix else _flat(segment), loops, reduces, tuple(() for _ in reduces), lanes=True)
+            SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=_keeps(group, segment, loops, target))
         )
     return list(dict.fromkeys(found))
+
+
+def _keeps(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
+    """Whether shared memory may hold what statements share of rows: where a block's threads would hold too much."""
+    long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
+    return target.lockstep and long and bool(kept_reads(segment, (*group.shared, *group.constants)))
 
 
 def _flat(segment: Segment) -> tuple[tuple[Var, ...], ...]:

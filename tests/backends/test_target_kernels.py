@@ -87,15 +87,16 @@ def test_kernels_of_every_machine_compile(machine: Description) -> None:
             why
         )  # anything else is wrong here, not with the machine
         pytest.skip(why)
-    made = {}
+    made: list[KernelFunction] = []
     for name, case in cases(machine).items():
         options = CompileOptions(verify=False, precision=case.precision)
-        (kernel,) = compile_graph(case.graph, REGISTRY, target, options, emit).kernels
-        made[name] = kernel
+        # One of few results, for a machine of many SMs, is split in two.
+        kernel, *others = compile_graph(case.graph, REGISTRY, target, options, emit).kernels
+        made += [kernel, *others]
         assert ("mma.sync" in kernel.source) == (case.format in formats(target)), name
         if "mma.sync" in kernel.source:
             assert kernel.dynamic_shared + kernel.shared_bytes > 1024, f"{name} is not staged"
             assert ("cp.async" in kernel.source) == target.async_copy, name
-    cubins = compile_kernels(list(made.values()), target.arch)
+    cubins = compile_kernels(made, target.arch)
     # Nothing was measured: how many registers ptxas takes is an estimate here, which a few words may exceed.
     assert all(cubin.spill_bytes <= 64 for cubin in cubins)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cuts.bench import ops, winners
+from cuts.bench.shapes import all_cases, sampled
 
 from ..needs import needs_opencl
 
@@ -42,3 +43,12 @@ def test_untuned_operations_take_the_models_choice(own_cache: Path, capsys: pyte
     assert "2 kernels of 2 operations launched, 0 wrong, 0 operations unknown" in capsys.readouterr().out
     assert winners.main([*ROW, "--only", "add 1 MB", "--untuned", "--most", "1"]) == 0
     assert "1 kernels of 1 operations launched" in capsys.readouterr().out
+
+
+def test_a_sample_has_cases_of_every_class_and_batch() -> None:
+    cases = all_cases()
+    few = sampled(cases, 10)
+    kinds = {(case.kind, case.batch) for case in cases}
+    assert {(case.kind, case.batch) for case in few} == kinds
+    assert len(few) <= len(cases) / 10 + len(kinds)
+    assert sampled(cases, 1) == cases

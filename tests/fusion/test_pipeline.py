@@ -16,6 +16,7 @@ from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
+from cuts.passes.decisions import Decisions
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
@@ -98,7 +99,9 @@ def test_it_stops_after_a_pass(stage: str) -> None:
 
 
 def test_an_unknown_pass_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"unknown pass 'fuse'; passes in order: .*partition, split, pack, schedule"):
+    with pytest.raises(
+        UsageError, match=r"unknown pass 'fuse'; passes in order: .*pack, views, partition, split, schedule"
+    ):
         compiled(MADE, stop_after="fuse")
 
 
@@ -116,6 +119,7 @@ class Slowest:
     budget = Budget()
     together = False
     scale = 1.0
+    decisions = None
 
     def __init__(self, shared: float) -> None:
         self.shared = shared
@@ -125,13 +129,16 @@ class Slowest:
         self.modelled = modelled
         return self
 
+    def note(self, decisions: Decisions) -> None:
+        pass
+
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         self.rounds += 1
         return self.rounds == 1
 

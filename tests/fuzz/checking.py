@@ -36,6 +36,7 @@ from cuts.runtime.verify import Comparison, compare
 from ..kernels.cases import legal_points
 from .chance import Chance
 from .interpreting import interpreted
+from .rounding import roundings
 from .typed import numbers
 
 #: The ways that a graph is computed in. The first needs no device: normal forms are interpreted, over the memory that
@@ -44,7 +45,7 @@ WAYS = ("interpreted", "by chance", "fused", "unfused")
 #: Largest work groups on the CPU, by graph.
 THREADS = (32, 64, 32, 32, 128)
 #: How often inputs are moved to see how much of a difference rounding explains.
-MOVES = 3
+MOVES = 4
 #: Further points of each kernel in which races are looked for.
 LOOKED = 8
 _MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance": "mixed"}
@@ -191,13 +192,12 @@ class Bench:
     def ill_conditioned(
         self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]
     ) -> bool:
-        """Whether the declarations themselves, evaluated in single precision, are about as far off.
+        """Whether rounding makes as large differences of the declarations themselves.
 
-        What is exactly 0 may come out so by luck, so inputs are also moved by a rounding error.
+        What is exactly 0 may come out so by luck, so what is read is also moved by a rounding error.
         """
         own = dict.fromkeys([r.tensor for r in wrong], 0.0)
-        for trial in (inputs, *(_moved(inputs, seed) for seed in range(MOVES))):
-            narrow = evaluate_graph(graph, self.registry, trial, np.float32, stored=True)
+        for narrow in roundings(graph, self.registry, inputs, MOVES):
             for r in wrong:
                 own[r.tensor] = max(
                     own[r.tensor], compare(r.tensor, narrow[r.tensor], expected[r.tensor], r.tolerance).error
@@ -207,13 +207,3 @@ class Bench:
 
 def _counted(levels: Sequence[str]) -> dict[str, int]:
     return {level: levels.count(level) for level in dict.fromkeys(levels)}
-
-
-def _moved(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return inputs with each float off by at most a rounding error of single precision."""
-    rng = np.random.default_rng(seed)
-    eps = float(np.finfo(np.float32).eps)
-    return {
-        n: a * (1 + eps * rng.uniform(-1, 1, np.shape(a))) if np.asarray(a).dtype.kind == "f" else a
-        for n, a in inputs.items()
-    }

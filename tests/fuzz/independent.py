@@ -24,7 +24,6 @@ from cuts.ir.errors import BackendError, CutsError, PassError, UnknownOp, Verify
 from cuts.ir.evaluate import saturated
 from cuts.ir.rounding import magnitude, relative_error
 from cuts.ops import Registry
-from cuts.ops.reference import evaluate_graph
 from torch.utils._python_dispatch import TorchDispatchMode
 
 with warnings.catch_warnings():
@@ -32,6 +31,8 @@ with warnings.catch_warnings():
     from nnsmith.abstract.dtype import DTYPE_GEN_ALL
     from nnsmith.graph_gen import model_gen
     from nnsmith.materialize import Model
+
+from .rounding import roundings
 
 #: Nodes of a graph at most, and milliseconds that the solver of shapes may take.
 NODES, SOLVING = 8, 4000
@@ -150,26 +151,14 @@ def _explained(plan: CompiledPlan, given: Mapping[str, Any], exact: Mapping[str,
     or which of two nearly equal numbers is less.
     """
     assert plan.plan.model is not None, "a plan that was just built has its model"
-    trials = [given, *(_moved(given, seed) for seed in range(MOVES))]
     graph = plan.plan.model.graph
-    narrow = [evaluate_graph(graph, Registry.builtin(), trial, np.float32, stored=True) for trial in trials]
+    narrow = list(roundings(graph, Registry.builtin(), given, MOVES))
     for name, found in plan.run(given).items():
         truths = (exact[name], *(each[name] for each in narrow))
         near = [relative_error(found, truth, magnitude(exact[name])) for truth in truths]
         if not (np.min(near, axis=0) <= ALLOWED).all():
             return False
     return True
-
-
-def _moved(given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return operands with each float off by at most a rounding error of its type."""
-    rng = np.random.default_rng(seed)
-    return {
-        name: (a * (1 + np.finfo(a.dtype).eps * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
-        if a.dtype.kind == "f"
-        else a
-        for name, a in given.items()
-    }
 
 
 def _apart(exact: Mapping[str, Any], expected: Sequence[Any], module: Plain, operands: Sequence[torch.Tensor]) -> str:

@@ -12,12 +12,12 @@ from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.passes.fusion.groups import Group, Workshop
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.pack import pack_constants
 from cuts.passes.fusion.partition import Partitioner, Remembered, partition
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.split_reduction import Splitting, split_groups
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
+from cuts.passes.layout.pack import pack_constants
 from cuts.passes.pipeline import graph_passes
 
 from ..fusion.build import reordered, run_groups
@@ -36,13 +36,13 @@ def interpreted(
     programs = build_programs(graph, registry)
     if chance.seed % 2:
         programs = reordered(programs, np.random.default_rng(chance.seed))
+    programs = pack_constants(programs, chance.target)
     views = find_views(programs)
     workshop = Workshop(views, Policy(shared_bytes=chance.target.MAX_shared))
     groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
-    groups, views = split_groups(groups, views, splitting)
-    groups, views, graph = pack_constants(groups, views, graph)
+    groups, views = split_groups(groups, views, splitting.parts)
     arrays = {
         name: np.asarray(value, float) if value.dtype.kind == "f" else value
-        for name, value in {**graph.constants, **inputs}.items()
+        for name, value in {**programs.graph.constants, **inputs}.items()
     }
     return groups, run_groups(list(groups), views, arrays)

@@ -84,7 +84,7 @@ BUGS = (
         '(version := data.pop("version", None)) != VERSION', '(version := data.pop("version", None)) == "x"', _PLANS),
     Bug("plan file", "a folder that is no plan is replaced", "runtime.plan_file:_check_replaceable",
         'not (target / "plan.json").is_file()', "False", _PLANS),
-    Bug("plan file", "a plan is written over the old one file by file", "runtime.plan_file:write_folder",
+    Bug("plan file", "a plan is written over the old one file by file", "runtime.plan_file:_write",
         "draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f\".{target.name}-\"))",
         "draft = target\n        draft.mkdir(exist_ok=True)", _PLANS),
     Bug("cache", "a damaged entry is read", "backends.cache:KernelStore.get",

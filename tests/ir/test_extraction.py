@@ -195,11 +195,11 @@ def test_extraction_on_demand_is_extraction_by_marking(data: st.DataObject, bloc
 
 
 def unmerged(node: Value) -> Value:
-    """Return a value with every window replaced by the load it names."""
+    """Return a value with every window replaced by the load it names, and quotients by divisions."""
     if isinstance(node, Window):
         return substitute_node(node.load, dict(zip(node.axes, node.at, strict=True)), {})
     if isinstance(node, Op):
-        return evolve(node, args=tuple(unmerged(a) for a in node.args))
+        return evolve(node, fn={"quotient": "div"}.get(node.fn, node.fn), args=tuple(unmerged(a) for a in node.args))
     return evolve(node, arg=unmerged(node.arg)) if isinstance(node, Convert) else node
 
 

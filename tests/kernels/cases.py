@@ -17,6 +17,7 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
+from cuts.passes.decisions import Decisions
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
@@ -266,6 +267,10 @@ class ByModel:
     budget: Budget = field(factory=Budget, eq=False)
     together: bool = False
     scale: float = 1.0
+    decisions: None = None
+
+    def note(self, decisions: Decisions) -> None:
+        """Forget what was decided."""
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
@@ -275,7 +280,7 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def learn(self, wanted: Sequence[FusedGroup], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure nothing."""
         return False
 

@@ -14,7 +14,9 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
 
+from ..needs import DEVICES
 from .cases import builder, halves, legal_points, whole
+from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
 #: A shuffle that is evaluated on its own: neither an operand of `?:` nor of anything else.
@@ -55,3 +57,33 @@ def test_threads_that_take_no_part_meet_the_others_where_lanes_combine() -> None
             kernels += bool(combining) and min(s.threads for s in point.segments) < point.threads
             assert not any(p.when for p in combining)
     assert kernels
+
+
+@pytest.mark.parametrize("target", DEVICES)
+def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
+    """Of up to as many instances as a warp has lanes, warps leave their values together."""
+    make = builder()
+    value = make.node("max", make.node("reduce_sum", make.input(130, 500), axes=(1,)), make.input(130, 1))
+    group, space_of = whole(make.programs(), value), SPACES[target.split(":")[0]]
+    space = make_space(group, space_of)
+    seen = set()
+    for structure in (s for s in space.structures if s.segments[-1].lanes):
+        for point in legal_points(space, structure, 5, 12):
+            (segment,) = point.segments
+            check(_device(target), space_of, group, point)
+            seen.add((segment.lanes > GPU.warp_size, segment.dims[0].thread > 1))
+    assert (space_of.MAX_thread > GPU.warp_size, True) in seen
+
+
+def test_warps_meet_twice_for_up_to_as_many_instances_as_they_have_lanes() -> None:
+    make = builder()
+    value = make.node("reduce_sum", make.input(256, 4096), axes=(1,))
+    group = whole(make.programs(), value)
+    space = make_space(group, GPU)
+    for structure in (s for s in space.structures if s.segments[-1].lanes):
+        for point in legal_points(space, structure, 2, 64):
+            (segment,) = point.segments
+            source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
+            if point.threads % GPU.warp_size == 0:
+                meetings = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
+                assert source.count("__syncthreads()") == meetings

@@ -83,8 +83,8 @@ def test_reduced_axes_and_constants_follow_the_image() -> None:
     first, second = (next(s for s in units[n].statements if s.combine) for n in ("n0", "n2"))
     assert [v.extent for v in first.reduce] == [3, 3, 3] and "u" in units["n0"].reads
     assert [v.extent for v in second.reduce] == [3, 3, 16]
-    assert programs.graph.constants["v with dims 0, 2, 3, 1"].shape == (16, 3, 3, 16)
-    assert "v with dims 0, 2, 3, 1" in units["n2"].reads
+    assert programs.graph.constants["v in order 0, 2, 3, 1"].shape == (16, 3, 3, 16)
+    assert "v in order 0, 2, 3, 1" in units["n2"].reads
 
 
 def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
@@ -94,7 +94,7 @@ def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
     (unit,) = (u for u in laid_out(with_constants(made, "v", "w")).units if "y" in u.writes)
     (product,) = (s for s in unit.statements if s.combine)
     assert [v.extent for v in product.reduce] == [3, 3, 64]
-    assert "w with dims 0, 2, 3, 1" in unit.reads
+    assert "w in order 0, 2, 3, 1" in unit.reads
 
 
 @pytest.mark.parametrize("batch", [1, 2])

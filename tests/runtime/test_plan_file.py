@@ -20,7 +20,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
 from cuts.runtime.plan_document import plain
-from cuts.runtime.plan_file import Weights, load_plan, read_files, save_plan
+from cuts.runtime.plan_file import Weights, copy_plan, load_plan, read_files, save_plan
 from cuts.tests.runtime.handmade import example_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,3 +203,20 @@ def test_plans_that_would_leave_their_memory_are_refused(name: str) -> None:
 def test_plain_values_are_json() -> None:
     value = {"a": (1, np.float32(0.5), {3, 1}), 2: float("inf"), "p": Path("x")}
     assert plain(value) == {"a": [1, 0.5, [1, 3]], "2": "inf", "p": "x"}
+
+
+def test_a_copy_of_a_plan_is_that_plan(tmp_path: Path) -> None:
+    plan = example_plan()
+    save_plan(plan, tmp_path / "kept")
+    save_plan(evolve(plan, name="old"), tmp_path / "p")
+    assert copy_plan(tmp_path / "kept", tmp_path / "p")
+    contents = [
+        {f.relative_to(p): f.read_bytes() for f in p.rglob("*") if f.is_file()} for p in sorted(tmp_path.iterdir())
+    ]
+    assert contents[0] == contents[1]
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["kept", "p"]
+    assert not copy_plan(tmp_path / "none", tmp_path / "q")
+    assert not copy_plan(tmp_path / "p", tmp_path / "p")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlanError, match="it exists and is no folder"):
+        copy_plan(tmp_path / "kept", tmp_path / "file")

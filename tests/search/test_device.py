@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,11 @@ from attrs import evolve
 from cuts.backends.device import Pointer
 from cuts.backends.devices import open_device
 from cuts.ir.errors import BackendError
+from cuts.ir.expr import Read
+from cuts.ir.index import Var, as_index
 from cuts.ir.launch import Storage
-from cuts.ir.types import DType
+from cuts.ir.segment import FusedGroup, Output, Segment
+from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.schedule.choose import choose
 from cuts.passes.side_by_side import joined
@@ -28,7 +31,7 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
-from cuts.search.data import index_ranges
+from cuts.search.data import addresses, elements, index_ranges, view
 from cuts.search.database import Database
 from cuts.search.measure import MeasuringDevice
 from cuts.search.oracle import WHOLE, evaluations, expected
@@ -39,6 +42,8 @@ from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
 from cuts.tests.needs import needs_opencl
+from hypothesis import given
+from hypothesis import strategies as st
 
 from .fakes import MACHINE, OPENCL, group_of, problem_of
 
@@ -378,3 +383,19 @@ def test_ctrl_c_keeps_the_best_found_so_far(cuts: Cuts, tmp_path: Path) -> None:
     assert "the plan is the best found so far" in process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert cuts("verify", "p").code == 0
+
+
+@given(st.permutations(range(3)), st.integers(0, 3))
+def test_places_of_a_sample_are_found_in_memory(order: Sequence[int], gap: int) -> None:
+    """What is read from memory at the addresses of some places is what a view of that memory has there."""
+    i, j, k = (Var(name, extent) for name, extent in zip("ijk", (3, 4, 5), strict=True))
+    types = {t: TensorType(DType.F32, (3, 4, 5)) for t in "xy"}
+    at = tuple(as_index(v) for v in (i, j, k))
+    form = FusedGroup((Segment((i, j, k), (), (Output("y", at, Read("x", at)),)),), types, ("x",), ("y",))
+    strides, step = [0, 0, 0], 1 + gap
+    for dim in order:
+        strides[dim], step = step, step * (3, 4, 5)[dim]
+    problem = Problem(form, {"y": Storage("y", 0, tuple(strides))}, OPENCL, MACHINE, "copy")
+    places = [p.ravel() for p in np.meshgrid(*map(np.arange, (3, 4, 5)), indexing="ij")]
+    memory = np.arange(elements(problem, "y"), dtype=np.float32)
+    assert (view(problem, "y", memory)[tuple(places)] == memory[addresses(problem, "y", places)]).all()

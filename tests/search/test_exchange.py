@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
+from attrs import evolve
 from cuts.ir.errors import UsageError
 from cuts.search.database import Database, Trial, Winner
-from cuts.search.exchange import Imported, export_results, import_results
+from cuts.search.decisions import DecidedGraph
+from cuts.search.exchange.files import Exported, Imported, export_pack, export_results, import_results
+from cuts.search.problem import digest
 
 from .fakes import problem_of
 
@@ -25,9 +30,9 @@ def filled() -> Database:
     return database
 
 
-@pytest.mark.parametrize("name", ["results.json", "results.json.gz"])
+@pytest.mark.parametrize("name", ["results.json", "results.json.gz", "results.json.xz"])
 def test_the_best_of_every_problem_travels(tmp_path: Path, name: str) -> None:
-    assert export_results(filled(), tmp_path / name) == 2
+    assert export_results(filled(), tmp_path / name) == Exported(2, 0)
     there = Database(None)
     assert import_results(there, tmp_path / name) == Imported(2, 0, 0)
     assert there.winner(PROBLEM) == WINNER
@@ -71,6 +76,7 @@ def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
     export_results(filled(), tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())
     document["results"][0]["description"] += " "
+    document["format"] = 1  # which has no digest of its own
     (tmp_path / "r.json").write_text(json.dumps(document))
     assert import_results(Database(None), tmp_path / "r.json") == Imported(1, 0, 1)
 
@@ -80,14 +86,17 @@ def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
     [
         (b"", "found something else"),
         (b"[1, 2]", "found:"),
-        (b'{"format": 2, "results": []}', "expected format 1, found '2'"),
+        (b'{"format": 3, "results": []}', "expected format 2, found '3'"),
+        (b'{"format": 2, "results": [], "answers": [], "digest": "0"}', "changed or damaged"),
         (b'{"format": 1, "results": [{"key": 3}]}', "found:"),
         (b'{"format": 1, "results": [], "more": 1}', "found:"),
         (gzip.compress(b'{"format": 1, "results": []}', mtime=0)[:-9], "cut short"),
+        (lzma.compress(b'{"format": 1, "results": []}')[:-9], "cut short"),
+        (lzma.compress(b"x" * 1000)[:20] + b"junk" * 10, "found something else"),
         (b"[" * 100_000, "found something else"),
         (b"\xff\xfe\x00", "found something else"),
     ],
-    ids=["nothing", "list", "format", "result", "more", "cut", "deep", "text"],
+    ids=["nothing", "list", "format", "digest", "result", "more", "cut", "cut xz", "junk", "deep", "text"],
 )
 def test_a_file_of_another_kind_is_one_error(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "r.json").write_bytes(content)
@@ -100,3 +109,60 @@ def test_places_that_are_not_there_are_one_error(tmp_path: Path) -> None:
         import_results(Database(None), tmp_path / "none.json")
     with pytest.raises(UsageError, match="cannot write"):
         export_results(filled(), tmp_path / "no" / "r.json")
+
+
+def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str, ...] = ()) -> DecidedGraph:
+    return DecidedGraph(digest(name), name, "net", '{"digest":"d","algorithms":[],"groups":[],"launches":[]}', problems,
+                  seconds, finished)  # fmt: skip
+
+
+def test_a_pack_has_what_final_plans_are_made_of(tmp_path: Path) -> None:
+    database = filled()
+    database.keep_answer(answer("graph", 1e-3, finished=False, problems=(OTHER.key,)))
+    assert export_pack(database, tmp_path / "p.json.xz") == Exported(1, 1)
+    there = Database(None)
+    assert import_results(there, tmp_path / "p.json.xz") == Imported(1, 0, 0, 1)
+    assert there.answers() == (answer("graph", 1e-3, problems=(OTHER.key,)),)
+    assert [t.schedule for t in there.trials(OTHER)] == ["b"], "an unfinished search goes on from its best"
+    assert import_results(there, tmp_path / "p.json.xz") == Imported(0, 1, 0, 0)
+
+
+def test_a_file_replaces_no_better_decision_and_no_faster_kernel(tmp_path: Path) -> None:
+    elsewhere, own = Database(None), Database(None)
+    for database, seconds in ((elsewhere, 2e-3), (own, 1e-3)):
+        database.keep_answer(answer("graph", seconds, finished=database is elsewhere))
+        database.register(PROBLEM)
+    elsewhere.finish(PROBLEM, WINNER)
+    own.record(PROBLEM, [Trial("mine", "ok", WINNER.seconds / 2)])
+    export_results(elsewhere, tmp_path / "r.json")
+    assert import_results(own, tmp_path / "r.json") == Imported(0, 1, 0, 0)
+    assert own.answer(digest("graph")) == answer("graph", 1e-3, finished=False)
+    assert own.winner(PROBLEM) is None
+    assert [t.schedule for t in own.trials(PROBLEM)] == ["mine"]
+
+
+def test_damaged_decisions_are_left_out(tmp_path: Path) -> None:
+    database = Database(None)
+    database.keep_answer(evolve(answer("graph", 1.0), decisions="{}"))
+    database.keep_answer(evolve(answer("other", 1.0), description="of something else"))
+    export_results(database, tmp_path / "r.json")
+    there = Database(None)
+    assert import_results(there, tmp_path / "r.json") == Imported(0, 0, 2, 0)
+    assert there.answers() == ()
+
+
+def test_a_file_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_results(filled(), tmp_path / "r.json")
+    there = Database(None)
+    adopt, taken = Database.adopt, []
+
+    def second_fails(self: Database, *asked: Any) -> bool:
+        taken.append(asked)
+        if len(taken) > 1:
+            raise KeyboardInterrupt
+        return adopt(self, *asked)
+
+    monkeypatch.setattr(Database, "adopt", second_fails)
+    with pytest.raises(KeyboardInterrupt):
+        import_results(there, tmp_path / "r.json")
+    assert there.results() == ()

@@ -73,7 +73,7 @@ def test_what_decides_is_measured_first_and_then_what_takes_longest() -> None:
     _, selector, _ = compiled(lambda kernel: 1e-3, 1e9)
     asked = dict(selector._forms)
     (first, *_) = asked.values()
-    assert list(selector._next(asked, [first])) == [form_key(first)]
+    assert list(selector._next(asked, [[first]])) == [form_key(first)]
     many = dict.fromkeys(range(2 * CHUNK), first)
     selector._costs.update({n: float(n) for n in many})
     assert list(selector._next(many, [])) == list(reversed(range(CHUNK, 2 * CHUNK)))
@@ -124,8 +124,10 @@ def test_groups_are_launched_apart_where_the_clock_finds_that_faster() -> None:
     assert len(tuned_tables(6e-4, 1e-4).steps) == 5
 
 
-def test_without_time_to_measure_groups_are_launched_apart() -> None:
-    assert len(tuned_tables(2e-4, 1e-4, budget=1.0).steps) == 5
+def test_without_time_to_measure_groups_share_a_launch_as_without_measurements() -> None:
+    found = tuned_tables(6e-4, 1e-4, budget=1.0)
+    untuned = compile_graph(tables(5), Registry.builtin(), evolve(OPENCL, lockstep=True), CompileOptions(), emit)
+    assert [g["members"] for g in found.groups] == [g["members"] for g in untuned.groups] == [5]
 
 
 def test_where_libraries_take_part_groups_are_launched_apart() -> None:

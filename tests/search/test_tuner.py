@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from cuts.ir.errors import UsageError
+from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.passes.fragments import Fragment, cut_fragment
 from cuts.search.build import Built, Done
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
@@ -348,3 +352,27 @@ def test_losing_workers_costs_no_model_its_answer(methods: tuple[str, ...]) -> N
 def test_losing_a_worker_costs_its_job_only(methods: tuple[str, ...]) -> None:
     (choice,) = tuner_of(FakeBench(by_threads), Losing(*methods)).run([problem_of()])
     assert choice.candidate.schedule
+
+
+class Starting(Inline):
+    """A builder whose workers answer nothing before they were asked for results some times."""
+
+    def __init__(self, asked: int) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def collect(self, timeout: float) -> list[Done]:
+        self.asked -= 1
+        return super().collect(timeout) if self.asked < 0 else []
+
+
+@pytest.mark.parametrize("asked", [0, 1, 100])
+def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
+    sizes = ((4, 8), (8, 4), (4, 4))
+    types = [{"x": TensorType(DType.F32, shape), "y": TensorType(DType.F32, shape)} for shape in sizes]
+    graphs = [Graph("g", ("x",), ("y",), t, (Node("r", "relu", ("x",), ("y",)),)) for t in types]
+    fragments = [Fragment(graph, Registry.builtin(), OPENCL, "mixed") for graph in graphs]
+    builder = Starting(asked)
+    found = tuner_of(FakeBench(by_threads), builder).plan(fragments)
+    assert found == [cut_fragment(fragment) for fragment in fragments]
+    assert not builder.load, "nobody waits for what is left"

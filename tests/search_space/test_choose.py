@@ -10,7 +10,7 @@ from cuts.backends.targets import descriptions
 from cuts.ir.errors import PassError, UsageError
 from cuts.passes.model.bound import bound
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import assess, choose, explain, structural_key
+from cuts.passes.schedule.choose import assess, choose, choose_soon, explain, structural_key
 from cuts.passes.schedule.enumerate import batches, to_schedule
 from cuts.passes.schedule.prune import prune
 from cuts.passes.schedule.space import make_space
@@ -40,6 +40,11 @@ def test_the_choice_is_close_to_the_best_of_the_whole_space():
         assert choose(group, H200)[0].score <= everything.scores[0] * 1.0001
 
 
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_choice_in_no_time_is_not_far_from_the_best(name):
+    assert choose_soon(ALL[name], H200).score <= 1.5 * choose(ALL[name], H200)[0].score
+
+
 def test_equal_groups_are_searched_once():
     first, second = conv(1, 16, 32, 14), conv(1, 16, 32, 14)
     assert structural_key(first) == structural_key(second)
@@ -61,6 +66,18 @@ def test_large_products_are_staged_and_fill_the_machine_on_a_gpu(target):
     assert len(chosen.schedule.segments[0].reductions[0].staging) == 2
     assert chosen.schedule.blocks >= 0.9 * target.NUM_SM
     assert chosen.schedule.threads >= 64
+
+
+@pytest.mark.parametrize("mode", ["tf32", "fp32x3"])
+def test_the_first_points_of_products_by_atoms_have_blocks_of_several_sizes(mode):
+    """Warps of a block may lie in many ways, which the model tells apart by less than it errs."""
+    group = matmul(1024, 256, 256)
+    (segment,) = group.segments
+    group = evolve(group, segments=(evolve(segment, reductions=(evolve(segment.reductions[0], math=mode),)),))
+    for count, least in ((6, 3), (12, 4)):
+        found = [c.schedule.segments[0] for c in choose(group, H200, count=count)]
+        assert all(segment.reductions[0].atom for segment in found)
+        assert len({tuple(d.block for d in segment.dims) for segment in found}) >= least
 
 
 def test_explain_tells_the_idle_wave():

@@ -19,6 +19,7 @@ from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.stages import Compilation
+from cuts.tests.kernels.test_atoms import convolution
 from cuts.tests.needs import needs_toolchain
 
 TARGET = find_target("cuda:sm_90")
@@ -102,6 +103,22 @@ def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int,
     function = emit(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
     (compiled,) = compile_kernels([function], "sm_90")
     assert compiled.spill_bytes == 0
+
+
+@needs_toolchain
+@pytest.mark.parametrize(("mode", "pixels"), [("f16", 28), ("f16", 7), ("tf32", 14), ("fp32x3", 14)])
+def test_copies_of_16_bytes_take_registers_for_their_places_once(mode: str, pixels: int) -> None:
+    """Where rows and columns of an image are one dim, and behind a border: warps get as many atoms as there is room
+    for, and the estimate is close to what the compiler uses.
+    """
+    kind = DType.F16 if mode == "f16" else DType.F32
+    group = convolution(kind, "" if mode == "f16" else mode, (64, 256, pixels, 256), 1, last=True)
+    found = choose(group, TARGET, count=4)
+    functions = [emit(extract(lower(group, c.schedule, {}, TARGET)), "cuda") for c in found]
+    for candidate, compiled in zip(found, compile_kernels(functions, "sm_90"), strict=True):
+        assert compiled.spill_bytes == 0
+        assert candidate.schedule.segments[0].reductions[0].atom
+        assert 0.8 * compiled.registers <= candidate.features["needed"] <= 1.35 * compiled.registers
 
 
 @needs_toolchain

@@ -1,12 +1,12 @@
 """Whole networks of PyTorch on a GPU by precision policy: tuned for a budget, beside PyTorch in the same precision.
 
-Run it with `python bench/networks.py --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60] [--compile]`. A case is a
-network, a batch and a policy; one without a policy is run in each of `--precision`. PyTorch runs as a captured graph,
-channels first and last, with `--compile` compiled too; the better one counts, `--alone` leaves PyTorch out. Inputs are
-random, weights are those of an untrained network whose norms know the statistics of random images, so that numbers
-neither vanish nor grow on their way. Rows go to `FOLDER/networks.json`; the table comes last. With `--kernels`, every
-launch of a case goes to `FOLDER/kernels-CASE.json`: what it computes, its time among the others, the time it was chosen
-by, the model's estimate and bound, its schedule, registers and bytes.
+Run it with `python -m cuts.bench.networks.policies --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60]
+[--compile]`. A case is a network, a batch and a policy; one without a policy is run in each of `--precision`. PyTorch
+runs as a captured graph, channels first and last, with `--compile` compiled too; the better one counts, `--alone`
+leaves PyTorch out. Inputs are random, weights are those of an untrained network whose norms know the statistics of
+random images, so that numbers neither vanish nor grow on their way. Rows go to `FOLDER/networks.json`; the table comes
+last. With `--kernels`, every launch of a case goes to `FOLDER/kernels-CASE.json`: what it computes, its time among the
+others, the time it was chosen by, the model's estimate and bound, its schedule, registers and bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
 from cuts.ir.precision import PRECISIONS, PrecisionName
 from cuts.search import summary_values, tuning_session
 
+from .statistics import settled
+
 #: Networks of torchvision, and the encoder of BERT-base over 128 tokens, without its embeddings.
 NETWORKS = ("resnet50", "mobilenet_v2", "encoder")
 REPEATS, ROUNDS = 20, 7
-#: Images that batch norms learn statistics from, at most.
-IMAGES = 8
 #: What records of groups say in seconds.
 SECONDS = ("measured", "estimate", "bound")
 
@@ -64,19 +64,7 @@ def network(name: str, batch: int, torch: Any) -> tuple[Any, tuple[Any, ...]]:
         return torch.nn.TransformerEncoder(layer, 12).eval(), (torch.randn(batch, 128, 768),)
     model = getattr(import_module("torchvision.models"), name)(weights=None)
     images = torch.randn(batch, 3, 224, 224)
-    return settled(model, images[:IMAGES], torch), (images,)
-
-
-def settled(model: Any, images: Any, torch: Any) -> Any:
-    """Return a network in evaluation mode whose batch norms have the statistics of some images: with those that they
-    begin with, numbers fall below what half types hold, and errors would say nothing.
-    """
-    for part in model.modules():
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
-            part.momentum = 1.0  # what is seen replaces what was there
-    with torch.no_grad():
-        model.train()(images)
-    return model.eval()
+    return settled(model, images, torch), (images,)
 
 
 def timed(torch: Any, run: Callable[[], object]) -> float:

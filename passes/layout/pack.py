@@ -8,65 +8,70 @@ wants neighbours along the reduction. So do the fragments of matrix atoms, where
 together: any rows and columns then make an atom, and results leave as wide stores.
 
     b[k, n] read by acc[m, n] += a[m, k] * b[k, n], computed by atoms   ->   a constant stored as [n, k]
+
+This is settled before groups are formed, so that a group is measured over the layout that it is launched with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
-
-import numpy as np
-from attrs import evolve
 
 from ...ir import (
     WIDEST_BYTES,
-    Array,
-    Expr,
     FusedGroup,
-    Graph,
     Read,
     Reduction,
     Segment,
+    Target,
     TensorType,
     expr_variables,
     is_contraction,
     operands,
     reads,
-    rebuild,
     variables,
 )
-from .groups import Group
-from .views import Views
+from ..fusion import Order, Policy, Programs, Unit, Views, Workshop
+from ..schedule import computed_by_atoms
+from .constants import store_constants
 
 #: Instances that must share a constant's element for its layout to be worth changing.
 REUSE = 16
 
 
-def pack_constants(
-    groups: Sequence[Group], views: Views, graph: Graph, multiplied: Callable[[FusedGroup], bool] = lambda form: False
-) -> tuple[tuple[Group, ...], Views, Graph]:
-    """Return groups that read constants in the layout they want, and views and graph that hold those constants;
-    `multiplied` says whether atoms compute a group's contraction.
+def pack_constants(programs: Programs, target: Target, math: str = "") -> Programs:
+    """Return programs whose contractions read constants in the order of dims that they want; `math` is the math mode
+    of sums of products of f32.
     """
-    arrays: dict[str, Array] = {}
-    types: dict[str, TensorType] = {}
-    packed: list[Group] = []
-    for group in groups:
-        for tensor, order in _orders(group.form, multiplied).items():
-            name = group.tensors[tensor]
-            if name in graph.constants and name not in views.storages:
-                new = f"{name} in order {', '.join(map(str, order))}"
-                if new not in arrays:
-                    arrays[new] = np.ascontiguousarray(np.transpose(graph.constants[name], order))
-                    types[new] = TensorType(graph.types[name].dtype, arrays[new].shape)
-                group = evolve(group, form=_permuted(group.form, tensor, order), tensors={**group.tensors, tensor: new})
-        packed.append(group)
-    graph = evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
-    programs = evolve(views.programs, types={**views.programs.types, **types}, graph=graph)
-    return tuple(packed), evolve(views, programs=programs), graph
+    workshop = Workshop(Views(programs, {}), Policy(math=math))
+    wanted = dict(_wanted(workshop, programs.units, programs, target))
+    for loop in programs.units:
+        if loop.repeat is not None:
+            wanted |= dict(_wanted(workshop.turn(loop.name), loop.repeat.units, programs, target))
+    return store_constants(programs, wanted) if wanted else programs
 
 
-def _orders(form: FusedGroup, multiplied: Callable[[FusedGroup], bool]) -> dict[str, tuple[int, ...]]:
+def _wanted(
+    workshop: Workshop, units: tuple[Unit, ...], programs: Programs, target: Target
+) -> Iterator[tuple[str, Mapping[str, Order]]]:
+    """Yield the units that want constants in another order, and in which one."""
+    constants = programs.graph.constants.keys() - programs.orders.keys()
+    for unit in units:
+        if _multiplies(unit, programs) and workshop.used(unit.name):
+            group = workshop.single(unit.name)
+            orders = {group.tensors[t]: order for t, order in _orders(group.form, target).items()}
+            own = {tensor: order for tensor, order in orders.items() if tensor in constants}
+            if own:
+                yield unit.name, own
+
+
+def _multiplies(unit: Unit, programs: Programs) -> bool:
+    """Whether a unit adds up products of a constant."""
+    sums = [s for s in unit.statements if s.reduce and len(s.reads) > 1]
+    return any(t in programs.graph.constants for s in sums for t in s.tensors_read)
+
+
+def _orders(form: FusedGroup, target: Target) -> dict[str, tuple[int, ...]]:
     """Return the order of dims that each packable operand of the form's contractions wants."""
     found: dict[str, tuple[int, ...]] = {}
     every = [r for s in form.segments for body in s.expressions for r in reads(body)]
@@ -81,7 +86,7 @@ def _orders(form: FusedGroup, multiplied: Callable[[FusedGroup], bool]) -> dict[
                     and sum(r.tensor == part.tensor for r in every) == 1
                 ):
                     deep = _deep(part, reduction, form.tensors[part.tensor])
-                    order = deep if deep and multiplied(form) else _order(part, segment)
+                    order = deep if deep and computed_by_atoms(form, target) else _order(part, segment)
                     if order != tuple(range(len(order))):
                         found[part.tensor] = order
     return found
@@ -104,23 +109,3 @@ def _deep(read: Read, reduction: Reduction, type_: TensorType) -> tuple[int, ...
     inner = [d for d in natural if variables(read.indices[d]) & set(reduction.reduce)]
     whole = prod(type_.shape[d] for d in inner) * type_.dtype.size % WIDEST_BYTES == 0
     return (*(d for d in natural if d not in inner), *inner) if whole else ()
-
-
-def _permuted(form: FusedGroup, tensor: str, order: Sequence[int]) -> FusedGroup:
-    """Return a form that reads a tensor with its dims in another order."""
-
-    def leaf(node: Expr) -> Expr:
-        if isinstance(node, Read) and node.tensor == tensor:
-            return evolve(node, indices=tuple(node.indices[d] for d in order))
-        return node
-
-    def segment(old: Segment) -> Segment:
-        reductions = tuple(evolve(r, body=rebuild(r.body, leaf)) for r in old.reductions)
-        return Segment(old.axes, reductions, tuple(evolve(o, body=rebuild(o.body, leaf)) for o in old.outputs))
-
-    old = form.tensors[tensor]
-    tensors: Mapping[str, TensorType] = {
-        **form.tensors,
-        tensor: TensorType(old.dtype, tuple(old.shape[d] for d in order)),
-    }
-    return evolve(form, segments=tuple(segment(s) for s in form.segments), tensors=tensors)

@@ -1,0 +1,160 @@
+"""The eight applications of Table 10 of DeepCuts: how each is made, what it is given, in which batches it runs.
+
+Weights and inputs are random, alike at each call. Convolutional networks are torchvision's; `modules.py` has the
+others. A `small` network has the same layers over less: it is for tests without a GPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+from attrs import field, frozen
+
+from .statistics import settled
+
+#: Frames of a spectrogram: three seconds, about what a recording of AN4 takes.
+FRAMES = 300
+#: Words of a sentence, about what one of WMT has.
+WORDS = 25
+#: Tokens of BERT.
+TOKENS = 128
+#: Batches of the convolutional networks in inference, as the paper has them.
+CNN_BATCHES = (1, 16, 64, 256)
+
+Kind: TypeAlias = Literal["CNN", "RNN", "MLP"]
+Task: TypeAlias = Literal["inference", "training"]
+Made: TypeAlias = tuple[Any, tuple[Any, ...]]
+
+
+@frozen
+class Application:
+    """One model: `make(batch, small)` returns it on the CPU in evaluation mode, with inputs.
+
+    `batches` are those of inference, `training` that of a training step.
+    """
+
+    name: str
+    kind: Kind
+    make: Callable[[int, bool], Made] = field(repr=False)
+    batches: tuple[int, ...]
+    training: int
+
+    @property
+    def images(self) -> bool:
+        """Whether its input is images, which PyTorch may keep channels first or last."""
+        return self.kind == "CNN"
+
+
+@frozen
+class ModelWorkload:
+    """One line of the evaluation: a model, what it does, and how many samples at once; the seconds that we may search
+    for it, where they are its own.
+    """
+
+    model: Application
+    task: Task
+    batch: int
+    budget: float | None = field(default=None, eq=False)
+
+    @property
+    def label(self) -> str:
+        """What rows and figures call it."""
+        return f"{self.model.name} b{self.batch}" + (" training" if self.task == "training" else "")
+
+
+def vision(name: str, batch: int, small: bool, size: int = 224, least: int = 64, **options: Any) -> Made:
+    """Return a network of torchvision whose norms know the statistics of its images, and images."""
+    torch = import_module("torch")
+    torch.manual_seed(0)
+    with warnings.catch_warnings():  # it warns of its own initialisation
+        warnings.simplefilter("ignore")
+        model = getattr(torchvision_models(), name)(weights=None, **options)
+    images = torch.randn(batch, 3, *2 * (least if small else size,))
+    return settled(model, images, torch), (images,)
+
+
+def torchvision_models() -> Any:
+    """Return torchvision's models. Its operators, which none of them needs, miss where it was built for another
+    PyTorch; it asks for their names nevertheless.
+    """
+    with warnings.catch_warnings():  # it uses what PyTorch has deprecated
+        warnings.simplefilter("ignore")
+        try:
+            return import_module("torchvision.models")
+        except RuntimeError:  # only now are they known to miss: where they do not, a second definition is an abort
+            library = import_module("torch").library.Library("torchvision", "DEF")
+            for operator in ("nms", "qnms"):
+                library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            _KEPT.append(library)
+            return import_module("torchvision.models")
+
+
+#: Libraries of operators live as long as their objects.
+_KEPT: list[Any] = []
+
+
+def speech(batch: int, small: bool) -> Made:
+    """Return DeepSpeech2, and spectrograms."""
+    torch, modules = _prepared()
+    model = modules.DeepSpeech2(width=16, layers=2) if small else modules.DeepSpeech2()
+    spectrograms = torch.randn(batch, 1, 161, 24 if small else FRAMES)
+    return settled(model, spectrograms, torch), (spectrograms,)
+
+
+def translation(batch: int, small: bool) -> Made:
+    """Return the attention RNN, and pairs of sentences."""
+    torch, modules = _prepared()
+    vocabulary, words = (100, 5) if small else (50_000, WORDS)
+    model = modules.AttentionRNN(vocabulary, 16, 2) if small else modules.AttentionRNN()
+    return model.eval(), tuple(torch.randint(vocabulary, (batch, words)) for _ in range(2))
+
+
+def recommendation(batch: int, small: bool) -> Made:
+    """Return DLRM, and samples of the Kaggle data's form."""
+    torch, modules = _prepared()
+    model = modules.DLRM((50, 3, 20, 7)) if small else modules.DLRM()
+    categories = [torch.randint(table.num_embeddings, (batch,)) for table in model.tables]
+    return model.eval(), (torch.rand(batch, 13), torch.stack(categories, 1))
+
+
+def language(batch: int, small: bool) -> Made:
+    """Return BERT-base, and pairs of a question and a text."""
+    torch, modules = _prepared()
+    vocabulary, tokens = (100, 16) if small else (30_522, TOKENS)
+    model = modules.BERT(vocabulary, 128, 2, 32) if small else modules.BERT()
+    segments = (torch.arange(tokens) >= tokens // 4).long().expand(batch, tokens).contiguous()
+    return model.eval(), (torch.randint(vocabulary, (batch, tokens)), segments)
+
+
+def _prepared() -> tuple[Any, Any]:
+    """Return PyTorch with a seed, and the modules."""
+    torch = import_module("torch")
+    torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)  # which no export can follow
+    return torch, import_module(f"{__package__}.modules")
+
+
+#: Without the second head, which only training asks for.
+INCEPTION = partial(vision, "inception_v3", size=299, least=96, init_weights=False, aux_logits=False)
+APPLICATIONS = (
+    Application("ResNet-50", "CNN", partial(vision, "resnet50"), CNN_BATCHES, 64),
+    Application("DenseNet-121", "CNN", partial(vision, "densenet121"), CNN_BATCHES, 64),
+    Application("Inception-v3", "CNN", INCEPTION, CNN_BATCHES, 64),
+    Application("MobileNetV2", "CNN", partial(vision, "mobilenet_v2"), CNN_BATCHES, 64),
+    Application("DeepSpeech2", "RNN", speech, (1, 16), 16),
+    Application("Attention-RNN", "RNN", translation, (1, 64), 64),
+    Application("DLRM", "MLP", recommendation, (1, 2048), 2048),
+    Application("BERT-base", "MLP", language, (1, 64), 32),
+)
+BY_NAME = {model.name.lower(): model for model in APPLICATIONS}
+
+
+def workloads() -> tuple[ModelWorkload, ...]:
+    """Return all 32 workloads: small batches of inference first, training last."""
+    inference = [ModelWorkload(model, "inference", batch) for model in APPLICATIONS for batch in model.batches]
+    inference.sort(key=lambda each: each.model.batches.index(each.batch))
+    return (*inference, *(ModelWorkload(model, "training", model.training) for model in APPLICATIONS))

@@ -1,0 +1,183 @@
+"""The contenders of the evaluation: what each makes of a workload in inference, and what that takes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+from attrs import field, frozen
+from cuts.backends import find_target
+from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
+from cuts.ir import CompileOptions, CutsError, Mode
+from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
+
+from .breakdown import of_plan, of_profile
+from .models import Made, ModelWorkload, Task
+from .torch_calls import error_of, exact, first, graphed, on_gpu, strict, time_calls
+from .training import train
+
+#: Samples that are compared with double precision.
+SAMPLES = 8
+#: Models and batches whose kernels are told apart, as in Figure 6.
+DIVIDED = (("ResNet-50", 1), ("BERT-base", 1))
+Row = dict[str, Any]
+
+
+@frozen
+class Case:
+    """One workload as all contenders get it; `budget` are the seconds that ours may search."""
+
+    workload: ModelWorkload
+    made: Made
+    torch: Any
+    budget: float
+    _known: dict[str, Any] = field(factory=dict, init=False, eq=False)
+
+    @property
+    def program(self) -> Any:
+        """The exported program; channels of images come first in it."""
+        if "program" not in self._known:
+            network = self.made[0].to("cpu")
+            plain = network.to(memory_format=self.torch.contiguous_format) if self.workload.model.images else network
+            with warnings.catch_warnings():  # exporters warn of their own insides
+                warnings.simplefilter("ignore")
+                self._known["program"] = self.torch.export.export(plain, self.made[1])
+        return self._known["program"]
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is told where its time goes."""
+        return (self.workload.model.name, self.workload.batch) in DIVIDED
+
+    @property
+    def wanted(self) -> Any:
+        """The exact result of the first samples."""
+        if "wanted" not in self._known:
+            self._known["wanted"] = exact(self.torch, self.made, SAMPLES)
+        return self._known["wanted"]
+
+
+def tuned(case: Case, mode: Mode, libraries: bool = False) -> tuple[CompiledPlan, dict[str, object]]:
+    """Return the plan that a search within the budget ends with, and what the search did."""
+    start = perf_counter()
+    graph = load_model(case.program, load_spec([]), None, ())
+    options = CompileOptions(mode=mode, budget=case.budget)
+    settings = Settings(libraries=libraries)
+    with tuning_session(
+        find_target("cuda"), budget=case.budget, settings=settings, evaluate=mode == "mixed"
+    ) as selector:
+        plan = build_graph(graph, load_spec([]), selector.target, options, selector)
+        return plan, {**_search(selector), "seconds": perf_counter() - start}
+
+
+def _search(selector: MeasuredSelector) -> dict[str, object]:
+    """Return the figures of a search that rows keep."""
+    values = summary_values(selector)
+    return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
+
+
+def ours(case: Case, mode: Mode) -> Row:
+    """Tune and time a plan of ours."""
+    plan, search = tuned(case, mode)
+    seconds = search.pop("seconds")
+    inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
+    found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
+    timing = plan.session.time_compute(warmup=5, repeats=50)
+    row: Row = {"ms": timing.median * 1e3, "spread": timing.spread, "error": error_of(found, case.wanted)}
+    row |= {"launches": plan.plan.launch_count, "budget": case.budget, "seconds": seconds, "search": search}
+    return row | _breakdown(case, lambda: of_plan(plan))
+
+
+def eager(case: Case) -> Row:
+    """Time PyTorch's own kernels as a captured graph, channels first and last; the faster counts."""
+    return min((_captured(case, network, given, name) for name, network, given in _placed(case)), key=_ms)
+
+
+def _placed(case: Case) -> Any:
+    strict(case.torch)
+    return on_gpu(case.torch, case.workload.model, case.made)
+
+
+def _ms(row: Row) -> float:
+    return float(row["ms"])
+
+
+def _captured(case: Case, network: Any, given: tuple[Any, ...], layout: str) -> Row:
+    torch, start = case.torch, perf_counter()
+    with torch.no_grad():
+        replay = graphed(torch, lambda: network(*given))
+        timed, seconds = time_calls(torch, replay), perf_counter() - start
+        row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error_of(first(network(*given)), case.wanted)}
+        row |= {"layout": layout, "seconds": seconds}
+        return row | _breakdown(case, lambda: of_profile(torch, lambda: network(*given)))
+
+
+def _breakdown(case: Case, find: Callable[[], dict[str, float]]) -> Row:
+    """Return where the time of a case goes; a profiler that fails costs no row."""
+    if not case.divided:
+        return {}
+    try:
+        return {"breakdown": find()}
+    except (RuntimeError, AttributeError, CutsError) as error:
+        return {"breakdown_failure": str(error)[:300]}
+
+
+def compiled(case: Case, mode: str) -> Row:
+    """Time `torch.compile` in a mode; what is captured nowhere else is timed call by call and as a captured graph."""
+    torch = case.torch
+    torch._dynamo.reset()
+    layout, network, given = list(_placed(case))[-1]
+    with torch.no_grad():
+        start = perf_counter()
+        call = torch.compile(network, mode=None if mode == "default" else mode)
+        error = error_of(first(call(*given)), case.wanted)
+        for _ in range(3):
+            call(*given)
+        torch.cuda.synchronize()
+        seconds = perf_counter() - start
+        timed = time_calls(torch, lambda: call(*given))
+        row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error, "layout": layout, "seconds": seconds}
+        if mode == "default":
+            captured = time_calls(torch, graphed(torch, lambda: call(*given)))
+            row |= {"ms": captured.ms, "spread": captured.spread, "calls_ms": timed.ms}
+    return row
+
+
+@frozen
+class System:
+    """A contender: how it is measured in inference, whether it is in training, and the least seconds that this takes
+    besides searching.
+    """
+
+    infer: Callable[[Case], Row]
+    trains: bool = False
+    least: float = 10.0
+
+    def takes(self, task: Task) -> bool:
+        """Whether it takes part in a task."""
+        return self.trains or task == "inference"
+
+
+#: What is measured, in the order in which it says most.
+SYSTEMS: Mapping[str, System] = {
+    "cuts mixed": System(lambda case: ours(case, "mixed"), trains=True),
+    "PyTorch": System(eager, trains=True, least=3.0),
+    "torch.compile": System(lambda case: compiled(case, "default"), trains=True),
+    "reduce-overhead": System(lambda case: compiled(case, "reduce-overhead")),
+    "cuts fusion": System(lambda case: ours(case, "fusion")),
+    "cuts no-fusion": System(lambda case: ours(case, "no-fusion")),
+    "max-autotune": System(lambda case: compiled(case, "max-autotune")),
+}
+OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
+PEERS = tuple(name for name in SYSTEMS if name not in OURS)
+#: What runs unless others are asked for.
+USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
+
+
+def run(case: Case, system: str) -> Row:
+    """Measure a system on a workload."""
+    if case.workload.task == "training":
+        return train(case.torch, case.made, system, case.budget)
+    return SYSTEMS[system].infer(case)

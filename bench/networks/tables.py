@@ -1,0 +1,157 @@
+"""The evaluation as text: times, the number of workloads that each system wins (Tables 11 and 12 of DeepCuts), means
+over graphed PyTorch, the breakdown of section 7.3, and the table of README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import fill
+
+from cuts.bench.records import geomean
+
+from .ledger import measured
+from .models import APPLICATIONS
+from .systems import OURS, PEERS, SYSTEMS, Row
+
+#: Columns of a document's text.
+WIDTH = 120
+#: Between what lines a document has a table.
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+_KINDS = {model.name: model.kind for model in APPLICATIONS}
+
+
+def times(rows: Sequence[Row]) -> str:
+    """Return the milliseconds of every workload by system."""
+    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    lines = [f"{'workload':<28}" + "".join(f"{name:>17}" for name in names)]
+    for (model, task, batch), found in measured(rows).items():
+        label = f"{model} b{batch}" + (" training" if task == "training" else "")
+        cells = [f"{found[name]['ms']:.3f}" if name in found else "-" for name in names]
+        lines.append(f"{label:<28}" + "".join(f"{cell:>17}" for cell in cells))
+    lines += [f"failed: {r['model']} b{r['batch']} {r['system']}: {r['failure']}" for r in rows if "failure" in r]
+    return "\n".join(lines)
+
+
+def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """Return how many workloads each system wins, by kind of model: Tables 11 and 12. Only the workloads count that
+    `cuts mixed` and a peer ran.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for (model, _, _), each in measured(rows).items():
+        if not _compared(each):
+            continue
+        contenders = {name: row["ms"] for name, row in each.items() if name == OURS[0] or name in PEERS}
+        best = min(contenders, key=lambda name: contenders[name])
+        of_kind = found.setdefault(_KINDS[model], {})
+        of_kind[best] = of_kind.get(best, 0) + 1
+    return found
+
+
+def _compared(each: Mapping[str, Row]) -> bool:
+    return OURS[0] in each and any(name in each for name in PEERS)
+
+
+def winners_table(rows: Sequence[Row]) -> str:
+    """Return the table of the workloads that each system wins."""
+    found = winners(rows)
+    names = [OURS[0], *(p for p in PEERS if any(row["system"] == p for row in rows))]
+    lines = [f"| kind | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for kind in ("CNN", "RNN", "MLP"):
+        cells = " | ".join(str(found.get(kind, {}).get(name, 0)) for name in names)
+        lines += [f"| {kind} | {cells} |"]
+    totals = [sum(of_kind.get(name, 0) for of_kind in found.values()) for name in names]
+    return "\n".join([*lines, f"| all | {' | '.join(map(str, totals))} |"])
+
+
+def speedups(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
+    """Return the geometric mean of each system's speed-up over graphed PyTorch, the paper's "cuDNN", and of how many
+    workloads.
+    """
+    ratios: dict[str, list[float]] = {}
+    for each in measured(rows).values():
+        for name, row in each.items():
+            if "PyTorch" in each and name != "PyTorch":
+                ratios.setdefault(name, []).append(each["PyTorch"]["ms"] / row["ms"])
+    return {name: (geomean(ratios[name]), len(ratios[name])) for name in SYSTEMS if name in ratios}
+
+
+def breakdowns(rows: Sequence[Row]) -> str:
+    """Return the microseconds of each kind of kernel, of the rows that have them."""
+    kinds = ("complex", "complex (fusion)", "simple", "simple (fusion)")
+    lines = [f"| workload | system | {' | '.join(kinds)} |", "|---" * 6 + "|"]
+    for (model, _, batch), each in measured(rows).items():
+        for name, row in each.items():
+            if "breakdown" in row:
+                cells = " | ".join(f"{row['breakdown'].get(kind, 0.0):.1f}" for kind in kinds)
+                lines.append(f"| {model} b{batch} | {name} | {cells} |")
+    return "\n".join(lines)
+
+
+def readme(rows: Sequence[Row]) -> str:
+    """Return README's table: models at batch 1 and at the largest measured one, beside their peers, where both were
+    measured, and the circumstances.
+    """
+    found = {key: each for key, each in measured(rows).items() if key[1] == "inference" and _compared(each)}
+    names = [p for p in PEERS if any(p in each for each in found.values())]
+    columns = ["model", "batch", "`cuts`", *(_heading(name) for name in names), "over the best"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for (model, _, batch), each in found.items():
+        ours, peers = each[OURS[0]], {name: each[name]["ms"] for name in names if name in each}
+        cells = [f"{peers[name]:.3g}" if name in peers else "" for name in names]
+        ratio = min(peers.values()) / ours["ms"]
+        lines.append(f"| {model} | {batch} | {ours['ms']:.3g} | {' | '.join(cells)} | {ratio:.2f} |")
+    return "\n".join([*lines, "", *_circumstances([row for each in found.values() for row in each.values()])])
+
+
+def _heading(name: str) -> str:
+    return {"PyTorch": "PyTorch, graphed", "torch.compile": "torch.compile, graphed"}.get(name, name)
+
+
+def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what README says of how rows were measured."""
+    if not rows:
+        return
+    gpus, dates = sorted({row["gpu"] for row in rows}), sorted({row["date"][:10] for row in rows})
+    torches = sorted({row["versions"].get("torch", "?") for row in rows})
+    budgets = sorted({row["budget"] for row in rows if row["system"] in OURS})
+    searched = " to ".join(f"{b:g}" for b in dict.fromkeys((budgets[0], budgets[-1])))
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    yield fill(
+        f"Milliseconds on {', '.join(gpus)}, strict fp32, {when}, PyTorch {', '.join(torches)}; `cuts` searched for "
+        f"{searched} s.",
+        WIDTH,
+    )
+
+
+def whole(rows: Sequence[Row]) -> str:
+    """Return all that rows say, as tables: times, wins, means, breakdowns, and what failed."""
+    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
+    for (model, task, batch), found in measured(rows).items():
+        label = f"{model} b{batch}" + (" training" if task == "training" else "")
+        cells = [f"{found[name]['ms']:.3g}" if name in found else "" for name in names]
+        ours = found.get(OURS[0], {})
+        error = f"{ours['error']:.0e}" if "error" in ours else ""
+        lines.append(f"| {label} | {' | '.join(cells)} | {ours.get('launches', '')} | {error} |")
+    lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
+    means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in speedups(rows).items()]
+    lines += [fill(f"Geometric means over graphed PyTorch, with how many workloads: {', '.join(means)}.", WIDTH), ""]
+    lines += ["Microseconds of each kind of kernel (section 7.3 of the paper):", "", breakdowns(rows), ""]
+    lines += [f"Failed: {r['model']} b{r['batch']} {r['system']}: {r['failure'][:80]}." for r in rows if "failure" in r]
+    return "\n".join([*lines, *_circumstances([row for each in measured(rows).values() for row in each.values()])])
+
+
+#: What stands between the lines of each name.
+PLACES = {"evaluation": readme, "whole evaluation": whole}
+
+
+def with_table(text: str, rows: Sequence[Row]) -> str:
+    """Return a document with the tables in their places; raises `ValueError` where there is none."""
+    found = [name for name in PLACES if BEGIN.format(name) in text and END.format(name) in text]
+    if not found:
+        raise ValueError(f"expected the lines {BEGIN.format('evaluation')} and {END.format('evaluation')}")
+    for name in found:
+        before, _, rest = text.partition(BEGIN.format(name))
+        after = rest.partition(END.format(name))[2]
+        text = f"{before}{BEGIN.format(name)}\n{PLACES[name](rows)}\n{END.format(name)}{after}"
+    return text

@@ -1,0 +1,173 @@
+"""Results of searches in a file, to be carried to another machine: `cuts cache export`, `pack` and `import`.
+
+The file is JSON (compressed where its name ends in `.gz` or `.xz`): for each problem the description that its key is
+made of, and the best schedule that was found, with its time; for each graph what was decided about it; and a digest of
+all that. Schedules and decisions are read and checked like any of the database: a stranger's file may lead to slow
+kernels, never to wrong ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from attrs import evolve, frozen
+
+from ...ir import UsageError, quote
+from ..database import Database, Result
+from ..decisions import DecidedGraph
+from ..problem import digest
+
+FORMAT = 2
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+#: What a file may hold when it is unpacked, in bytes.
+_LARGEST = 1 << 28
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ"
+
+
+@frozen
+class ResultFile:
+    """What a file of results holds; `digest` is that of the results and answers, as `_digest` has it."""
+
+    format: int
+    results: tuple[Result, ...]
+    answers: tuple[DecidedGraph, ...] = ()
+    digest: str = ""
+
+
+@frozen
+class Imported:
+    """What became of a file's results: new ones, those that the database had or had better, and damaged ones; and how
+    many graphs there were news of.
+    """
+
+    new: int
+    known: int
+    damaged: int
+    graphs: int = 0
+
+
+@frozen
+class Exported:
+    """How many results a file has, and decisions about how many graphs."""
+
+    results: int
+    graphs: int
+
+
+def export_results(database: Database, path: str | os.PathLike[str]) -> Exported:
+    """Write the best result of every problem, and what was decided about every graph.
+
+    Raises `UsageError` where the file cannot be written.
+    """
+    return _write(path, database.results(), database.answers())
+
+
+def export_pack(database: Database, path: str | os.PathLike[str]) -> Exported:
+    """Write what was decided about every graph, as final, and the best results of the kernels that this takes.
+
+    Raises `UsageError` where the file cannot be written.
+    """
+    answers = tuple(evolve(answer, finished=True) for answer in database.answers())
+    needed = {key for answer in answers for key in answer.problems}
+    return _write(path, (result for result in database.results() if result.key in needed), answers)
+
+
+def import_results(database: Database, path: str | os.PathLike[str]) -> Imported:
+    """Add the results of a file, and return how many were new.
+
+    A finished search of the database is kept, and whatever is faster. Raises `UsageError` where the file cannot be
+    read, is none of this kind, is damaged, or is of another format.
+    """
+    name = os.fspath(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+    return import_bytes(database, data, name)
+
+
+def import_bytes(database: Database, data: bytes, name: str) -> Imported:
+    """Add the results of a file's content, as `import_results` does; `name` is for errors."""
+    file = _read(data, name)
+    results = file.results
+    sound = [(r, work) for r in results if r.key == digest(r.description) and (work := _work(r.description))]
+    answers = [a for a in file.answers if a.key == digest(a.description) and a.read() is not None]
+    with database.at_once():
+        new = sum(database.adopt(result, work) for result, work in sound)
+        graphs = sum(database.adopt_answer(answer) for answer in answers)
+    damaged = len(results) - len(sound) + len(file.answers) - len(answers)
+    return Imported(new, len(sound) - new, damaged, graphs)
+
+
+def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Iterable[DecidedGraph]) -> Exported:
+    found = ResultFile(FORMAT, tuple(results), tuple(answers))
+    values = _CONVERTER.unstructure(found)
+    text = json.dumps(values | {"digest": _digest(values)}, indent=1, sort_keys=True).encode()
+    pack = {".gz": lambda: gzip.compress(text, mtime=0), ".xz": lambda: lzma.compress(text)}.get(Path(path).suffix)
+    temporary = Path(f"{os.fspath(path)}.part")
+    try:
+        temporary.write_bytes(text if pack is None else pack())
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
+    return Exported(len(found.results), len(found.answers))
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """Return the digest of what a file says, however it is written."""
+    said = json.dumps([values["results"], values.get("answers", [])], separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _read(data: bytes, name: str) -> ResultFile:
+    try:
+        document = json.loads(_unpacked(data))
+    except (ValueError, EOFError, zlib.error, lzma.LZMAError, RecursionError) as error:
+        raise UsageError(f"{name}: expected results of 'cuts cache export', found something else: {error}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{name}: expected results of 'cuts cache export', found: {type(document).__name__}")
+    if document.get("format") not in (1, FORMAT, None):
+        raise UsageError(
+            f"{name}: expected format {FORMAT}, found {quote(str(document['format']))}",
+            hint="export it again with this version",
+        )
+    try:
+        found = _CONVERTER.structure(document, ResultFile)
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
+        reasons = "; ".join(cattrs.transform_error(error)[:3])
+        raise UsageError(f"{name}: expected results of 'cuts cache export', found: {reasons}") from error
+    if found.format > 1 and found.digest != _digest(document):
+        raise UsageError(f"{name}: it was changed or damaged: its digest is not that of its results")
+    return found
+
+
+def _unpacked(data: bytes) -> bytes:
+    if data[: len(_GZIP)] == _GZIP:
+        unpacker: Any = zlib.decompressobj(wbits=31)
+    elif data[: len(_XZ)] == _XZ:
+        unpacker = lzma.LZMADecompressor()
+    else:
+        return data
+    text: bytes = unpacker.decompress(data, _LARGEST)
+    if not unpacker.eof:
+        raise ValueError("it is cut short, or unpacks to more than such a file holds")
+    return text
+
+
+def _work(description: str) -> str:
+    """Return what a description says is computed; nothing where it is none of ours."""
+    try:
+        found = json.loads(description)
+    except (ValueError, RecursionError):
+        return ""
+    work = found.get("work") if isinstance(found, dict) else None
+    return work if isinstance(work, str) else ""

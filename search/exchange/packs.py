@@ -1,0 +1,57 @@
+"""Packs: files of finished results that come with the package, one for each GPU that models were tuned on.
+
+A search, and a compilation without one, begins with what they have. On the machine that a pack was made on its results
+count like one's own; elsewhere they are hints. Each pack is read into a database once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+
+from ...ir import Target, UsageError
+from ..database import Database, open_database
+from ..decisions import DecidedGraph, Question
+from .files import import_bytes
+
+FOLDER = "data"
+#: The dialect of the machines that there are packs of.
+PACKED = "cuda"
+
+
+def shipped_packs() -> Iterator[tuple[str, bytes]]:
+    """Yield the packs of this package: names and contents."""
+    folder = files(__package__).joinpath(FOLDER)
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name) if folder.is_dir() else ():
+        if entry.name.endswith(".json.xz"):
+            yield entry.name, entry.read_bytes()
+
+
+def known_answer(question: Question, target: Target) -> DecidedGraph | None:
+    """Return what this user's database, or a pack, knows of a question."""
+    database = open_database()
+    try:
+        if target.dialect == PACKED:
+            offer_packs(database)
+        return database.answer(question.key)
+    finally:
+        database.close()
+
+
+def offer_packs(database: Database, notice: Callable[[str], None] = lambda text: None) -> int:
+    """Read the packs that a database has not read yet, and return how many these were; a damaged one is left out, with
+    a notice.
+    """
+    read = 0
+    for name, data in shipped_packs():
+        key = f"pack {hashlib.sha256(data).hexdigest()}"
+        if database.cost(key) is not None:
+            continue
+        try:
+            import_bytes(database, data, name)
+        except UsageError as error:
+            notice(f"a pack of this package is left out: {error}")
+        database.keep_cost(key, 0.0)
+        read += 1
+    return read

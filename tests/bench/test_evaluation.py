@@ -1,0 +1,162 @@
+"""The models of the paper's evaluation compute what PyTorch does; ledger, tables and figure say what was measured."""
+
+from __future__ import annotations
+
+import copy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.bench.networks import ledger, tables
+from cuts.bench.networks.breakdown import _is_complex
+from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
+from cuts.bench.networks.training import loss_of, without_dropout
+from cuts.bench.records import read_rows
+from cuts.compile.build import build
+
+from ..needs import needs_opencl
+
+#: Exporters warn of their own insides.
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROOT = Path(__file__).parents[2]
+OWN = ("DeepSpeech2", "Attention-RNN", "DLRM", "BERT-base")
+
+
+def made(name: str) -> tuple[Any, tuple[Any, ...]]:
+    if BY_NAME[name.lower()].images and find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    return BY_NAME[name.lower()].make(2, True)
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", [*OWN, "MobileNetV2"])
+def test_a_small_network_computes_what_pytorch_does(name: str) -> None:
+    network, inputs = made(name)
+    with torch.no_grad():
+        wanted = network(*inputs).numpy()
+        exact = copy.deepcopy(network).double()(*(x.double() if x.is_floating_point() else x for x in inputs)).numpy()
+    plan = build(torch.export.export(network, inputs), target="opencl")
+    found = next(iter(plan.run({n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)}).values()))
+    allowed = 20 * max(np.abs(wanted - exact).max(), 1e-7 * np.abs(exact).max())
+    assert np.abs(found - exact).max() <= allowed
+
+
+@pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])
+def test_a_step_of_training_lowers_the_loss(name: str) -> None:
+    network, inputs = made(name)
+    without_dropout(torch, network).train()
+    loss = loss_of(torch, network(*inputs).detach())
+    optimiser = torch.optim.SGD(network.parameters(), lr=1e-3)
+    first = loss(network(*inputs))
+    first.backward()
+    optimiser.step()
+    assert loss(network(*inputs)) < first
+
+
+def test_there_are_32_workloads() -> None:
+    found = workloads()
+    assert sum(w.task == "inference" for w in found) == 24
+    assert sum(w.task == "training" for w in found) == 8
+    assert len({w.label for w in found}) == 32
+    assert [w.batch for w in found[:8]] == [1] * 8
+
+
+def row(system: str, ms: float, model: str = "DLRM", batch: int = 1, gpu: str = "A", **more: Any) -> dict[str, Any]:
+    facts = {"model": model, "task": "inference", "batch": batch, "system": system, "gpu": gpu, "ms": ms}
+    return {**facts, "versions": {"torch": "2"}, "date": "2026-11-22T00:00:00Z", "budget": 20.0, **more}
+
+
+ROWS = [
+    row("cuts mixed", 1.0), row("PyTorch", 3.0), row("torch.compile", 2.0), row("cuts fusion", 1.5),
+    row("cuts mixed", 4.0, "ResNet-50"), row("PyTorch", 2.0, "ResNet-50"),
+    row("PyTorch", 2.0, "BERT-base"), row("cuts mixed", 2.0, "BERT-base", 64),
+]  # fmt: skip
+
+
+def test_a_ledger_goes_on_where_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    for each in ROWS:
+        ledger.keep(path, each)
+    ledger.keep(path, row("cuts mixed", 0.9))
+    found = read_rows(path)
+    assert len(found) == len(ROWS)
+    assert next(r["ms"] for r in found if r["model"] == "DLRM" and r["system"] == "cuts mixed") == 0.9
+    asked = ledger.wanted(["dlrm:1", "bert-base:64"], ["cuts mixed", "PyTorch"])
+    assert [(w.label, s) for w, s in ledger.missing(found, asked, "A")] == [("BERT-base b64", "PyTorch")]
+    assert ledger.missing(found, asked, "B") == asked
+
+
+def test_a_failure_takes_no_results_place(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    ledger.keep(path, row("PyTorch", 1.0))
+    failed = {k: v for k, v in row("PyTorch", 1.0).items() if k != "ms"} | {"failure": "out of memory"}
+    ledger.keep(path, failed)
+    assert [r.get("ms") for r in read_rows(path)] == [1.0]
+    assert "failed: DLRM b1 PyTorch: out of memory" in tables.times([failed])
+
+
+def test_wins_are_counted_where_both_were_measured() -> None:
+    assert tables.winners(ROWS) == {"MLP": {"cuts mixed": 1}, "CNN": {"PyTorch": 1}}
+    assert tables.winners_table(ROWS).splitlines()[-1] == "| all | 1 | 1 | 0 |"
+    means = tables.speedups(ROWS)
+    assert means["cuts fusion"] == (2.0, 1)
+    assert means["cuts mixed"][0] == pytest.approx((3.0 * 0.5) ** 0.5)
+
+
+def test_the_document_has_the_table_of_the_rows() -> None:
+    text = "before\n<!-- evaluation: begin -->\nold\n<!-- evaluation: end -->\nafter\n"
+    found = tables.with_table(text, ROWS)
+    assert found == tables.with_table(found, ROWS)
+    assert "| DLRM | 1 | 1 | 3 | 2 | 2.00 |" in found
+    assert "BERT" not in found
+    with pytest.raises(ValueError, match="expected the lines"):
+        tables.with_table("nothing", ROWS)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
+def test_documents_have_what_the_ledger_says(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    wanted = tables.with_table(text, read_rows(ledger.LEDGER))
+    assert text == wanted, f"run python -m cuts.bench.networks --readme {name}"
+
+
+@pytest.mark.parametrize("text", ["resnet", "dlrm", "dlrm:x", "dlrm:0", "nothing:1", "dlrm:training:1", "dlrm:1=x"])
+def test_what_is_no_workload_is_one_error(text: str) -> None:
+    with pytest.raises(SystemExit, match="expected MODEL:BATCH"):
+        ledger.parse_workload(text)
+
+
+def test_a_figure_is_drawn_alike(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from cuts.bench.networks.figure import draw
+
+    for name in ("a", "b"):
+        draw(ROWS, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert "RNN and MLP inference" in (tmp_path / "a").read_text()
+
+
+def test_complex_kernels_sum_products_beyond_a_window() -> None:
+    network, inputs = made("MobileNetV2")
+    plan = build(torch.export.export(network, inputs), target="opencl", mode="no-fusion")
+    for group in plan.plan.groups:
+        operation = group["ops"][0]
+        if operation in ("relu", "clip", "add", "reduce_mean", "batch_norm"):
+            assert not _is_complex(group["form"]), operation
+    assert any(_is_complex(group["form"]) for group in plan.plan.groups if group["ops"] == ["conv"])
+    assert not all(_is_complex(group["form"]) for group in plan.plan.groups if group["ops"] == ["conv"])
+
+
+def test_a_workload_says_its_name() -> None:
+    assert ModelWorkload(BY_NAME["dlrm"], "training", 2048).label == "DLRM b2048 training"
+
+
+def test_a_workload_may_have_a_budget_of_its_own() -> None:
+    assert ledger.parse_workload("DLRM:2048=15").budget == 15.0
+    assert ledger.parse_workload("dlrm:training").budget is None
+    assert ledger.parse_workload("dlrm:training=9") == ModelWorkload(BY_NAME["dlrm"], "training", 2048)

@@ -1,0 +1,247 @@
+"""What was decided about a graph is decided alike again, without a search, for other names and other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.compile.known import compile_measured
+from cuts.compile.loading import Spec
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.graph import verify_graph
+from cuts.ops import Registry
+from cuts.ops.language.inference import default_inference
+from cuts.passes.choose_algorithms import AlgorithmChoice
+from cuts.passes.decisions import ForeignDecisionsError
+from cuts.passes.fusion.split_reduction import Splitting
+from cuts.passes.pipeline import compile_graph
+from cuts.search.database import Database
+from cuts.search.decisions import structure_of
+from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+
+from .fakes import OPENCL, Clock, FakeBench, Inline
+from .test_selector import chain, slow_when_fused, tables
+
+GPU = find_target("cuda:h200")
+SHORT = Settings(first=2, batch=0, most=2, prove=False)
+SPEC = Spec(Registry.builtin())
+
+
+def renamed(graph: Graph) -> Graph:
+    """Return a graph under other names of nodes and values."""
+    name = lambda value: None if value is None else f"other.{value}"  # noqa: E731
+    nodes = tuple(
+        evolve(n, name=f"o{n.name}", inputs=tuple(map(name, n.inputs)), outputs=tuple(f"other.{v}" for v in n.outputs))
+        for n in graph.nodes
+    )
+    return Graph(
+        "renamed",
+        tuple(f"other.{v}" for v in graph.inputs),
+        tuple(f"other.{v}" for v in graph.outputs),
+        {f"other.{v}": t for v, t in graph.types.items()},
+        nodes,
+        {f"other.{v}": a for v, a in graph.constants.items()},
+    )
+
+
+def layer(size: int = 14, channels: int = 32, seed: int = 0) -> Graph:
+    """Return a convolution with weights that Winograd may take the place of, with a function behind it, and a product
+    with a long sum.
+    """
+    rng = np.random.default_rng(seed)
+    weights = rng.standard_normal((channels, channels, 3, 3)).astype(np.float32)
+    matrix = rng.standard_normal((channels * size * size, 8)).astype(np.float32)
+    types = {"x": TensorType(DType.F32, (1, channels, size, size)), "w": TensorType(DType.F32, weights.shape),
+             "m": TensorType(DType.F32, matrix.shape), "c": TensorType(DType.F32, (1, channels, size, size)),
+             "r": TensorType(DType.F32, (1, channels, size, size)),
+             "f": TensorType(DType.F32, (1, channels * size * size)), "y": TensorType(DType.F32, (1, 8))}  # fmt: skip
+    nodes = (
+        Node("conv", "conv", ("x", "w"), ("c",), {"pads": (1, 1, 1, 1)}),
+        Node("relu", "relu", ("c",), ("r",)),
+        Node("flat", "reshape", ("r",), ("f",), {"shape": (1, channels * size * size)}),
+        Node("dense", "matmul", ("f", "m"), ("y",)),
+    )
+    return verify_graph(Graph("layer", ("x",), ("y",), types, nodes, {"w": weights, "m": matrix}), default_inference())
+
+
+def no_device(kernel: KernelFunction) -> float:
+    raise AssertionError("nothing needs to be timed")
+
+
+def tuned(
+    graph: Graph,
+    database: Database,
+    cost: Callable[[KernelFunction], float],
+    target: Target = OPENCL,
+    budget: float | None = None,
+    further: bool = False,
+) -> tuple[CompiledGraph, MeasuredSelector]:
+    """Compile as the driver does, with a made-up device."""
+    bench = FakeBench(cost)
+    resources = Clock(database, Inline, bench, budget)
+    selector = MeasuredSelector(target, Tuner(resources), SHORT, further=further)
+    options = CompileOptions()
+    run = lambda: compile_graph(graph, SPEC.registry, target, options, emit, selector)  # noqa: E731
+    return compile_measured(graph, SPEC, options, selector, run), selector
+
+
+def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
+    return [(found.kernels[step.kernel].source, found.kernels[step.kernel].grid) for step in found.steps]
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search find that an algorithm is better than each declaration that has some, and parts than a whole sum."""
+    whole = Splitting.best
+
+    def best(self: Splitting, group: FusedGroup) -> tuple[float, int]:
+        found, parts = whole(self, group), self.most_useful(group)
+        return (1e-9, parts) if parts > 1 else found
+
+    monkeypatch.setattr(Splitting, "best", best)
+    monkeypatch.setattr(AlgorithmChoice, "best", property(lambda self: max(self.seconds)))
+
+
+@pytest.mark.parametrize(
+    ("graph", "cost", "target"),
+    [
+        (chain(4), lambda kernel: 1e-3, OPENCL),
+        (chain(4), slow_when_fused, OPENCL),
+        (tables(5), lambda kernel: 1e-4, evolve(OPENCL, lockstep=True)),
+    ],
+    ids=["fused", "apart", "side by side"],
+)
+def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFunction], float], target: Target) -> None:
+    database = Database(None)
+    before, selector = tuned(graph, database, cost, target)
+    assert selector.complete
+    (answer,) = database.answers()
+    assert answer.finished
+    assert set(answer.problems) == {p.key for p in selector.problems}
+    again, _ = tuned(graph, database, no_device, target)
+    assert kernels(again) == kernels(before)
+    assert [step.tensors for step in again.steps] == [step.tensors for step in before.steps]
+    other, _ = tuned(renamed(graph), database, no_device, target)
+    assert kernels(other) == kernels(before)
+
+
+@pytest.mark.usefixtures("changed")
+def test_algorithms_and_parts_are_taken_over_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(None)
+    before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
+    decisions = database.answers()[0].read()
+    assert decisions is not None
+    assert any(group.parts > 1 for group in decisions.groups)
+    assert len(decisions.algorithms) == 1
+    monkeypatch.undo()
+    again, _ = tuned(layer(seed=1), database, no_device, GPU)
+    assert kernels(again) == kernels(before)
+
+
+def test_a_search_that_its_budget_ended_goes_on() -> None:
+    database = Database(None)
+    _, first = tuned(chain(4), database, lambda kernel: 1e-3, budget=70.0)
+    assert not database.answers()[0].finished or first.complete
+    database.keep_answer(evolve(database.answers()[0], finished=False))
+    _, second = tuned(chain(4), database, lambda kernel: 1e-3)
+    assert second.complete
+    assert database.answers()[0].finished
+
+
+def test_a_slower_plan_takes_the_place_of_no_faster_one() -> None:
+    database = Database(None)
+    before, selector = tuned(chain(4), database, lambda kernel: 1e-3)
+    kept = evolve(database.answers()[0], finished=False)
+    database.keep_answer(kept)
+
+    class Lost(MeasuredSelector):
+        def cost(self, group: object) -> float:
+            return 1.0  # whatever is merged seems to take as long
+
+    bench = FakeBench(lambda kernel: 1e-3)
+    worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
+    options = CompileOptions()
+    run = lambda: compile_graph(chain(4), SPEC.registry, OPENCL, options, emit, worse)  # noqa: E731
+    found = compile_measured(chain(4), SPEC, options, worse, run)
+    assert worse.seconds <= selector.seconds
+    assert len(found.steps) <= len(before.steps)
+    assert database.answers()[0].seconds <= kept.seconds
+
+
+def test_decisions_about_other_units_are_foreign() -> None:
+    database = Database(None)
+    _, selector = tuned(chain(4), database, lambda kernel: 1e-3)
+    bench = FakeBench(no_device)
+    told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
+    told.decisions = selector.made
+    with pytest.raises(ForeignDecisionsError):
+        compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+
+
+def test_damaged_decisions_lead_to_a_search() -> None:
+    database = Database(None)
+    before, _ = tuned(chain(2), database, lambda kernel: 1e-3)
+    (answer,) = database.answers()
+    for text in ("{}", "[", answer.decisions.replace('"segments":[[', '"segments":[[999,')):
+        database.keep_answer(evolve(answer, decisions=text))
+        again, _ = tuned(chain(2), database, lambda kernel: 1e-3)
+        assert kernels(again) == kernels(before)
+
+
+def test_structure_is_that_of_operations_attributes_and_types() -> None:
+    graph = layer()
+    assert structure_of(renamed(graph)) == structure_of(graph)
+    assert structure_of(layer(seed=1)) == structure_of(graph)
+    assert structure_of(layer(channels=16)) != structure_of(graph)
+    nodes = (evolve(graph.nodes[0], attributes={"pads": (1, 1, 1, 1), "group": 1}), *graph.nodes[1:])
+    assert structure_of(evolve(graph, nodes=nodes)) != structure_of(graph)
+    swapped = chain(2)
+    first, *rest = swapped.nodes
+    assert structure_of(evolve(swapped, nodes=(evolve(first, inputs=first.inputs[::-1]), *rest))) != structure_of(
+        swapped
+    )
+
+
+def test_without_a_device_another_versions_schedules_will_do() -> None:
+    database = Database(None)
+    before, _ = tuned(chain(3), database, lambda kernel: 1e-3)
+
+    class Newer(MeasuredSelector):
+        def __init__(self, tuner: Tuner) -> None:
+            super().__init__(OPENCL, tuner, SHORT)
+            self._machine = {**self._machine, "compiler": "another"}
+
+    bench = FakeBench(no_device)
+    selector = Newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
+    options = CompileOptions()
+    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
+    assert selector.borrowed
+    bench = FakeBench(lambda kernel: 1e-3)
+    selector = Newer(Tuner(Clock(database, Inline, bench, None)))
+    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
+    assert bench.samples > 0, "where there is a device, they are tried first"
+    assert not selector.borrowed
+
+
+def test_a_final_plan_is_searched_further_where_that_is_asked_for() -> None:
+    elsewhere, here = Database(None), Database(None)
+    apart, _ = tuned(chain(2), elsewhere, slow_when_fused)
+    here.keep_answer(elsewhere.answers()[0])
+    told, _ = tuned(chain(2), here, lambda kernel: 1e-3)
+    assert len(told.steps) == len(apart.steps) == 4
+    further, _ = tuned(chain(2), here, lambda kernel: 1e-3, further=True)
+    assert len(further.steps) < 4
+    assert len(tuned(chain(2), here, lambda kernel: 1e-3)[0].steps) == len(further.steps)

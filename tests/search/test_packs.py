@@ -1,0 +1,74 @@
+"""Packs of the package are sound, are read once, and a damaged one costs nothing but a notice."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.cli.main import main
+from cuts.compile.known import is_known
+from cuts.compile.loading import Spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ops import Registry
+from cuts.search.database import Database, open_database
+from cuts.search.exchange import offer_packs, shipped_packs
+from cuts.search.exchange.files import import_bytes
+
+from .test_decisions import tuned
+from .test_selector import chain
+
+PACKS = list(shipped_packs())
+GPU = find_target("cuda:h200")
+
+
+@pytest.mark.parametrize(("name", "data"), PACKS, ids=[name for name, _ in PACKS])
+def test_a_pack_is_small_and_sound(name: str, data: bytes) -> None:
+    assert len(data) < 1 << 20
+    database = Database(None)
+    found = import_bytes(database, data, name)
+    assert found.damaged == 0
+    assert found.graphs == len(database.answers()) > 0
+    known = {result.key for result in database.results()}
+    for answer in database.answers():
+        assert answer.finished
+        assert answer.read() is not None
+    assert known <= {key for answer in database.answers() for key in answer.problems}
+
+
+def test_packs_are_read_once() -> None:
+    database = Database(None)
+    assert offer_packs(database) == len(PACKS)
+    assert offer_packs(database) == 0
+
+
+def test_a_damaged_pack_is_left_out_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"cut": lzma.compress(b"{}")[:-8], "foreign": b"{}", "digest": b'{"format": 2, "results": []}'}
+    monkeypatch.setattr("cuts.search.exchange.packs.shipped_packs", lambda: iter(texts.items()))
+    database, notices = Database(None), list[str]()
+    assert offer_packs(database, notices.append) == 3
+    assert [notice.split(": ")[1] for notice in notices] == ["cut", "foreign", "digest"]
+    assert database.results() == ()
+    assert offer_packs(database) == 0, "one notice is enough"
+
+
+def test_a_compilation_takes_over_what_a_file_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "there"))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    there = open_database()
+    tuned(chain(2), there, lambda kernel: 1e-3, GPU)
+    there.close()
+    file = str(tmp_path / "pack.json.xz")
+    assert main(["cache", "pack", file]) == 0
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "here"))
+    spec, options = Spec(Registry.builtin()), CompileOptions()
+    assert not is_known(chain(2), spec, GPU, options)
+    assert main(["cache", "import", file]) == 0
+    assert "graphs: 1" in capsys.readouterr().out
+    assert is_known(chain(2), spec, GPU, options)
+    assert not is_known(chain(3), spec, GPU, options)
+    monkeypatch.setenv("CUTS_NO_CACHE", "1")
+    assert not is_known(chain(2), spec, GPU, options)
