@@ -20,7 +20,7 @@ import torch
 from attrs import frozen
 from cuts.bench.peers import load_torch
 from cuts.bench.suite import ROWS
-from cuts.bench.vocabulary import SuiteRow
+from cuts.bench.vocabulary import SizedOperation
 from cuts.frontends.torch import read_torch
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
@@ -36,7 +36,7 @@ def load_settled_torch() -> Any:
     return loaded
 
 
-class FunctionModule(torch.nn.Module):
+class Calling(torch.nn.Module):
     """A function as a module, which is what torch.export takes."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -58,13 +58,13 @@ class Ready:
     seconds: float = 0.0
 
 
-def graph_of(row: SuiteRow) -> Graph:
+def graph_of(row: SizedOperation) -> Graph:
     """Return a row as a graph of our vocabulary.
 
     Raises `GraphError` where PyTorch cannot trace it or our vocabulary cannot say it.
     """
     examples = tuple(torch.zeros(g.shape, dtype=_dtype(g.draw)) for g in row.given)
-    return read_torch(FunctionModule(row.operation.call), examples)
+    return read_torch(Calling(row.operation.call), examples)
 
 
 def ready(number: int, compiles: bool) -> Ready:
@@ -79,7 +79,7 @@ def ready(number: int, compiles: bool) -> Ready:
     return Ready(graph, "", failure, perf_counter() - begin)
 
 
-def _compiled(row: SuiteRow) -> str:
+def _compiled(row: SizedOperation) -> str:
     """Compile a row by torch.compile; return why that failed, nothing where it did not."""
     torch._dynamo.reset()
     try:

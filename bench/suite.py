@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cuts.bench import vocabulary_moves, vocabulary_products, vocabulary_rows, vocabulary_windows
-from cuts.bench.vocabulary import SuiteOperation, SuiteRow
+from cuts.bench.vocabulary import SizedOperation, UserOperation
 
 #: Every operation.
-OPERATIONS: tuple[SuiteOperation, ...] = (
+OPERATIONS: tuple[UserOperation, ...] = (
     *vocabulary_windows.OPERATIONS,
     *vocabulary_rows.OPERATIONS,
     *vocabulary_products.OPERATIONS,
@@ -15,4 +15,4 @@ OPERATIONS: tuple[SuiteOperation, ...] = (
 _FIRST = [o.rows[n % 2] for n, o in enumerate(OPERATIONS)]
 _SECOND = [o.rows[1 - n % 2] for n, o in enumerate(OPERATIONS)]
 #: Every operation at one of its sizes before any at the other: a call that ends early has seen all of them.
-ROWS: tuple[SuiteRow, ...] = (*_FIRST, *_SECOND)
+ROWS: tuple[SizedOperation, ...] = (*_FIRST, *_SECOND)

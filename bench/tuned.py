@@ -30,7 +30,7 @@ from cuts.passes.workload import Selector
 from cuts.runtime.plan import extent_bytes
 
 
-class Measurable(Protocol):
+class Tunable(Protocol):
     """What is tuned and measured as one row: a `Case`, or a function of PyTorch as a `TorchCase`.
 
     `inputs` are shapes by name, in order; those in `weights` are known when it is compiled. `type_of` and `values` say
@@ -65,7 +65,7 @@ class Measurable(Protocol):
 class Tuned:
     """The kernels of one case, in order, and what a report says of them."""
 
-    case: Measurable
+    case: Tunable
     graph: Graph
     kernels: tuple[KernelFunction, ...]
     steps: tuple[Step, ...]
@@ -98,7 +98,7 @@ class Tuned:
         return f"{self.prefix}{tensor}"
 
 
-def union(cases: Sequence[Measurable], registry: Registry) -> Graph:
+def union(cases: Sequence[Tunable], registry: Registry) -> Graph:
     """Return one graph of many independent cases, whose names begin with the number of the case."""
     inputs: list[str] = []
     outputs: list[str] = []
@@ -125,7 +125,7 @@ def prefix(number: int) -> str:
     return f"c{number}."
 
 
-def tune(cases: Sequence[Measurable], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
+def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
     """Compile cases of one precision together, so that workers and device are busy all the time, each with launches
     of its own; without a selector the model chooses.
     """
@@ -137,7 +137,7 @@ def tune(cases: Sequence[Measurable], target: Target, emit: Emit, selector: Sele
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
-def _part(compiled: CompiledGraph, case: Measurable, mark: str, target: Target) -> Tuned:
+def _part(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.

@@ -89,7 +89,7 @@ Line: TypeAlias = tuple[str, Sizes, Sizes, Sizes, Callable[..., "tuple[Given, ..
 
 
 @frozen
-class SuiteOperation:
+class UserOperation:
     """An operation that users meet: its family and name, what it is given at a size, and the function of PyTorch."""
 
     family: str
@@ -99,26 +99,26 @@ class SuiteOperation:
     tiny: Sizes
     sizes: tuple[Sizes, Sizes]
 
-    def at(self, size: Sizes) -> SuiteRow:
+    def at(self, size: Sizes) -> SizedOperation:
         """Return the row of one size."""
-        return SuiteRow(self, size)
+        return SizedOperation(self, size)
 
     @property
-    def rows(self) -> tuple[SuiteRow, ...]:
+    def rows(self) -> tuple[SizedOperation, ...]:
         """The rows that are measured."""
         return tuple(self.at(size) for size in self.sizes)
 
 
-def table(family: str, *lines: Line) -> list[SuiteOperation]:
+def table(family: str, *lines: Line) -> list[UserOperation]:
     """Return the operations of a family."""
-    return [SuiteOperation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
+    return [UserOperation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
 
 
 @frozen
-class SuiteRow:
+class SizedOperation:
     """An operation at one size."""
 
-    operation: SuiteOperation
+    operation: UserOperation
     size: Sizes
 
     @property

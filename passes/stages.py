@@ -53,6 +53,7 @@ from .fusion import (
     centre_means,
     find_views,
     fold_units,
+    follow_pieces,
     form_key,
     partition,
     split_groups,
@@ -257,7 +258,7 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
 
 
 def _programs(graph: Graph, registry: Registry) -> Programs:
-    return centre_means(fold_units(build_programs(graph, registry)))
+    return follow_pieces(centre_means(fold_units(build_programs(graph, registry))))
 
 
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:

@@ -7,6 +7,7 @@ from .interpret import Points, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
+from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
 from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
@@ -35,6 +36,7 @@ __all__ = [
     "copied",
     "find_views",
     "fold_units",
+    "follow_pieces",
     "form_key",
     "interpret",
     "issue_slots",

@@ -11,8 +11,8 @@ leaves as many taps, and has as many elements, residues are an axis, and what is
     y[2*t + i] = sum[c < C, q < R // 2] x[c, t + i - q] * w[c, 2*q + 1 - i]
 
 Else there is a statement for each residue, over so many terms as it has. These write one tensor in pieces, as gradients
-of strided reads do. What reads it is not fused with them, so only sums are split so that also run over enough other
-terms to be limited by arithmetic.
+of strided reads do. Only what is elementwise is fused with them (`pieces`), so only sums are split that also run over
+enough other terms to be limited by arithmetic.
 """
 
 from __future__ import annotations

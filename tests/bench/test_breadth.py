@@ -21,7 +21,7 @@ from cuts.bench import breadth
 from cuts.bench.ahead import graph_of, ready
 from cuts.bench.suite import OPERATIONS, ROWS
 from cuts.bench.tuned import tune
-from cuts.bench.vocabulary import Given, SuiteOperation, SuiteRow, w, x
+from cuts.bench.vocabulary import Given, SizedOperation, UserOperation, w, x
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
 from cuts.tests.amounts import NIGHTLY
@@ -51,7 +51,7 @@ def test_there_are_many_operations_of_two_sizes_and_no_two_of_a_name() -> None:
 
 @needs_opencl
 @pytest.mark.parametrize("operation", some(10, 3, OPERATIONS), ids=lambda o: o.name)
-def test_an_operation_computes_what_pytorch_does(operation: SuiteOperation) -> None:
+def test_an_operation_computes_what_pytorch_does(operation: UserOperation) -> None:
     row = operation.at(operation.tiny)
     arrays = [given.values(n) for n, given in enumerate(row.given)]
     graph = graph_of(row)
@@ -64,7 +64,7 @@ def test_an_operation_computes_what_pytorch_does(operation: SuiteOperation) -> N
 
 
 @pytest.mark.parametrize("row", some(23, 11, ROWS), ids=lambda r: r.name)
-def test_a_row_has_kernels_for_the_gpu(row: SuiteRow) -> None:
+def test_a_row_has_kernels_for_the_gpu(row: SizedOperation) -> None:
     case = row.case(graph_of(row))
     (tuned,) = tune([case], find_target("cuda:h200"), emit, None)
     assert tuned.kernels
@@ -96,7 +96,7 @@ def test_distinct_numbers_have_one_order() -> None:
 
 
 def test_what_cannot_be_read_is_a_failure_with_its_reason() -> None:
-    odd = SuiteOperation("odd", "odd", lambda n: (x(n),), lambda a: torch.bincount(a.long()), (3,), ((3,), (4,)))
+    odd = UserOperation("odd", "odd", lambda n: (x(n),), lambda a: torch.bincount(a.long()), (3,), ((3,), (4,)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cuts.bench.ahead.ROWS", (odd.at((3,)),))
         found = ready(0, False)
@@ -129,8 +129,8 @@ def test_the_table_counts_failures_and_wrong_results() -> None:
 
 
 def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def operation(name: str) -> SuiteOperation:
-        return SuiteOperation("odd", name, lambda n: (x(n), w(n)), lambda a, b: a + b, (3,), ((3,), (4,)))
+    def operation(name: str) -> UserOperation:
+        return UserOperation("odd", name, lambda n: (x(n), w(n)), lambda a, b: a + b, (3,), ((3,), (4,)))
 
     rows = [operation(name).at((3,)) for name in ("a", "bad", "c", "d", "e")]
 

@@ -92,9 +92,9 @@ def test_residues_that_leave_as_many_terms_are_an_axis(
 
 
 @needs_opencl
-@pytest.mark.parametrize(("kernel", "stride", "more", "kernels"), [(4, 2, 0, 1), (6, 3, 2, 1), (3, 2, 0, 5)])
+@pytest.mark.parametrize(("kernel", "stride", "more", "kernels"), [(4, 2, 0, 1), (6, 3, 2, 1), (3, 2, 0, 4)])
 def test_kernels_of_residues_compute_the_whole(kernel: int, stride: int, more: int, kernels: int) -> None:
-    """What reads the result is computed with it where there is one statement."""
+    """What reads the result is computed with it."""
     strides = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "output_padding": (more, more)}
     lines = [op("a", "conv_transpose", "x", "w", "b", **strides), op("s", "relu", "a"), op("y", "add", "s", "r")]
     size = [(e - 1) * stride + kernel - 2 + more for e in (7, 9)]

@@ -1,0 +1,122 @@
+"""What reads a tensor that is written in pieces, in the same pieces.
+
+A sum over strides may become a statement for each residue (`residues`), and a gradient of a strided read is one for
+each of its residues. No kernel can compute such a tensor as a whole, so that nothing would be fused with it. Where only
+elementwise statements read it, each at the element that it writes, every piece is a tensor of its own, and what reads
+it is written in pieces, too:
+
+    a[2*t] = sum ...; a[2*t + 1] = sum ...; y[i] = max(a[i], 0)
+      ->   a.0[t] = sum ...; y[2*t] = max(a.0[t], 0); a.1[t] = sum ...; y[2*t + 1] = max(a.1[t], 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import evolve
+
+from ...ir import Expr, Read, Statement, TensorType, Var, as_index, rebuild, substitute, substitute_expr
+from ...ops.language import unused_name
+from .legality import issue_slots
+from .programs import Programs, Unit, copied
+
+#: Issue slots of the most that is computed in pieces.
+MOST = 64
+
+
+def follow_pieces(programs: Programs) -> Programs:
+    """Return programs in which what reads a tensor that is written in pieces is written in these, where it can be."""
+    waiting = list(_in_pieces(programs))
+    while waiting:
+        tensor = waiting.pop()
+        if _can_be_followed(tensor, programs):
+            waiting += [u.writes[0] for u in programs.consumers()[tensor]]
+            programs = _followed(tensor, programs)
+    return programs
+
+
+def _in_pieces(programs: Programs) -> Iterator[str]:
+    """Yield the tensors that several statements write, one of them a sum, each a unit of its own."""
+    for tensor, writers in programs.producers().items():
+        single = all(len(u.statements) == 1 and u.statements[0].into is None for u in writers)
+        if len(writers) > 1 and single and any(u.statements[0].combine for u in writers):
+            yield tensor
+
+
+def _can_be_followed(tensor: str, programs: Programs) -> bool:
+    """Whether only elementwise statements read a tensor, each at the element that it writes, and no other such tensor:
+    pieces of two need not be the same.
+    """
+    producers, readers = programs.producers(), programs.consumers().get(tensor, [])
+    kept = {*programs.graph.outputs, *programs.slices, *(t for u in programs.units if u.repeat for t in u.reads)}
+    return (
+        tensor not in kept
+        and bool(readers)
+        and all(len(u.statements) == 1 and _follows(u.statements[0], tensor, programs) for u in readers)
+        and all(len(producers[u.writes[0]]) == 1 for u in readers)
+        and all(len(producers.get(t, ())) < 2 for u in readers for t in u.reads if t != tensor)
+    )
+
+
+def _follows(statement: Statement, tensor: str, programs: Programs) -> bool:
+    """Whether a statement can be written in the pieces of a tensor that it reads."""
+    if not statement.is_pointwise or statement.step is not None or copied(statement) is not None:
+        return False
+    shape = programs.types[tensor].shape
+    axes = [a for a, extent in zip(_axes(statement, tensor), shape, strict=True) if extent > 1]
+    own = [a for a in statement.axes if a.extent > 1]
+    return None not in axes and set(axes) == set(own) and issue_slots(statement.body) <= MOST
+
+
+def _axes(statement: Statement, tensor: str) -> Sequence[Var | None]:
+    """Return the axis of a statement that each dim of a tensor is read along, none where it is no axis alone, or reads
+    differ.
+    """
+    reads = [r for r in statement.reads if r.tensor == tensor]
+    first = reads[0]
+    found = [next((a for a in statement.axes if index == as_index(a)), None) for index in first.indices]
+    alike = all(r.indices == first.indices and not r.guards for r in reads)
+    return found if alike and len(set(found)) >= len([a for a in found if a]) else [None] * len(found)
+
+
+def _followed(tensor: str, programs: Programs) -> Programs:
+    """Return the programs with a tensor for each piece, and what read the whole in these pieces."""
+    types = dict(programs.types)
+    parts: dict[str, tuple[Statement, str]] = {}
+    for number, unit in enumerate(programs.producers()[tensor]):
+        (statement,) = unit.statements
+        name = unused_name(f"{tensor}.{number}", types)
+        types[name] = TensorType(types[tensor].dtype, tuple(a.extent for a in statement.axes))
+        parts[unit.name] = statement, name
+    units: list[Unit] = []
+    for unit in programs.units:
+        if unit.name in parts:
+            statement, name = parts[unit.name]
+            alone = evolve(statement, target=name, write=tuple(map(as_index, statement.axes)))
+            units.append(evolve(unit, statements=(alone,), writes=(name,)))
+        elif tensor in unit.reads:
+            units += [_reader(unit, tensor, n, *part) for n, part in enumerate(parts.values())]
+        else:
+            units.append(unit)
+    return evolve(programs, units=tuple(units), types=types)
+
+
+def _reader(unit: Unit, tensor: str, number: int, piece: Statement, name: str) -> Unit:
+    """Return the part of an elementwise unit that reads one piece of a tensor."""
+    (statement,) = unit.statements
+    fresh = {axis: Var(f"e{n}", axis.extent) for n, axis in enumerate(piece.axes)}
+    places = [substitute(index, fresh) for index in piece.write]
+    moved = {axis: place for axis, place in zip(_axes(statement, tensor), places, strict=True) if axis is not None}
+    own = tuple(map(as_index, fresh.values()))
+
+    def leaf(node: Expr) -> Expr:
+        return Read(name, own) if isinstance(node, Read) and node.tensor == tensor else node
+
+    part = evolve(
+        statement,
+        axes=tuple(fresh.values()),
+        write=tuple(substitute(index, moved) for index in statement.write),
+        body=substitute_expr(rebuild(statement.body, leaf), moved),
+    )
+    reads = tuple(name if t == tensor else t for t in unit.reads)
+    return evolve(unit, name=f"{unit.name}.{number}", statements=(part,), reads=reads)
