@@ -98,8 +98,8 @@ def _told(launches: Sequence[Launch], told: Decisions) -> list[Launch]:
 
 
 def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
-    """Return for each group, by its place, the places of those in front of it that it reads from. Each of a loop's
-    groups reads and writes what the whole loop does.
+    """Return for each group, by its place, the places of those in front of it that it reads from, or whose results it
+    changes where they lie. Each of a loop's groups reads and writes what the whole loop does.
     """
     units = {unit.name: unit for unit in views.programs.units}
     makers: dict[str, list[int]] = {}
@@ -110,6 +110,7 @@ def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
     found = []
     for place, group in enumerate(groups):
         pending = list(group.inputs if group.repeat is None else units[group.repeat].reads)
+        pending += group.outputs if group.form.adds_to_memory else ()
         seen, needed = set(pending), set[int]()
         while pending:
             tensor = pending.pop()

@@ -29,12 +29,11 @@ from ...ir import (
 )
 from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out
 from ..model import Features, next_power
+from .knobs import RINGS_OF_ATOMS
 from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
 MAX_BODY = 4096
-#: Most buffers a loop over chunks cycles through.
-MAX_STAGES = 4
 
 
 @frozen(slots=False)
@@ -215,8 +214,8 @@ def check_staging_known(case: Scheduled) -> Iterator[str]:
     """A ring has a few buffers, and what is staged are operands of the reduction, each once."""
     held = [r.name for segment, _ in case.segments for r in segment.reductions]
     for name, reduction, loop, _ in case.loops:
-        if not 1 <= loop.stages <= MAX_STAGES:
-            yield f"{name}: {loop.stages} stages, expected 1 to {MAX_STAGES}"
+        if not 1 <= loop.stages <= RINGS_OF_ATOMS[-1]:
+            yield f"{name}: {loop.stages} stages, expected 1 to {RINGS_OF_ATOMS[-1]}"
         chosen, count = [s.operand for s in loop.staging], len(operands(reduction, held))
         if len(set(chosen)) != len(chosen) or any(not 0 <= o < count for o in chosen):
             yield f"{name}: staged operands {chosen} are not distinct positions below {count}"

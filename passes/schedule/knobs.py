@@ -9,6 +9,8 @@ from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segm
 from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
 
+#: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
+RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
 
@@ -53,7 +55,7 @@ def segment_knobs(
     if structure.patch and target.lockstep and not structure.shared:
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
-        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else (1, 2, 3, 4))
+        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
         yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else pads)
         yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
@@ -100,7 +102,7 @@ def atom_knobs(
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
     # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
-    stages = (1, 3) if coarse or not target.async_copy else (1, 2, 3, 4, 6, 8)
+    stages = (1, 3) if coarse or not target.async_copy else RINGS_OF_ATOMS
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))

@@ -568,6 +568,7 @@ def test_a_recording_runs_beside_calls() -> None:
 
 
 @on_gpu
+@needs_opencl
 @pytest.mark.filterwarnings(f"{_ELSEWHERE}::cuts.frontends.torch.dynamo.UncompiledWarning")
 def test_a_model_moves_between_devices() -> None:
     model = small("cpu")

@@ -195,3 +195,29 @@ def test_what_a_loop_computes_is_launched_turn_by_turn() -> None:
     spread = np.zeros(3)
     groups: list[Any] = [type("Group", (), {"repeat": "loop" if n else None})() for n in range(len(spread))]
     assert levels([frozenset(), frozenset({0}), frozenset({0})], groups) == [0, None, None]
+
+
+@needs_opencl
+@settings(max_examples=examples(3, 120), deadline=None, suppress_health_check=_SLOW)
+@given(st.lists(st.sampled_from(("add", "mul", "max")), min_size=1, max_size=2), st.integers(1, 3), st.data())
+def test_what_changes_memory_comes_behind_what_fills_it(kinds: list[str], others: int, draw: Any) -> None:
+    """What updates meet in is filled by a kernel that may share its launch with others, and so be put off."""
+    inputs = {
+        "x": TensorType(DType.F32, (4, 3)),
+        "i": TensorType(DType.I32, (3, 1)),
+        "u": TensorType(DType.F32, (3, 3)),
+    }
+    lines = [op(f"s{n}", "scatter_nd", "x", "i", "u", reduction=kind, atomic=True) for n, kind in enumerate(kinds)]
+    lines += [op(f"e{n}", ("exp", "neg", "abs", "relu", "tanh")[n], "x") for n in range(others)]
+    order = draw.draw(st.permutations(range(len(lines))))
+    out = " ".join(name for name, *_ in lines)
+    made = graph(inputs, *(lines[n] for n in order), out=out)
+    plan = build_graph(made, load_spec([]), PLAIN, CompileOptions())
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        given_ = {
+            "x": rng.uniform(0.5, 2, (4, 3)).astype(np.float32),
+            "i": rng.integers(0, 4, (3, 1)).astype(np.int32),
+            "u": rng.uniform(0.5, 2, (3, 3)).astype(np.float32),
+        }
+        assert all(result.ok for result in plan.verify(given_))
