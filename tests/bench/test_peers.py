@@ -14,9 +14,10 @@ from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target
 from cuts.backends.library.cudnn import CuDNN, Numerics
 from cuts.backends.source.emit import emit
-from cuts.bench import contenders, networks, ops
+from cuts.bench import contenders, ops
 from cuts.bench.contenders import Peers, channels_last, convolution_of
 from cuts.bench.cublaslt import PLANS, best_product, is_product
+from cuts.bench.networks.policies import parse_cases
 from cuts.bench.shapes import CLASSES, all_cases, single
 from cuts.bench.tuned import floor, peak, tune
 from cuts.ir.errors import BackendError
@@ -185,10 +186,10 @@ def test_a_precision_is_measured_where_it_changes_something(precision: str, kind
 
 
 def test_networks_take_a_precision_for_cases_that_name_none() -> None:
-    assert list(networks.parse_cases("resnet50:64", ["tf32", "fp16"])) == [
+    assert list(parse_cases("resnet50:64", ["tf32", "fp16"])) == [
         ("resnet50", 64, "tf32"), ("resnet50", 64, "fp16"),
     ]  # fmt: skip
-    assert list(networks.parse_cases("encoder:1:bf16", ["tf32"])) == [("encoder", 1, "bf16")]
+    assert list(parse_cases("encoder:1:bf16", ["tf32"])) == [("encoder", 1, "bf16")]
     for wrong in ("resnet50", "resnet:1:fp16", "resnet50:1:fp8", "resnet50:many"):
         with pytest.raises(SystemExit, match="expected network:batch:policy"):
-            list(networks.parse_cases(wrong, ["fp32"]))
+            list(parse_cases(wrong, ["fp32"]))

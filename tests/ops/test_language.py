@@ -69,6 +69,7 @@ def test_parentheses_are_kept_where_they_matter() -> None:
 LONG = {
     "lstm": "four gates and two states, each of them a statement of the step",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
+    "conv": "five algorithms, each a line and what it is made of",
     "top_k": "the parts of a row and what is left of them are compared in the same way, NaN included",
 }
 

@@ -66,7 +66,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 is not between"),
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
     "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
-    "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 4"),
+    "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
     "check_launch_known": (lambda: evolve(RIGHT, raster=0), "raster must be at least 1"),
