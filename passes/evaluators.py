@@ -16,6 +16,7 @@ from attrs import define, field, frozen
 
 from ..ir import (
     MODEL_SHARE,
+    WHOLE,
     Budget,
     FusedGroup,
     Reduction,
@@ -38,6 +39,8 @@ STRUCTURES, LEADING = 1, 8
 #: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
 #: taken to be.
 DOUBT = 0.75
+#: Part of a budget that the model may use however late it begins.
+OWN_SHARE = 0.5
 
 
 @frozen
@@ -144,25 +147,34 @@ def _iteration_space(segment: Segment) -> Hashable:
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers.
-    `expired` says whether it did; `ratios` are costs over those of the roofline, of the groups before.
+    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. However late it
+    begins, a part of the budget is its own: the plan that the model makes is what measurements begin with.
+    `expired` says whether the roofline did answer; `ratios` are costs over its own, of the groups before; `spent` are
+    seconds of the model.
     """
 
     evaluator: Modelled
     budget: Budget
     expired: bool = False
     ratios: list[float] = field(factory=list)
+    spent: float = 0.0
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        self.expired = self.expired or self.budget.over(MODEL_SHARE)
+        self.expired = self.expired or self._over()
         least = Roofline(self.evaluator.target).cost(group)
         if self.expired:
             return least * self._doubt(group)
+        start = self.budget.elapsed
         found = self.evaluator.cost(group)
+        self.spent += self.budget.elapsed - start
         if found < inf:
             self.ratios.append(found / least)
         return found
+
+    def _over(self) -> bool:
+        own = self.spent < OWN_SHARE * self.budget.seconds
+        return self.budget.over(WHOLE if own else MODEL_SHARE)
 
     def _doubt(self, group: FusedGroup) -> float:
         """Return what the roofline is multiplied with, to stand beside the model's costs: a guess must not look better

@@ -11,7 +11,7 @@ import pytest
 from attrs import frozen
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
-from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, Budget
+from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, WHOLE, Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
@@ -195,12 +195,19 @@ def test_stages_are_timed_and_add_up() -> None:
     assert budget.spent == {"partition": 3.0}
 
 
-def test_behind_its_share_the_model_gives_way_to_the_roofline() -> None:
+@pytest.mark.parametrize(("seconds", "share"), [(5.5, MODEL_SHARE), (0.0, WHOLE)], ids=["slow", "late"])
+def test_behind_its_share_the_model_gives_way_to_the_roofline(
+    seconds: float, share: float, slow_host: Callable[..., None]
+) -> None:
     clock = FakeClock()
+    slow_host(clock, 2 * seconds)
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
     group = group_of("matmul", ((32, 32), (32, 32)))
     full = limited.cost(group)
-    clock.pass_by(10.0 * MODEL_SHARE)
+    clock.pass_by(10.0 * MODEL_SHARE - clock())
+    assert limited.cost(group) == pytest.approx(full)
+    assert limited.expired == (share == MODEL_SHARE)
+    clock.pass_by(10.0 * share - clock())
     assert limited.cost(group) <= full
     assert limited.expired
 
