@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -154,20 +153,11 @@ def test_complex_kernels_sum_products_beyond_a_window() -> None:
     assert not all(_is_complex(group["form"]) for group in plan.plan.groups if group["ops"] == ["conv"])
 
 
-class Hanging:
-    """A contest whose first system takes for ever, and whose second fails."""
-
-    def measure(self, system: str) -> dict[str, Any]:
-        if system == "PyTorch":
-            time.sleep(300)
-        raise RuntimeError("out of memory")
-
-
 def test_a_system_that_hangs_or_fails_costs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "PATIENCE", -7.0)
     bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["PyTorch", "torch.compile"], 5.0)
     assert isolated.text_of(bout.workload) == "dlrm:1"
-    bout.child = Child(f"{__name__}:Hanging")
+    bout.child = Child("cuts.tests.search.services:Hanging")
     rows = [bout.measure(system, 100.0) for system in bout.systems]
     bout.child.close()
     assert [row["failure"] for row in rows] == ["no answer in 1 seconds", "RuntimeError: out of memory"]
