@@ -16,7 +16,6 @@ from attrs import define, field, frozen
 
 from ..ir import (
     MODEL_SHARE,
-    WHOLE,
     Budget,
     FusedGroup,
     Reduction,
@@ -39,8 +38,8 @@ STRUCTURES, LEADING = 1, 8
 #: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
 #: taken to be.
 DOUBT = 0.75
-#: Part of a budget that the model may use however late it begins.
-OWN_SHARE = 0.5
+#: Part of a budget that the model may use however late it begins, and the seconds that this is at least.
+OWN_SHARE, OWN_SECONDS = 0.5, 3.0
 
 
 @frozen
@@ -173,8 +172,8 @@ class Limited:
         return found
 
     def _over(self) -> bool:
-        own = self.spent < OWN_SHARE * self.budget.seconds
-        return self.budget.over(WHOLE if own else MODEL_SHARE)
+        own = self.spent < max(OWN_SECONDS, OWN_SHARE * self.budget.seconds)
+        return self.budget.overdue() if own else self.budget.over(MODEL_SHARE)
 
     def _doubt(self, group: FusedGroup) -> float:
         """Return what the roofline is multiplied with, to stand beside the model's costs: a guess must not look better

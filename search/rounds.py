@@ -11,7 +11,7 @@ from ..ir import PassError
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
 from .curve import Search
-from .earlier_results import hints
+from .earlier_results import best_tried, hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
@@ -23,6 +23,8 @@ from .trials import Trials
 RANKED = Settings().first
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
+#: Seconds behind the end of a budget in which spaces are ranked that nothing is known of.
+LATE = 2.0
 
 
 class Rounds:
@@ -70,14 +72,14 @@ class Rounds:
 
     def _rank(self, tasks: Sequence[SearchTask]) -> None:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
-        is at least what it is without a search. Without workers there would hardly be the time, so they may use what
-        was kept back of the budget.
+        is at least what it is without a search. That is worth what was kept back of the budget, and a little more.
         """
         missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
         with self._resources.interruptible():
             for key, problem in missing.items():
                 self._resources.builder.submit(Job(key, "rank", (problem, self._settings.model, RANKED), (0.0,)))
-            while missing and not self._resources.interrupted and not self._resources.budget.overdue():
+            end = self._resources.budget.seconds + LATE
+            while missing and not self._resources.interrupted and self._resources.elapsed < end:
                 for done in self._resources.builder.collect(0.1):
                     if missing.pop(done.job.owner, None) is not None and done.value:
                         self._resources.ranked[done.job.owner] = done.value
@@ -127,7 +129,7 @@ class Rounds:
         task.strategy = make_strategy(
             self._settings.strategy, space, task.first, self._settings.model, self._settings.seed
         )
-        known = hints(self._resources.database, task.problem)
+        known = [*hints(self._resources.database, task.problem), *best_tried(task)]
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
     def _advance(self, task: SearchTask) -> None:

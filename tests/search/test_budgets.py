@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 from attrs import frozen
@@ -14,6 +16,7 @@ from cuts.compile.build import build
 from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, WHOLE, Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
@@ -134,6 +137,27 @@ def test_a_huge_graph_keeps_its_budget(
     assert clock() <= seconds + SLACK
     assert not found.complete
     assert len(found.steps) <= 80
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_longer_budget_gives_no_slower_plan(seed: int, slow_host: Callable[..., None]) -> None:
+    """Whatever kernels take, plans are those without measurements, or faster."""
+    graph, taken = layers(6), []
+
+    def cost(kernel: KernelFunction) -> float:
+        return 1e-4 * 2 ** (zlib.crc32(f"{seed}{kernel.source}".encode()) % 1000 / 500)
+
+    for seconds in (None, 1.0, 5.0, 9.0, 14.0, 25.0):
+        clock = FakeClock()
+        slow_host(clock, 0.1)
+        selector = None
+        if seconds is not None:
+            selector = MeasuredSelector(OPENCL, Tuner(session(Budget.of(seconds, clock), clock, cost=cost)), SHORT)
+        options = CompileOptions(mode="mixed", budget=seconds)
+        found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+        taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
+    assert all(later <= 1.02 * least for later, least in zip(taken[1:], accumulate(taken, min), strict=False))
+    assert taken[-1] < 0.9 * taken[0]
 
 
 def test_what_ends_the_choice_of_algorithms_leaves_time_for_that_of_groups() -> None:
