@@ -17,7 +17,7 @@ from attrs import define, field
 
 from ...ir import FusedGroup, Target
 from ..model import Knob, Structure
-from .enumerate import columns_of, evaluate, sampled
+from .enumerate import columns_of, evaluate, promising
 from .prune import score
 from .space import Space, make_space
 
@@ -33,6 +33,8 @@ ROUNDS = 8
 PER_TILE = 3
 #: Structures of more points than this are numbered with integers of any length.
 LONG = 1 << 62
+#: Points that leave their arrays together.
+TOGETHER = 256
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -109,10 +111,20 @@ class _Climb:
 
     def points(self) -> Iterator[Point]:
         """Yield all points, best first."""
-        for k in self._best(len(self.scores)):
-            position = int(self.structures[k])
-            places = _places(self.space.structures[position], self.numbers[k : k + 1])
-            yield Point(float(self.scores[k]), position, tuple(places[0].tolist()))
+        order = self._best(len(self.scores))
+        for start in range(0, len(order), TOGETHER):
+            yield from self._some(order[start : start + TOGETHER])
+
+    def _some(self, which: _Array) -> Iterator[Point]:
+        """Yield some points."""
+        structures = self.structures[which]
+        places: dict[int, tuple[int, ...]] = {}
+        for position in np.unique(structures).tolist():
+            here = np.flatnonzero(structures == position)
+            rows = _places(self.space.structures[position], self.numbers[which[here]]).tolist()
+            places.update(zip(here.tolist(), map(tuple, rows), strict=True))
+        for k, (value, position) in enumerate(zip(self.scores[which].tolist(), structures.tolist(), strict=True)):
+            yield Point(value, position, places[k])
 
 
 def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
@@ -153,7 +165,7 @@ def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, 
     """
     each = max(2048, min(16384, SAMPLE // len(space.structures)))
     found: list[tuple[int, _Array, _Array]] = []
-    for position, batch in enumerate(sampled(space, each)):
+    for position, batch in enumerate(promising(space, each)):
         values = score(batch, space, model)
         assert batch.points is not None, "samples name their points"
         first = np.argsort(values, kind="stable")[:count]
