@@ -16,7 +16,7 @@ import numpy as np
 from attrs import define, field
 
 from ...ir import FusedGroup, Target
-from ..model import Knob, Structure
+from ..model import Knob, Structure, distinct_values
 from .enumerate import columns_of, evaluate, promising
 from .prune import score
 from .space import Space, make_space
@@ -95,7 +95,7 @@ class _Climb:
         fresh = best[~self.refined[best]]
         self.refined[fresh] = True
         structures, numbers = self.structures[fresh], self.numbers[fresh]
-        for position in np.unique(structures).tolist():
+        for position in sorted(set(structures.tolist())):
             structure = self.space.structures[position]
             moves = _moves(structure, numbers[structures == position])
             moves = moves[~np.isin(moves, self.known[position])]
@@ -119,7 +119,7 @@ class _Climb:
         """Yield some points."""
         structures = self.structures[which]
         places: dict[int, tuple[int, ...]] = {}
-        for position in np.unique(structures).tolist():
+        for position in sorted(set(structures.tolist())):
             here = np.flatnonzero(structures == position)
             rows = _places(self.space.structures[position], self.numbers[which[here]]).tolist()
             places.update(zip(here.tolist(), map(tuple, rows), strict=True))
@@ -234,7 +234,7 @@ def _moves(structure: Structure, numbers: _Array) -> _Array:
     for axis, (knob, weight) in enumerate(zip(structure.knobs, _weights(structure), strict=True)):
         point, place = np.nonzero(_siblings(knob)[rows[:, axis]])
         found.append(numbers[point] + (place - rows[point, axis]) * weight)
-    return np.unique(np.concatenate(found))
+    return distinct_values(np.concatenate(found))
 
 
 @lru_cache(maxsize=4096)

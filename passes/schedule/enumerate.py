@@ -32,6 +32,7 @@ from ..model import (
     Structure,
     coordinate_count,
     count_features,
+    distinct_values,
     geometries,
     next_power,
     own_order,
@@ -248,7 +249,7 @@ def _sample(structure: Structure, most: int) -> np.ndarray[Any, Any]:
     """Return the numbers of all points of a structure, or of a fixed sample."""
     if structure.size <= most:
         return np.arange(structure.size)
-    return np.unique(scatter(most) % np.uint64(structure.size)).astype(np.int64)
+    return distinct_values((scatter(most) % np.uint64(structure.size)).astype(np.int64))
 
 
 def scatter(count: int) -> np.ndarray[Any, Any]:
