@@ -203,6 +203,13 @@ def divides(read: Read, geometry: Geometry) -> Count:
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
     """Return the least cycles that loads of all warps take: lanes that read one address share it."""
+    distinct = geometry.once(("lanes of", used), lambda: _lanes_apart(target, used, geometry))
+    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
+    return instructions * per_warp * geometry.warps(target.warp_size)
+
+
+def _lanes_apart(target: Target, used: frozenset[object], geometry: Geometry) -> Count:
+    """Return how many lanes of a warp differ in the used variables."""
     distinct: Count = 1.0
     if geometry.structure.lanes:
         loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
@@ -210,8 +217,7 @@ def wavefronts(target: Target, used: frozenset[object], instructions: Count, wid
     for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
         if used.intersection(dim):
             distinct = distinct * along
-    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
-    return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
+    return distinct
 
 
 def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:

@@ -85,6 +85,10 @@ class Geometry:
         """Threads of a block that the segment uses."""
         return self.once("threads", lambda: product(self.counts) * self.lanes)
 
+    def warps(self, warp_size: int) -> Count:
+        """Return the warps of a block, the last of which may not be full."""
+        return self.once(("warps", warp_size), lambda: ceil_div(self.threads, warp_size))
+
     @property
     def block_cover(self) -> Cover:
         """What a block computes of the parallel axes."""

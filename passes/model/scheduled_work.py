@@ -162,7 +162,7 @@ class Totals:
         """
         if not self.target.lockstep:
             return
-        kind, warps = self.group.tensors[read.tensor], ceil_div(place.threads, self.target.warp_size)
+        kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
         touched = warp_lines(read, kind.shape, unit, geometry, self.target)
         self.add("lines", elements / vector * touched * warps)
