@@ -10,7 +10,7 @@ Both are ordinary groups, so nothing behind this pass knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import inf, prod
 
 from attrs import evolve, field, frozen
@@ -178,6 +178,12 @@ class Splitting:
         parts = self.most_useful(group)
         found = split_reduction(group, parts) if parts > 1 else None
         return () if found is None else found[:2]
+
+    def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        """Yield all groups that may take a group's place, whatever they cost."""
+        for parts in candidates(group, self.target):
+            if (found := split_reduction(group, parts)) is not None:
+                yield from found[:2]
 
     def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; more parts are tried as long as they help."""
