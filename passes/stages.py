@@ -63,6 +63,7 @@ from .fusion import (
 from .graph import Canonicalise, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
+from .pricing import Foreseeing
 from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
@@ -97,6 +98,7 @@ class Compilation:
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)
     modelled: Remembered = field(init=False)
+    foreseeing: Foreseeing | None = field(init=False)
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Sequence[Node] = ()
@@ -122,7 +124,10 @@ class Compilation:
         self.instances = Instances(self.registry)
         self.limited = Limited(Modelled(self.target), self.budget)
         self.modelled = Remembered(self.limited)
-        self.evaluator = self._evaluator(self.modelled)
+        self.foreseeing = (
+            None if self.selector is None else Foreseeing(self.modelled, self.limited, self.selector.price)
+        )
+        self.evaluator = self._evaluator(self.foreseeing or self.modelled)
 
     @property
     def told(self) -> Decisions | None:
@@ -147,12 +152,13 @@ class Compilation:
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
-        return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
+        made = Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
+        return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
 
     @property
     def unmeasured(self) -> Splitting:
         """What groups cost by the model alone, whatever was measured."""
-        return evolve(self.evaluator, evaluator=self.modelled, timed=lambda form: False)
+        return evolve(self.evaluator, evaluator=self.evaluator.modelled, timed=lambda form: False)
 
     def times(self, groups: Sequence[Group]) -> tuple[float, bool]:
         """Return what groups take together, and whether all of it was measured."""

@@ -19,7 +19,7 @@ from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 
 #: Simulated seconds of a job by its method.
-SECONDS = {"plan": 0.5, "rank": 0.2, "refer": 0.2, "simple": 0.05, "build": 0.4, "prove": 0.1}
+SECONDS = {"plan": 0.5, "price": 0.5, "rank": 0.2, "refer": 0.2, "simple": 0.05, "build": 0.4, "prove": 0.1}
 
 #: What jobs were answered before: simulated workers may take their time, but the tests may not.
 _ANSWERS: dict[tuple[str, bytes], object] = {}
@@ -93,13 +93,14 @@ class SimulatedWorkers:
             self.free[worker] = max(self.free[worker], since) + (job.limit if hangs else self.seconds[job.method])
             heapq.heappush(self.running, (self.free[worker], number, done))
 
-    @staticmethod
-    def _answer(job: Job) -> object:
+    def _answer(self, job: Job) -> object:
         if job.method in ("refer", "prove"):
             return None
         key = job.method, pickle.dumps(job.arguments)
         if key not in _ANSWERS:
+            now = self.clock.now
             _ANSWERS[key] = getattr(Factory(), job.method)(*job.arguments)
+            self.clock.now = now  # it is another process whose time that is
         return _ANSWERS[key]
 
     def drop(self) -> None:
