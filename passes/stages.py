@@ -64,7 +64,7 @@ from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
 from .pricing import Foreseeing
 from .schedule import Candidate, choose
-from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
+from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
 #: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
@@ -425,6 +425,13 @@ def verify_partition(work: Compilation) -> None:
     """Hold the groups to the invariants of theirs, and to an order in which they can run."""
     if work.is_new(work.views, *work.groups):
         verify_groups(work.groups, work.views, work.is_new)
+
+
+def verify_order(work: Compilation) -> None:
+    """Hold launches to an order in which they can run, their groups to the invariants of theirs."""
+    verify_partition(work)
+    if work.is_new(work.views, *work.groups, *work.launches):
+        verify_launches(work.launches, work.places, work.views)
 
 
 def verify_schedules(work: Compilation) -> None:
