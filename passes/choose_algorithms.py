@@ -28,6 +28,8 @@ FOLLOWERS = 4
 MARGIN = 0.05
 #: The same where the model alone says what it takes.
 DOUBT = 0.25
+#: How many times longer than by a search of the model a kernel may take.
+UNSURE = 1.5
 #: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
 #: what a sum of products does.
 LOSS = 2.0**-8
@@ -190,12 +192,19 @@ class ChooseAlgorithms:
         return members, tuple(part.types.values()), constants, orders
 
     def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
-        """Have cut into kernels what was not cut before."""
+        """Have cut into kernels what was not cut before: declarations, then the alternatives that may be faster, of
+        each node in the order in which its declaration lists them, as those at the end take longest to cut.
+        """
         fresh = {key: fragments for key, fragments in wanted.items() if key not in self.plans}
-        fragments = [fragment for each in fresh.values() for fragment in each.values()]
-        if fragments:
-            found = iter(self.plan(fragments))
-            self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
+        whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
+        listed = ((n, key, name) for key, each in fresh.items() for n, name in enumerate(each) if name)
+        others = [(key, name) for _, key, name in sorted(listed, key=lambda place: place[0])]
+        found = self._cut({(k, n): fresh[k][n] for k, n in others if _may_be_faster(fresh[k][n], whole[k, ""])})
+        for key, fragments in fresh.items():
+            self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
+
+    def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> dict[tuple[Hashable, str], Priced]:
+        return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
 
     def _measured(self, kernels: Priced) -> bool:
         """Whether it is known what kernels take."""
@@ -207,6 +216,16 @@ class ChooseAlgorithms:
             return inf
         costs = [self.evaluator.cost(form) for form, _ in kernels.priced]
         return sum(costs) if self._measured(kernels) else kernels.searched
+
+
+def _may_be_faster(fragment: Fragment, declaration: Priced) -> bool:
+    """Whether moving the operands and results of an alternative, filters transformed, takes less than what the kernels
+    of a declaration may.
+    """
+    types = fragment.graph.types
+    moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
+    least = fragment.target.launch_time + moved / fragment.target.BW_global
+    return declaration is not None and least < UNSURE * declaration.searched
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:

@@ -158,15 +158,15 @@ class Tuner:
         return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
-        """Return the kernels of small graphs, found by the workers side by side, and by this process, from the other
-        end, until the first of them has started; none for those that there was no time for.
+        """Return the kernels of small graphs, found by the workers side by side, the last first, and by this process
+        from the other end, until the first of them has started; none for those that there was no time for.
         """
         resources = self.resources
         resources.share = ALGORITHMS_SHARE
         found: list[Priced] = [None] * len(fragments)
         waiting = set(range(len(fragments)))
         with resources.interruptible():
-            for number in waiting if not resources.over() else ():
+            for number in reversed(range(len(fragments))) if not resources.over() else ():
                 resources.builder.submit(Job(number, "plan", (fragments[number],)))
             with self.statistics.phase("algorithms"):
                 alone = True
@@ -175,7 +175,7 @@ class Tuner:
                         found[done.job.owner], alone = done.value, False
                         waiting.discard(done.job.owner)
                     if alone and waiting:
-                        number = max(waiting)
+                        number = min(waiting)
                         found[number] = cut_fragment(fragments[number])
                         waiting.discard(number)
         resources.drop()  # what was not waited for, or not any more

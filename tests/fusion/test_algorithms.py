@@ -24,7 +24,7 @@ from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.fragments import Fragment, Planner, Priced, cut_fragment, cut_fragments
+from cuts.passes.fragments import Fragment, Kernels, Planner, Priced, cut_fragment, cut_fragments
 from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
@@ -109,11 +109,13 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
 
 
 def searched(seconds: Sequence[float]) -> Planner:
-    """Return a planner whose model says what the declaration and its alternatives take."""
+    """Return a planner whose model says what declarations take, and then their alternatives."""
+    said = iter(seconds)
 
     def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        found = zip(cut_fragments(fragments), seconds, strict=True)
-        return [None if kernels is None else evolve(kernels, searched=s) for kernels, s in found]
+        return [
+            None if kernels is None else evolve(kernels, searched=next(said)) for kernels in cut_fragments(fragments)
+        ]
 
     return plan
 
@@ -144,13 +146,29 @@ def test_what_was_measured_decides_whatever_a_model_said(
     assert step.replaced == ({"c": best} if best else {})
 
 
+def test_an_alternative_that_moves_too_much_is_not_cut_into_kernels() -> None:
+    """Transformed filters of 16x16 tiles are 20 times as large as filters of 7x1: reading them takes twice as long as
+    the declaration.
+    """
+    graph = convolution(1, 160, 192, 17, 17, (3, 0, 3, 0), False, (7, 1))
+    asked: list[set[str]] = []
+
+    def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        asked.append({n.op for f in fragments for n in f.graph.nodes})
+        return [Kernels((), 5e-6) for f in fragments]
+
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan)
+    assert step.run(graph) is graph
+    assert asked == [{"conv", "relu"}]
+
+
 def test_what_the_model_cannot_decide_is_asked_first() -> None:
     """The layer that the model is sure of has more to win."""
     shapes = {"x": (2, 8, 16, 16), "u": (8, 8, 3, 3), "v": (16, 8, 3, 3)}
     nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in (("x", "u", "a"), ("a", "v", "b"))]
     graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v"})
     step = ChooseAlgorithms(
-        INSTANCES, Words(1.0), TARGET, "mixed", searched((1.0, 2.0, 0.9, 9.0, 9.0, 1.0)), known=lambda form: False
+        INSTANCES, Words(1.0), TARGET, "mixed", searched((1.0, 9.0, 2.0, 9.0, 0.9, 1.0)), known=lambda form: False
     )
     step.run(graph)
     assert step.replaced == {"b": "winograd_4x4"}
