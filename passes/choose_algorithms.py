@@ -40,7 +40,7 @@ FINE = 2.0**-20
 @frozen
 class AlgorithmChoice:
     """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", measured
-    as far as it was; what a search by the model says of each; and the names of the best.
+    as far as it was; and what a search by the model says of each.
     """
 
     node: str
@@ -48,11 +48,10 @@ class AlgorithmChoice:
     searched: Mapping[str, float]
 
     @property
-    def best(self) -> str:
-        """The name of the cheapest alternative, "" where none saves enough, or where it is not known what the
-        declaration takes.
-        """
-        return _cheapest(self.seconds, MARGIN)
+    def rival(self) -> str:
+        """The name of the cheapest alternative, "" where the declaration is faster without doubt."""
+        name = min((n for n in self.seconds if n), key=lambda n: (self.seconds[n], n), default="")
+        return name if (1 - DOUBT) * self.seconds[name] < self.seconds[""] < inf else ""
 
     @property
     def guess(self) -> str:
@@ -120,7 +119,7 @@ class ChooseAlgorithms:
     def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced]) -> str:
         """Return what takes a node's place: what was measured to be best, or by the model, where that is not known."""
         measured = {name: choice.seconds[name] for name, kernels in plans.items() if self._measured(kernels)}
-        if "" in measured and {choice.best, choice.guess} & {*measured}:
+        if "" in measured and {choice.rival, choice.guess} & {*measured}:
             return _cheapest(measured, MARGIN)
         return choice.guess
 
@@ -133,20 +132,21 @@ class ChooseAlgorithms:
 
     @property
     def questions(self) -> list[list[FusedGroup]]:
-        """The kernels of each declaration with those of the algorithm that is to take its place; what the model would
-        decide otherwise comes first, and where most seconds depend on the answer, in all places together.
+        """The kernels of each declaration with those of the algorithm that may take its place; what the model does not
+        decide without doubt comes first, and where most seconds depend on the answer, in all places together.
         """
         stakes: defaultdict[Hashable, float] = defaultdict(float)
         found = {self.keys[choice.node]: self._compared(choice) for choice in self.choices}
-        certain = {self.keys[choice.node]: choice.best == choice.guess for choice in self.choices}
+        certain = {self.keys[choice.node]: choice.rival == choice.guess for choice in self.choices}
         for choice in self.choices:
-            stakes[self.keys[choice.node]] += choice.seconds[""] - choice.seconds[choice.best] if choice.best else 0.0
+            difference = choice.seconds[""] - choice.seconds[choice.rival] if choice.rival else 0.0
+            stakes[self.keys[choice.node]] += abs(difference)
         return [found[key] for key in sorted(found, key=lambda key: (certain[key], -stakes[key]))]
 
     def _compared(self, choice: AlgorithmChoice) -> list[FusedGroup]:
-        """Return the kernels of a declaration and of its best alternative."""
+        """Return the kernels of a declaration and of its cheapest alternative."""
         plans = self.plans[self.keys[choice.node]]
-        found = [plans[name] for name in dict.fromkeys(("", choice.best))]
+        found = [plans[name] for name in dict.fromkeys(("", choice.rival))]
         return [form for kernels in found if kernels is not None for form, _ in kernels.priced]
 
     def _precise(self, part: Graph, names: Collection[str]) -> Collection[str]:

@@ -102,7 +102,7 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     graph = convolution(2, 16, 16, 16, 16)
     step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed")
     chosen = step.run(graph)
-    assert [c.best for c in step.choices] == [best]
+    assert step.replaced == ({"c": best} if best else {})
     assert (chosen is graph) == (not best)
     final = Canonicalise(INSTANCES).run(chosen)
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
@@ -236,7 +236,7 @@ def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
     graph = convolution(2, 16, 16, 32, 32, (2, 2, 2, 2), size=size)
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed")
     step.run(graph)
-    assert [c.best for c in step.choices] == ["fourier_16"]
+    assert step.replaced == {"c": "fourier_16"}
 
 
 def between(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collection[str]) -> Graph:
