@@ -24,7 +24,7 @@ from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.fragments import Fragment, Kernels, Planner, Priced, cut_fragment, cut_fragments
+from cuts.passes.fragments import Fragment, Kernels, Planner, Priced, cut_fragment
 from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
@@ -108,16 +108,22 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
 
 
+#: Kernels of fragments by what is computed, so that tests about decisions cut each into kernels once.
+CUT: dict[tuple[object, ...], Priced] = {}
+
+
 def searched(seconds: Sequence[float]) -> Planner:
     """Return a planner whose model says what declarations take, and then their alternatives."""
     said = iter(seconds)
 
-    def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        return [
-            None if kernels is None else evolve(kernels, searched=next(said)) for kernels in cut_fragments(fragments)
-        ]
+    def kernels(fragment: Fragment) -> Priced:
+        key = tuple((n.op, *(str(fragment.graph.types[v]) for v in n.operands)) for n in fragment.graph.nodes)
+        if key not in CUT:
+            CUT[key] = cut_fragment(fragment)
+        made = CUT[key]
+        return None if made is None else evolve(made, searched=next(said))
 
-    return plan
+    return lambda fragments: [kernels(fragment) for fragment in fragments]
 
 
 @pytest.mark.parametrize(("seconds", "guessed"), [((1.0, 2.0, 0.8), ""), ((1.0, 0.9, 0.7), "winograd_4x4")])
