@@ -121,7 +121,7 @@ from .recurrence import (
 )
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
+from .segment import ALONG, FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
 from .source import Source, Span
 from .statement import Program, Statement, runs
 from .target import Target
@@ -163,6 +163,7 @@ from .walk import (
 )
 
 __all__ = [
+    "ALONG",
     "ALGORITHMS_SHARE",
     "COMBINERS",
     "ELEMENT",

@@ -49,10 +49,10 @@ class Dialect:
     register to what its type can hold; `shared_bits` names what stands in for memory types that no shared variable may
     have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
-    a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
-    where threads wait for each other in the loop, `meeting_end` what ends a condition under which they do, `begin` the
-    helper that a kernel calls first. Other fields are text templates, `member_...` those of kernels that share a
-    launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of neighbours at once,
+    a kind, `warp` is how many lanes exchange values by `shuffle`, or take that of a thread by `shuffle_from`.
+    `meeting_counter` is the type of a loop's counter where threads wait for each other in the loop, `meeting_end` what
+    ends a condition under which they do, `begin` the helper that a kernel calls first. Other fields are text templates,
+    `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of neighbours at once,
     `matrix_load` lets a warp load the registers of a fragment together. `atom` calls the helper of an atom with
     `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
     """
@@ -94,6 +94,7 @@ class Dialect:
     commit: str
     wait: str
     shuffle: str
+    shuffle_from: str
     warp: int
     suffix: str
     atomics: Atomics
@@ -300,6 +301,7 @@ CUDA = Dialect(
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+    shuffle_from="__shfl_sync(0xffffffffu, {value}, {source})",
     warp=32,
     suffix=".cu",
     atomics=Atomics(
@@ -383,6 +385,7 @@ OPENCL = Dialect(
     commit="",
     wait="",
     shuffle="",
+    shuffle_from="",
     warp=1,
     suffix=".cl",
     atomics=Atomics(

@@ -49,6 +49,7 @@ from ...ir import (
 from .atom_text import fragment_places, operand_words
 from .ctext import call_text, convert_text, literal_text, number_text
 from .index_ctext import guard_text, index_text, place_text
+from .lane_scan import LaneScan
 from .matrices import MatrixLoad, matrix_load
 from .scope import KernelNames, Writer
 
@@ -250,7 +251,10 @@ class NodePrinter:
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
         elif isinstance(node, LaneReduce):
-            self.names.lane_reduce(self.out, node)
+            if node.along:
+                LaneScan(node, self.names, self.out).print()
+            else:
+                self.names.lane_reduce(self.out, node)
         elif node in self.declared:
             self.out.line(f"{self._element(node, {})} = {self._expression(node)};")
         elif not (isinstance(node, (Op, Convert)) and len(self.users.get(node, [])) == 1):

@@ -12,10 +12,10 @@ computed it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
     COMBINERS,
@@ -46,6 +46,7 @@ from .align import Places, align
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .rename import rename_axes
+from .running import running_of
 from .solve import is_bijection, solve
 
 
@@ -76,6 +77,7 @@ class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
+    along: dict[str, str] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         plain = self._prepare(statements)
@@ -106,6 +108,9 @@ class _Normaliser:
             fresh = rename_axes(statement, f"s{number}_")
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
             combiner = COMBINERS[fresh.combine] if fresh.combine else None
+            if fresh.along is not None and fresh.reduce:
+                result.extend(self._rows(fresh))
+                continue
             if combiner and not fresh.reduce:
                 body = constant(0, self.tensors[fresh.target].dtype) if combiner.position else fresh.body
                 fresh = evolve(fresh, combine=None, body=body)
@@ -118,6 +123,22 @@ class _Normaliser:
             else:
                 result.append(fresh)
         return result
+
+    def _rows(self, statement: Statement) -> Iterator[Statement]:
+        """Yield a statement whose values along a row are found together as a reduction that has a value for each
+        element of its row, and what reads them.
+        """
+        running = running_of(statement)
+        if running is None or running.axis != statement.along:
+            raise FusionError(f"{statement.target} is no running reduction along {statement.along}")
+        axes = tuple(a for a in statement.axes if a != running.axis)
+        name, instance = f"{statement.target}.along", tuple(map(as_index, axes))
+        dtype = self.tensors[statement.target].dtype
+        self.tensors[name] = TensorType(dtype, tuple(a.extent for a in (*axes, running.axis)))
+        self.along[name] = running.along
+        yield evolve(statement, target=name, axes=axes, write=instance, body=running.value, along=None)
+        place = (*instance, as_index(running.axis))
+        yield evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
 
     def _needed(self, statements: Sequence[Statement]) -> list[Statement]:
         """Return the statements that the live tensors depend on."""
@@ -153,19 +174,21 @@ class _Normaliser:
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         dtype = self.tensors[statement.target].dtype
-        found = Reduction("", rows, str(statement.combine), body)
+        found = Reduction("", rows, str(statement.combine), body, along=self.along.get(statement.target, ""))
         name = next((r.name for r in reductions if self._alike(r, found, dtype.accumulator)), "")
         if not name:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
-            self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in places.axes))
+            held = (*places.axes, *(rows if found.along else ()))
+            self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in held))
             reductions.append(evolve(found, name=name))
-        value: Expr = Read(name, tuple(as_index(p) for p in places.axes))
+        value: Expr = Read(name, tuple(map(as_index, (*places.axes, *(rows if found.along else ())))))
         value = Cast(dtype, value) if dtype.accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
 
     def _alike(self, known: Reduction, other: Reduction, accumulator: DType) -> bool:
         """Whether a reduction computes what another does, in the same type."""
-        if known.combine != other.combine or self.tensors[known.name].dtype is not accumulator:
+        kinds = known.combine == other.combine and known.along == other.along
+        if not kinds or self.tensors[known.name].dtype is not accumulator:
             return False
         if [v.extent for v in known.reduce] != [v.extent for v in other.reduce]:
             return False
@@ -180,18 +203,19 @@ class _Normaliser:
         places: Places,
         registers: dict[str, Expr],
     ) -> Output:
-        if statement.combine:
-            body = registers[statement.target]
-        else:
-            body = self._resolve(substitute_expr(inliner.inline(statement.body), values), places, registers)
         write = tuple(substitute(w, values) for w in statement.write)
         used = frozenset().union(*(variables(w) for w in write)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         rows = places.rows(extra)
+        if statement.combine:
+            body = registers[statement.target]
+        else:
+            body = substitute_expr(substitute_expr(inliner.inline(statement.body), values), rows)
+            body = self._resolve(body, places, registers)
         return Output(
             statement.target,
             tuple(substitute(w, rows) for w in write),
-            substitute_expr(body, rows),
+            body,
             places.row_vars(extra),
             into=statement.into,
         )
@@ -205,8 +229,11 @@ class _Normaliser:
             if not isinstance(node, Read) or node.tensor not in registers:
                 return node
             statement, values = places.reductions[node.tensor]
-            solution = solve(list(zip(statement.write, node.indices, strict=True)), statement.axes)
+            instance = node.indices[: len(statement.write)]  # behind it stands the place along a row
+            solution = solve(list(zip(statement.write, instance, strict=True)), statement.axes)
             same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
+            if node.tensor in self.along:
+                same = same and node.indices[-1] == as_index(places.row_vars(statement.reduce)[0])
             if solution is None or not same:
                 raise FusionError(f"{node.tensor} is needed at elements that other threads compute")
             value, guards = registers[node.tensor], tuple(dict.fromkeys((*solution.guards, *node.guards)))

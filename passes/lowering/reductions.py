@@ -39,7 +39,9 @@ from .tabulate import tabulate
 
 
 def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
-    """Reduce a row held by the lanes in one trip; its loads are shared with other row statements of the phase."""
+    """Reduce a row held by the lanes in one trip, or along it; its loads are shared with other row statements of the
+    phase.
+    """
     (dim,) = schedule.dims
     local = Var(f"{state.frame.prefix}w", dim.chunk)
     share, unrolled = row_share(state.frame, local)
@@ -110,7 +112,9 @@ def _accumulate(
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
 ) -> Accumulate:
-    """Build the accumulation of one chunk; elements past a ragged end contribute the identity."""
+    """Build the accumulation of one chunk, of each element for itself where there is a value along the row; elements
+    past a ragged end contribute the identity.
+    """
     dtype = state.group.tensors[reduction.name].dtype
     flats = {f.var: f for f in binding.flats.values()}
     value = tabulate(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
@@ -119,8 +123,9 @@ def _accumulate(
         identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
         test = Test(tuple(binding.valid[v] for v in missing))
         value = Op("select", (test, value, identity), value.dtype)
+    at, over = (*state.frame.tiles, *locals_) if reduction.along else state.frame.tiles, tuple(locals_)
     return Accumulate(
-        reduction.name, tuple(as_index(u) for u in state.frame.tiles), reduction.combine, value, tuple(locals_), dtype
+        reduction.name, tuple(map(as_index, at)), reduction.combine, value, () if reduction.along else over, dtype
     )
 
 

@@ -12,6 +12,7 @@ from ...ir import (
     Expr,
     FusedGroup,
     Read,
+    Reduction,
     Segment,
     Target,
     dtype_of,
@@ -199,8 +200,7 @@ class Totals:
 def add_reduction(
     totals: Totals,
     segment: Segment,
-    body: Expr,
-    combine: str,
+    reduction: Reduction,
     place: Place,
     staged: dict[Expr, StagedTile],
     geometry: Geometry,
@@ -210,7 +210,8 @@ def add_reduction(
     if geometry.structure.atom:
         _add_atoms(totals, segment, place, staged, geometry)
         return
-    fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
+    body = reduction.body
+    fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
     steps = parallel * reduced * place.all_trips
@@ -228,7 +229,8 @@ def add_reduction(
             totals.load(read, place, geometry)
     _wait(totals, staged, place, geometry)
     if geometry.structure.lanes:
-        _combine_lanes(totals, parallel, geometry)
+        stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
+        _combine_lanes(totals, parallel * stretches, geometry)
 
 
 def _wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
