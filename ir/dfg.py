@@ -224,7 +224,8 @@ class LaneReduce:
 
     With `along` (`ir.segment.ALONG`), threads hold the elements of a row, as many of an instance as the last number of
     `shape` says, `vector` neighbours at a time, and each element becomes what it and the others before or behind it
-    are combined.
+    are combined; or, in an order (`ir.segment.ORDERS`), the place of the element of `keys` that comes there, which are
+    held likewise and of which there are `extent`.
     """
 
     name: str
@@ -234,6 +235,8 @@ class LaneReduce:
     lanes: int
     along: str = ""
     vector: int = 1
+    keys: str = ""
+    extent: int = 0
 
 
 Root: TypeAlias = Union[Store, WideStore, Accumulate, AtomAccumulate, Keep, Initialise, LaneReduce]

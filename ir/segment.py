@@ -21,6 +21,10 @@ from .walk import expr_indirects, expr_variables, indirects, reads
 ALONG = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
 
 
+#: The orders of rows, and whether they rise.
+ORDERS = {"rising": True, "falling": False}
+
+
 @frozen(cache_hash=True)
 class Reduction:
     """`name[axes] = combine over reduce of body(axes, reduce)`, a value that each lane of an instance holds afterwards.
@@ -30,7 +34,8 @@ class Reduction:
 
     With `along`, one of `ALONG`, there is a value for each element of the row, which lanes hold as they hold the row;
     others read it as `Read(name, (*axes, *reduce))`. It combines what stands up to the element, before it, from it on,
-    or behind it.
+    or behind it. With one of `ORDERS`, element c of the row is the place of the c-th of all values of the body in that
+    order: NaN is greatest, of equals the first comes first.
     """
 
     name: str

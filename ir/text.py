@@ -139,7 +139,10 @@ FORMS: dict[type, Form] = {
         "keep <name>[<at>] of (<shape>): <dtype> = <value> for <operand>{? registers (<axes>)?}{? lane <lane>?}"
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
-    LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>{? along <along>?}{? vector <vector>?}"),
+    LaneReduce: Form(
+        "lanes <name>[<shape>]: <dtype> <combine> over <lanes>"
+        "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}"
+    ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     Held: Form("held <name>[<at>]"),
     IndexNode: Form("index <index>"),

@@ -197,6 +197,18 @@ def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
     }
 
 
+def _ordered(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that turn numbers into words in the same order: zeros are equal, NaN is greatest."""
+    float_ = "const unsigned u = cuts_pack_f32(x == 0 ? 0.0f : x); "
+    bodies = {"f32": f"{float_}return x != x ? 0xffffffffu : u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);"}
+    bodies |= dict.fromkeys(("i32", "i16", "i8"), "return (unsigned)(int)x ^ 0x80000000u;")
+    bodies |= dict.fromkeys(("u32", "u16", "u8", "bool"), "return (unsigned)x;")
+    return {
+        f"cuts_ordered_{kind}": f"{qualifier} unsigned cuts_ordered_{kind}({types[kind]} x) {{ {body} }}"
+        for kind, body in bodies.items()
+    }
+
+
 _DEVICE = "static __device__ __forceinline__"
 _TF32_NEAR = f"{TF32_NEAR!r}f"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
@@ -243,6 +255,7 @@ _CUDA_HELPERS = (
         "cuts_tf32_cut": f"{_DEVICE} float cuts_tf32_cut(float x) {{ return x - x == 0.0f ? "
         "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
+        **_ordered(_DEVICE, _CUDA_TYPES),
         **_byte_packs(_DEVICE, "unsigned"),
         **matrix_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
@@ -335,6 +348,7 @@ OPENCL = Dialect(
         "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
         "as_float(as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
+        **_ordered("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
         **dict(
             emulations(

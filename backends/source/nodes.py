@@ -12,6 +12,7 @@ from attrs import define, field
 
 from ...ir import (
     COMBINERS,
+    ORDERS,
     MATRIX_ATOMS,
     WIDEST_BYTES,
     Accumulate,
@@ -50,6 +51,7 @@ from .atom_text import fragment_places, operand_words
 from .ctext import call_text, convert_text, literal_text, number_text
 from .index_ctext import guard_text, index_text, place_text
 from .lane_scan import LaneScan
+from .lane_sort import LaneSort
 from .matrices import MatrixLoad, matrix_load
 from .scope import KernelNames, Writer
 
@@ -251,7 +253,9 @@ class NodePrinter:
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
         elif isinstance(node, LaneReduce):
-            if node.along:
+            if node.along in ORDERS:
+                LaneSort(node, self.names.types[node.keys], self.names, self.out).print()
+            elif node.along:
                 LaneScan(node, self.names, self.out).print()
             else:
                 self.names.lane_reduce(self.out, node)

@@ -92,6 +92,7 @@ class KernelNames:
     pointers: Mapping[str, PointerName]
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
+    types: dict[str, DType] = field(factory=dict)
     count: int = 0
 
     @cached_property

@@ -13,7 +13,8 @@ from ..expr import dtype_of
 from ..functions import VALUE_COMBINERS
 from ..index import Index, Var, as_index, linearise
 from ..ranges import AddressedElement, elements, injective
-from ..segment import ALONG, FusedGroup, Output, Reduction, Segment
+from ..segment import ALONG, ORDERS, FusedGroup, Output, Reduction, Segment
+from ..types import DType
 from ..walk import expr_indirects, expr_variables, indirects, reads, tensors_read, variables
 from .program import misplaced, mixed_types
 
@@ -114,7 +115,7 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
-        if isinstance(part, Reduction) and part.along and (part.along not in ALONG or len(part.reduce) != 1):
+        if isinstance(part, Reduction) and part.along and (part.along not in {**ALONG, **ORDERS} or len(part.reduce) != 1):
             yield VerifyError(f"{where}: {quote(part.along)} along {len(part.reduce)} axes is no row of values")
 
 
@@ -126,6 +127,8 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
         for problem in mixed_types(part.body, group.tensors):
             yield VerifyError(f"{where}: {problem}")
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
+        if isinstance(part, Reduction) and part.along in ORDERS:
+            found = DType.I64  # a place in the row, whatever stands there
         held = isinstance(part, Reduction) and found.accumulator is wanted
         if found is not wanted and not held:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")

@@ -9,6 +9,7 @@ import numpy as np
 from ...ir import (
     ALONG,
     COMBINERS,
+    ORDERS,
     DType,
     Evaluation,
     FusedGroup,
@@ -75,6 +76,8 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
 
 def along_row(reduction: Reduction, values: Values) -> Values:
     """Return a value for each element of rows, which lie along the last dim."""
+    if reduction.along in ORDERS:
+        return _in_order(values, ORDERS[reduction.along])
     later, without = ALONG[reduction.along]
     combiner = COMBINERS[reduction.combine]
     row = values[..., ::-1] if later else values
@@ -83,6 +86,14 @@ def along_row(reduction: Reduction, values: Values) -> Values:
         none = combiner.identity(dtype_of_numpy(values.dtype) or DType.F64)
         found = np.concatenate([np.full_like(found[..., :1], none), found[..., :-1]], axis=-1)
     return found[..., ::-1] if later else found
+
+
+def _in_order(values: Values, rises: bool) -> Values:
+    """Return the places of values in order along the last dim: NaN is greatest, of equals the first comes first."""
+    if rises:
+        return np.argsort(values, axis=-1, kind="stable")
+    found = np.argsort(values[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return values.shape[-1] - 1 - found
 
 
 class Points(Evaluation):

@@ -12,7 +12,7 @@ computed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from attrs import evolve, field, frozen
@@ -24,6 +24,7 @@ from ...ir import (
     DType,
     Expr,
     FusedGroup,
+    Guard,
     Index,
     InRange,
     Output,
@@ -45,6 +46,7 @@ from ...ir import (
 from .align import Places, align
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
+from .orders import Order, order_of
 from .rename import rename_axes
 from .running import running_of
 from .solve import is_bijection, solve
@@ -78,6 +80,8 @@ class _Normaliser:
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
     along: dict[str, str] = field(factory=dict)
+    rows: dict[str, int] = field(factory=dict)
+    limits: dict[str, int] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         plain = self._prepare(statements)
@@ -108,9 +112,10 @@ class _Normaliser:
             fresh = rename_axes(statement, f"s{number}_")
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
             combiner = COMBINERS[fresh.combine] if fresh.combine else None
-            if fresh.along is not None and fresh.reduce:
-                result.extend(self._rows(fresh))
+            if fresh.along is not None and (row := self._row(fresh, statements[:number])) is not None:
+                result.extend(row)
                 continue
+            fresh = self._widened(fresh)
             if combiner and not fresh.reduce:
                 body = constant(0, self.tensors[fresh.target].dtype) if combiner.position else fresh.body
                 fresh = evolve(fresh, combine=None, body=body)
@@ -124,21 +129,46 @@ class _Normaliser:
                 result.append(fresh)
         return result
 
-    def _rows(self, statement: Statement) -> Iterator[Statement]:
-        """Yield a statement whose values along a row are found together as a reduction that has a value for each
-        element of its row, and what reads them.
+    def _row(self, statement: Statement, before: Sequence[Statement]) -> tuple[Statement, Statement] | None:
+        """Return a statement whose values along a row are found together as a reduction that has a value for each
+        element of its row, and what reads them; None where what ranks are of is not computed here.
         """
-        running = running_of(statement)
-        if running is None or running.axis != statement.along:
-            raise FusionError(f"{statement.target} is no running reduction along {statement.along}")
-        axes = tuple(a for a in statement.axes if a != running.axis)
+        along = order_of(statement, before, self.tensors) or running_of(statement)
+        if along is None or along.axis != statement.along:
+            return None
+        axes = tuple(a for a in statement.axes if a != along.axis)
         name, instance = f"{statement.target}.along", tuple(map(as_index, axes))
-        dtype = self.tensors[statement.target].dtype
-        self.tensors[name] = TensorType(dtype, tuple(a.extent for a in (*axes, running.axis)))
-        self.along[name] = running.along
-        yield evolve(statement, target=name, axes=axes, write=instance, body=running.value, along=None)
-        place = (*instance, as_index(running.axis))
-        yield evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
+        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.axis)))
+        self.along[name] = along.along
+        self.rows[statement.target] = along.axis.extent
+        combine = along.combine if isinstance(along, Order) else statement.combine
+        row = evolve(
+            statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None
+        )
+        place = (*instance, as_index(along.axis))
+        return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
+
+    def _widened(self, statement: Statement) -> Statement:
+        """Return a pointwise statement that reads the first values along a row, over all of them; as many as there were
+        will be written.
+        """
+        for read in statement.reads if statement.is_pointwise else ():
+            extent = self.rows.get(read.tensor, 0)
+            axis = next((a for a in statement.axes if extent and read.indices[-1] == as_index(a)), None)
+            if axis is not None and axis.extent < extent:
+                wide = Var(axis.name, extent)
+                moved = {axis: as_index(wide)}
+                self.limits[statement.target] = axis.extent
+                if statement.write[-1] == as_index(axis):
+                    self.rows[statement.target] = extent
+                return evolve(
+                    statement,
+                    axes=tuple(wide if a == axis else a for a in statement.axes),
+                    write=tuple(substitute(w, moved) for w in statement.write),
+                    body=substitute_expr(statement.body, moved),
+                    along=wide,
+                )
+        return statement
 
     def _needed(self, statements: Sequence[Statement]) -> list[Statement]:
         """Return the statements that the live tensors depend on."""
@@ -212,12 +242,17 @@ class _Normaliser:
         else:
             body = substitute_expr(substitute_expr(inliner.inline(statement.body), values), rows)
             body = self._resolve(body, places, registers)
+        guards: tuple[Guard, ...] = ()
+        if statement.target in self.limits and statement.along is not None:
+            place = substitute(values[statement.along], rows)
+            guards = (Guard(place, 0, self.limits[statement.target]),)
         return Output(
             statement.target,
             tuple(substitute(w, rows) for w in write),
             body,
             places.row_vars(extra),
-            into=statement.into,
+            guards,
+            statement.into,
         )
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:

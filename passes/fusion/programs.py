@@ -36,6 +36,7 @@ from ...ops import Instance, Registry
 from .fold_tables import unroll_tables
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
+from .orders import mark_orders
 from .rename import rename_statement
 from .residues import split_residues
 from .scans import cut_scans
@@ -350,7 +351,7 @@ class _Builder:
                 instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
-            program = settle_scatters(cut_scans(split_residues(unroll_tables(instance.program))))
+            program = settle_scatters(cut_scans(mark_orders(split_residues(unroll_tables(instance.program)))))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attrs import evolve
+
 from ...ir import (
     COMBINERS,
+    ORDERS,
     Accumulate,
     Expr,
     Index,
@@ -46,11 +49,17 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
     local = Var(f"{state.frame.prefix}w", dim.chunk)
     share, unrolled = row_share(state.frame, local)
     binding = state.bind((dim,), (local,), (Index(),))
-    state.roots += [
+    begin, each, end = (
         state.initialise(reduction),
         _accumulate(state, reduction, binding, (local,), {}, {}),
         state.lane_reduce(reduction),
-    ]
+    )
+    if reduction.along in ORDERS:
+        # What is sorted lies beside the places that come of it.
+        keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
+        state.roots.append(evolve(begin, name=keys, dtype=dtype))
+        each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
+    state.roots += [begin, each, end]
     state.row += [v for v in unrolled if v not in state.row]
     state.shares[local] = share
 

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from ...ir import (
     MATH_MODES,
+    ORDERS,
     WIDEST_BYTES,
     Reduction,
     Segment,
@@ -204,5 +205,6 @@ def _row(segment: Segment, geometry: Geometry) -> Count:
     longest: Count = 0
     for chunk in geometry.chunk:
         longest = np.maximum(longest, ceil_div(chunk, geometry.lanes))
-    rows = max(1, sum(bool(r.along) for r in segment.reductions))
+    # What is sorted is held with its place, in two registers, and beside it.
+    rows = max(1, sum(4 if r.along in ORDERS else bool(r.along) for r in segment.reductions))
     return np.where(resident_row(geometry), longest * product(geometry.thread) * float(rows), 0.0)
