@@ -198,9 +198,8 @@ class Totals:
         return more
 
 
-#: Instructions that compare and choose between two words of 64 bits, and that bring one from another lane, which is
-#: done at a quarter of the rate.
-WORD_COMPARED, WORD_MOVED = 4.0, 8.0
+#: Instructions that compare and choose between two words of 64 bits, and that bring one from another lane, at least.
+WORD_COMPARED, WORD_MOVED = 3.0, 3.0
 
 
 def add_reduction(
