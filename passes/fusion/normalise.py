@@ -81,7 +81,7 @@ class _Normaliser:
     constants: dict[str, tuple[float, ...]]
     along: dict[str, str] = field(factory=dict)
     rows: dict[str, int] = field(factory=dict)
-    limits: dict[str, int] = field(factory=dict)
+    limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         plain = self._prepare(statements)
@@ -149,16 +149,25 @@ class _Normaliser:
         return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
 
     def _widened(self, statement: Statement) -> Statement:
-        """Return a pointwise statement that reads the first values along a row, over all of them; as many as there were
-        will be written.
+        """Return a pointwise statement that reads the first values along a row, or one, over all of them; what there
+        was will be written.
         """
         for read in statement.reads if statement.is_pointwise else ():
             extent = self.rows.get(read.tensor, 0)
-            axis = next((a for a in statement.axes if extent and read.indices[-1] == as_index(a)), None)
+            if not extent:
+                continue
+            place = read.indices[-1]
+            axis = next((a for a in statement.axes if place == as_index(a)), None)
+            if place.is_const:
+                wide = Var(f"{statement.target}.row", extent)
+                self.limits[statement.target] = wide, place.const, place.const + 1
+                here = evolve(read, indices=(*read.indices[:-1], as_index(wide)))
+                body = rebuild(statement.body, lambda node, read=read, here=here: here if node == read else node)
+                return evolve(statement, axes=(*statement.axes, wide), body=body)
             if axis is not None and axis.extent < extent:
                 wide = Var(axis.name, extent)
                 moved = {axis: as_index(wide)}
-                self.limits[statement.target] = axis.extent
+                self.limits[statement.target] = wide, 0, axis.extent
                 if statement.write[-1] == as_index(axis):
                     self.rows[statement.target] = extent
                 return evolve(
@@ -166,7 +175,6 @@ class _Normaliser:
                     axes=tuple(wide if a == axis else a for a in statement.axes),
                     write=tuple(substitute(w, moved) for w in statement.write),
                     body=substitute_expr(statement.body, moved),
-                    along=wide,
                 )
         return statement
 
@@ -234,7 +242,9 @@ class _Normaliser:
         registers: dict[str, Expr],
     ) -> Output:
         write = tuple(substitute(w, values) for w in statement.write)
-        used = frozenset().union(*(variables(w) for w in write)) - set(places.axes)
+        limit = self.limits.get(statement.target)
+        named = (*write, *([values[limit[0]]] if limit else []))
+        used = frozenset().union(*map(variables, named)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         rows = places.rows(extra)
         if statement.combine:
@@ -243,9 +253,8 @@ class _Normaliser:
             body = substitute_expr(substitute_expr(inliner.inline(statement.body), values), rows)
             body = self._resolve(body, places, registers)
         guards: tuple[Guard, ...] = ()
-        if statement.target in self.limits and statement.along is not None:
-            place = substitute(values[statement.along], rows)
-            guards = (Guard(place, 0, self.limits[statement.target]),)
+        if limit:
+            guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
         return Output(
             statement.target,
             tuple(substitute(w, rows) for w in write),

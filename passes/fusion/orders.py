@@ -41,7 +41,6 @@ from ...ir import (
     expr_variables,
     indirects,
     reads,
-    substitute,
     substitute_expr,
     variables,
 )
@@ -84,19 +83,26 @@ def mark_orders(program: Program) -> Program:
 def order_of(statement: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Order | None:
     """Return a statement as the order of a row, which those `before` it define; None where it is none."""
     found = _selected(statement)
-    if found is None or found.axis.extent != found.term.extent or found.value != as_index(found.term):
+    if found is None or found.axis is None or found.axis.extent != found.term.extent:
+        return None
+    if found.value != as_index(found.term):
         return None
     return _order(found, before, tensors)
 
 
 @frozen
 class _Selected:
-    """`sum over term of (value if ranks == axis else 0)`."""
+    """`sum over term of (value if ranks == place else 0)`; the place is an axis of the result, or always the same."""
 
-    axis: Var
+    place: Index
     term: Var
     ranks: Read
     value: Index
+
+    @property
+    def axis(self) -> Var | None:
+        """The axis that the place is."""
+        return next((v for v in variables(self.place) if isinstance(v, Var)), None)
 
 
 def _selected(statement: Statement) -> _Selected | None:
@@ -108,16 +114,16 @@ def _selected(statement: Statement) -> _Selected | None:
     condition, value, other = body.args
     if not isinstance(condition, Call) or condition.fn != "eq" or not isinstance(other, Const) or other.value != 0:
         return None
-    ranks, place = condition.args
-    if not isinstance(ranks, Read) or ranks.guards or not isinstance(place, IndexValue):
+    ranks, rank = condition.args
+    if not isinstance(ranks, Read) or ranks.guards or not isinstance(rank, (IndexValue, Const)):
         return None
-    axis = next((a for a in statement.axes if place.index == as_index(a)), None)
-    moved = isinstance(value, IndexValue) and not indirects(value.index) and value.dtype is DType.I64
-    if axis is None or not moved or axis in {v for i in ranks.indices for v in variables(i)}:
+    if not isinstance(value, IndexValue) or indirects(value.index) or value.dtype is not DType.I64:
         return None
-    (term,) = statement.reduce
-    assert isinstance(value, IndexValue), "only places are moved"
-    return _Selected(axis, term, ranks, value.index) if axis not in variables(value.index) else None
+    place = rank.index if isinstance(rank, IndexValue) else as_index(int(rank.value))
+    axes, used = variables(place), {v for i in (*ranks.indices, value.index) for v in variables(i)}
+    if not (place.is_const or any(place == as_index(a) for a in statement.axes)) or axes & used:
+        return None
+    return _Selected(place, statement.reduce[0], ranks, value.index)
 
 
 def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Order | None:
@@ -127,15 +133,20 @@ def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, 
         return None
     (count,) = counts
     (other,) = count.reduce
-    if not count.is_identity_write or other.extent != found.term.extent or not SHORTEST < other.extent <= LONGEST:
+    if not _writes_axes(count) or other.extent != found.term.extent or not SHORTEST < other.extent <= LONGEST:
         return None
     body = _inlined(count, before, tensors)
     if body is None:
         return None
     fresh = Var(f"{found.term.name}_other", other.extent)
-    places = dict(zip(count.axes, found.ranks.indices, strict=True))
+    places = {a: i for w, i in zip(count.write, found.ranks.indices, strict=True) for a in count.axes if w == as_index(a)}
     body = substitute_expr(body, {**places, other: as_index(fresh)})
     return _compared(body, found, fresh, tensors)
+
+
+def _writes_axes(statement: Statement) -> bool:
+    """Whether each element is named by the axes themselves, in order, but for dims of extent 1."""
+    return [w for w in statement.write if not w.is_const] == [as_index(a) for a in statement.axes]
 
 
 def _inlined(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
@@ -170,7 +181,7 @@ def _compared(body: Expr, found: _Selected, other: Var, tensors: Mapping[str, Te
     table = _Comparison(own, theirs, found.term, other)
     for name, rises in ORDERS.items():
         if all(table.value(condition, a, b, d) == _stands_before(b, a, d, rises) for a, b, d in _cases(other.extent)):
-            return Order(found.axis, found.term, own, name)
+            return Order(found.axis or found.term, found.term, own, name)
     return None
 
 
@@ -246,7 +257,8 @@ class _Writer:
             yield statement
             return
         self.found = True
-        whole = Var(found.axis.name, found.term.extent)
+        taken = {v.name for v in (*statement.axes, *statement.reduce)}
+        whole = Var(found.axis.name if found.axis else unused_name("c", taken), found.term.extent)
         axes = (*(a for a in statement.axes if a != found.axis), whole)
         name = unused_name(f"{statement.target}.order", self.tensors)
         self.tensors[name] = TensorType(DType.I64, tuple(a.extent for a in axes))
@@ -255,8 +267,7 @@ class _Writer:
         body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
         places = tuple(map(as_index, axes))
         yield evolve(statement, target=name, axes=axes, write=places, body=body, along=whole)
-        moved = {whole: as_index(found.axis)}
-        here = Read(name, tuple(substitute(i, moved) for i in places))
+        here = Read(name, (*places[:-1], found.place))
         yield evolve(statement, body=_placed(found, here), reduce=(), combine=None)
 
 
