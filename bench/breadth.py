@@ -275,7 +275,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that prepare")
     parser.add_argument(
-        "--share", type=share, default=(0, 1), metavar="K/N", help="every N-th of the rows, from number K on: for N GPUs"
+        "--share",
+        type=share,
+        default=(0, 1),
+        metavar="K/N",
+        help="every N-th of the rows, from number K on: for N GPUs",
     )
     parser.add_argument("--below", type=float, default=0.0, metavar="SPEED", help="also measure again what is slower")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")

@@ -16,7 +16,6 @@ from .index import Index, Var
 from .types import TensorType
 from .walk import expr_indirects, expr_variables, indirects, reads
 
-
 #: Which elements of a row a value along it combines: whether those that come later, and whether without its own.
 ALONG = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
 

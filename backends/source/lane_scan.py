@@ -102,7 +102,9 @@ class LaneScan:
         """Return the register of a neighbour of stretch `start + k`; stretches of an instance lie side by side."""
         number = f"(k + {start})"
         if self.mirrored:
-            number = f"({number} / {self.stretches} * {self.stretches} + {self.stretches - 1} - {number} % {self.stretches})"
+            number = (
+                f"({number} / {self.stretches} * {self.stretches} + {self.stretches - 1} - {number} % {self.stretches})"
+            )
         return f"{self.names.registers[self.node.name]}[{number} * {self.node.vector} + {place}]"
 
     @property

@@ -119,7 +119,9 @@ class LaneSort:
             self.out.line(f"{words}[high] = swaps ? left : right;")
 
     def _between(self, words: str, word: str, stage: str, bit: str, distance: int) -> None:
-        """Print a step between lanes whose numbers differ in one bit; `distance` is that of lanes, where it is known."""
+        """Print a step between lanes whose numbers differ in one bit; `distance` is how many are between them, where
+        that is known.
+        """
         dialect = self.names.dialect
         near = self._bits[0]
         apart = str(distance) if distance else f"(1 << ({bit} - {near}))"

@@ -12,8 +12,8 @@ from attrs import define, field
 
 from ...ir import (
     COMBINERS,
-    ORDERS,
     MATRIX_ATOMS,
+    ORDERS,
     WIDEST_BYTES,
     Accumulate,
     AtomAccumulate,

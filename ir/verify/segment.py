@@ -115,7 +115,11 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
-        if isinstance(part, Reduction) and part.along and (part.along not in {**ALONG, **ORDERS} or len(part.reduce) != 1):
+        if (
+            isinstance(part, Reduction)
+            and part.along
+            and (part.along not in {**ALONG, **ORDERS} or len(part.reduce) != 1)
+        ):
             yield VerifyError(f"{where}: {quote(part.along)} along {len(part.reduce)} axes is no row of values")
 
 

@@ -142,9 +142,7 @@ class _Normaliser:
         self.along[name] = along.along
         self.rows[statement.target] = along.axis.extent
         combine = along.combine if isinstance(along, Order) else statement.combine
-        row = evolve(
-            statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None
-        )
+        row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
         place = (*instance, as_index(along.axis))
         return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
 

@@ -8,9 +8,9 @@ element of rank c is the one that has it. That takes n * n steps, twice:
       ->   order[c] = sum[j < n] (j if near[j] == c else 0)    along c
            first[c] = order[c]
 
-A statement is marked (`Statement.along`) where `before` is one of the total orders of `ORDERS`, which is asked by trying
-all that can be: `before` may compare the two elements and their places, and nothing else. A kernel then holds the row
-and sorts it, and `near` is not needed any more.
+A statement is marked (`Statement.along`) where `before` is one of the total orders of `ORDERS`, which is asked by
+trying all that can be: `before` may compare the two elements and their places, and nothing else. A kernel then holds
+the row and sorts it, and `near` is not needed any more.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, 
     if body is None:
         return None
     fresh = Var(f"{found.term.name}_other", other.extent)
-    places = {a: i for w, i in zip(count.write, found.ranks.indices, strict=True) for a in count.axes if w == as_index(a)}
+    written = dict(zip(count.write, found.ranks.indices, strict=True))
+    places = {axis: written[as_index(axis)] for axis in count.axes}
     body = substitute_expr(body, {**places, other: as_index(fresh)})
     return _compared(body, found, fresh, tensors)
 

@@ -29,7 +29,7 @@ from ...ir import (
 
 
 @frozen
-class Running:
+class RunningReduction:
     """A statement as a running reduction: of `value` over `term`, of which those count that stand at least `skip`
     places before `axis` (or behind it, where it runs `backwards`).
     """
@@ -56,11 +56,11 @@ class Running:
 
     @property
     def along(self) -> str:
-        """Which elements of the row count for one, as `ir.ALONG` names it."""
+        """Which elements of the row count for one, as `ALONG` names it."""
         return next(name for name, kind in ALONG.items() if kind == (self.backwards, self.skip == 1))
 
 
-def running_of(statement: Statement) -> Running | None:
+def running_of(statement: Statement) -> RunningReduction | None:
     """Return a statement as the running reduction that it is."""
     body = statement.body
     combiner = COMBINERS.get(str(statement.combine))
@@ -81,4 +81,4 @@ def running_of(statement: Statement) -> Running | None:
     skip, backwards = guard.low - guard.index.const, factors[axis] == -1
     right = {factors[axis], factors[term]} == {1, -1} and skip in (0, 1) and axis not in expr_variables(value)
     looked_up = any(term in variables(i) and indirects(i) for i in indices(value))
-    return Running(statement, axis, term, value, skip, backwards) if right and not looked_up else None
+    return RunningReduction(statement, axis, term, value, skip, backwards) if right and not looked_up else None

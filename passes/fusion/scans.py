@@ -44,7 +44,7 @@ from ...ir import (
     variables,
 )
 from ...ops.language import canonicalise, unused_name
-from .running import Running, running_of
+from .running import RunningReduction, running_of
 
 #: Rows of up to this many elements stay whole; parts of longer ones have so many elements, more in rows beyond `_LONG`.
 LONGEST, PART, _LONG, _LONG_PART = 64, 16, 4096, 32
@@ -130,7 +130,7 @@ class _Writer:
         kind = self.tensors[statement.target].dtype
         return evolve(statement, body=_converted(whole, kind, self.tensors), reduce=(), combine=None)
 
-    def _tensor(self, scan: Running, part: str, dtype: DType, along: tuple[Var, ...]) -> str:
+    def _tensor(self, scan: RunningReduction, part: str, dtype: DType, along: tuple[Var, ...]) -> str:
         name = unused_name(f"{scan.statement.target}.{part}", self.tensors)
         axes = tuple(v for a in scan.statement.axes for v in (along if a == scan.axis else (a,)))
         self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
@@ -141,7 +141,7 @@ class _Writer:
 class _Parts:
     """A running reduction in parts of `size` elements, computed in type `kind`."""
 
-    scan: Running
+    scan: RunningReduction
     size: int
     kind: DType
 
@@ -191,7 +191,7 @@ def _row_part(extent: int) -> int:
     return min(whole, key=lambda size: abs(size - aim), default=aim)
 
 
-def _is_row(scan: Running) -> bool:
+def _is_row(scan: RunningReduction) -> bool:
     """Whether neighbours along the axis are neighbours in memory, in what is read and in what is written."""
     statement = scan.statement
     last = [(i.indices[-1], scan.term) for i in statement.reads if any(scan.term in variables(n) for n in i.indices)]
