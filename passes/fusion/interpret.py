@@ -85,15 +85,15 @@ def along_row(reduction: Reduction, values: Values) -> Values:
     if without:
         none = combiner.identity(dtype_of_numpy(values.dtype) or DType.F64)
         found = np.concatenate([np.full_like(found[..., :1], none), found[..., :-1]], axis=-1)
-    return found[..., ::-1] if later else found
+    return np.asarray(found[..., ::-1] if later else found)
 
 
 def _in_order(values: Values, rises: bool) -> Values:
     """Return the places of values in order along the last dim: NaN is greatest, of equals the first comes first."""
     if rises:
-        return np.argsort(values, axis=-1, kind="stable")
+        return np.asarray(np.argsort(values, axis=-1, kind="stable"))
     found = np.argsort(values[..., ::-1], axis=-1, kind="stable")[..., ::-1]
-    return values.shape[-1] - 1 - found
+    return np.asarray(values.shape[-1] - 1 - found)
 
 
 class Points(Evaluation):

@@ -160,8 +160,7 @@ class _Normaliser:
                 wide = Var(f"{statement.target}.row", extent)
                 self.limits[statement.target] = wide, place.const, place.const + 1
                 here = evolve(read, indices=(*read.indices[:-1], as_index(wide)))
-                body = rebuild(statement.body, lambda node, read=read, here=here: here if node == read else node)
-                return evolve(statement, axes=(*statement.axes, wide), body=body)
+                return evolve(statement, axes=(*statement.axes, wide), body=_replaced(statement.body, read, here))
             if axis is not None and axis.extent < extent:
                 wide = Var(axis.name, extent)
                 moved = {axis: as_index(wide)}
@@ -293,6 +292,10 @@ class _Normaliser:
         inputs = tuple(t for t in read if t not in self.constants and t not in own)
         tables = {t: v for t, v in self.constants.items() if t in read}
         return FusedGroup((segment,), {n: self.tensors[n] for n in dict.fromkeys(names)}, inputs, written, (), tables)
+
+
+def _replaced(body: Expr, old: Read, new: Read) -> Expr:
+    return rebuild(body, lambda node: new if node == old else node)
 
 
 def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:

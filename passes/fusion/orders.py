@@ -152,7 +152,8 @@ def _writes_axes(statement: Statement) -> bool:
 
 def _inlined(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
     """Return a statement's body over what no pointwise statement before it defines."""
-    needed, wanted = [], {*count.tensors_read}
+    needed: list[Statement] = []
+    wanted = {*count.tensors_read}
     for statement in reversed(before):
         if statement.is_pointwise and statement.target in wanted:
             needed.insert(0, statement)
@@ -177,6 +178,7 @@ def _compared(body: Expr, found: _Selected, other: Var, tensors: Mapping[str, Te
     if (one.value, none.value) != (1, 0) or own is None or own.guards or own.tensor not in tensors:
         return None
     theirs = substitute_expr(own, {found.term: as_index(other)})
+    assert isinstance(theirs, Read), "another element of the same tensor"
     if set(both) != {own, theirs} or tensors[own.tensor].dtype.size > WIDEST_KEY or _looks_up(own):
         return None
     table = _Comparison(own, theirs, found.term, other)
