@@ -23,6 +23,7 @@ from attrs import define, evolve, field
 from cuts.backends.device import Device, Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
+from cuts.bench.cases import CLASSES, all_cases, sampled
 from cuts.bench.contenders import Peers, copy_bandwidth, copying
 from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import (
@@ -42,7 +43,7 @@ from cuts.bench.records import (
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CLASSES, LAST, Case, all_cases, sampled
+from cuts.bench.shapes import LAST, Case
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
 from cuts.ir.errors import CutsError

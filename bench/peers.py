@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from cuts.bench.gradient_cases import GradientCase
 from cuts.bench.shapes import Case
 from cuts.ir.attributes import Attribute
 from cuts.ir.types import DType
@@ -26,6 +27,8 @@ def load_torch(precision: str = "fp32") -> Any:
 
 def function_of(case: Case, torch: Any) -> Callable[..., Any]:
     """Return a case as a function of its inputs in order."""
+    if isinstance(case, GradientCase):
+        return _gradient(case, torch)
     steps = [(_BUILDERS[op](torch, attributes), operands, result) for op, operands, result, attributes in case.nodes]
     names = tuple(case.inputs)
 
@@ -49,6 +52,22 @@ def _ints(value: Attribute) -> tuple[int, ...]:
 def _conv(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
     pads, strides, groups = _ints(a["pads"]), _ints(a["strides"]), int(str(a["groups"]))
     return lambda x, w: torch.nn.functional.conv2d(x, w, None, strides, pads[:2], 1, groups)
+
+
+def _gradient(case: GradientCase, torch: Any) -> Callable[..., Any]:
+    """Return the gradient of one operand of a convolution; the operand itself only lends its shape."""
+    ((_, _, _, a),), position = case.nodes, case.position
+    strides, pads, groups = _ints(a["strides"]), _ints(a["pads"]), int(str(a["groups"]))
+    wanted = [position == 0, position == 1, False]
+
+    def run(other: Any, given: Any) -> Any:
+        shaped = other.new_empty(1).expand(case.forward[position])
+        image, weight = (shaped, other) if position == 0 else (other, shaped)
+        return torch.ops.aten.convolution_backward(
+            given, image, weight, None, strides, pads[:2], (1, 1), False, (0, 0), groups, wanted
+        )[position]
+
+    return run
 
 
 def _pool(kind: str) -> Builder:

@@ -10,8 +10,7 @@ multiply-adds, the figures that are published for them.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -22,6 +21,7 @@ from cuts.bench.drawn import normal_numbers
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
 from cuts.ir.precision import PRECISIONS
+from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 
@@ -164,6 +164,11 @@ class Case:
     def outputs(self) -> tuple[str, ...]:
         """The result, which is that of the last operation."""
         return (self.nodes[-1][2],)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Declarations that it needs besides the vocabulary."""
+        return ()
 
     def type_of(self, tensor: str) -> TensorType:
         """Return the type of an input, in the order of dims in which its shape is written."""
@@ -368,23 +373,3 @@ def _images(size: int, label: str) -> Iterator[Case]:
     yield single("memory", f"global average pool {label}", image[0], "global_average_pool", (image,), {})
     yield single("memory", f"batch norm {label}", image[0], "batch_norm", (image, *((64,),) * 4), {}, 4)
     yield single("memory", f"channels last {label}", image[0], "transpose", (image,), {"perm": (0, 2, 3, 1)})
-
-
-#: Every class of rows.
-CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory")
-
-
-def sampled(cases: Iterable[Case], every: int) -> list[Case]:
-    """Return the first of every few cases of each class and batch size, so that all kinds of them are there."""
-    counts: Counter[tuple[str, int]] = Counter()
-    chosen = []
-    for case in cases:
-        if counts[case.kind, case.batch] % every == 0:
-            chosen.append(case)
-        counts[case.kind, case.batch] += 1
-    return chosen
-
-
-def all_cases() -> list[Case]:
-    """Return every row of the benchmark."""
-    return [*convolution_cases(), *gemm_cases(), *dense_cases(), *memory_cases()]

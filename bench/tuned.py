@@ -16,6 +16,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction, Storage
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.segment import FusedGroup
+from cuts.ir.source import Source
 from cuts.ir.target import Target
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
@@ -33,8 +34,9 @@ from cuts.runtime.plan import extent_bytes
 class Tunable(Protocol):
     """What is tuned and measured as one row: a `Case`, or a function of PyTorch as a `TorchCase`.
 
-    `inputs` are shapes by name, in order; those in `weights` are known when it is compiled. `type_of` and `values` say
-    what an input is and what it is filled with, `turned` whether a tensor lies with its channels innermost.
+    `inputs` are shapes by name, in order; those in `weights` are known when it is compiled. `sources` declare
+    operations that the vocabulary lacks. `type_of` and `values` say what an input is and what it is filled with,
+    `turned` whether a tensor lies with its channels innermost.
     """
 
     @property
@@ -55,6 +57,8 @@ class Tunable(Protocol):
     def weights(self) -> tuple[str, ...]: ...
     @property
     def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def sources(self) -> tuple[Source, ...]: ...
     def type_of(self, tensor: str) -> TensorType: ...
     def turned(self, tensor: str) -> bool: ...
     def values(self, tensor: str) -> Array: ...
@@ -129,12 +133,18 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selecto
     """Compile cases of one precision together, so that workers and device are busy all the time, each with launches
     of its own; without a selector the model chooses.
     """
-    registry = Registry.builtin()
+    registry = vocabulary_of(cases)
     policy = PRECISIONS[cases[0].precision]
     # Tensors of a half type are stored so already: what is left of the policy is how f32 is multiplied.
     options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side=False)
     compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
+
+
+def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
+    """Return the vocabulary with what cases declare themselves."""
+    declared = {source.name: source for case in cases for source in case.sources}
+    return Registry.builtin().extend(*declared.values())
 
 
 def _part(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
@@ -228,7 +238,7 @@ def group_of(case: Case) -> FusedGroup | None:
     """Return a case of one operation as a group, in the layout that its user gave, multiplied as its precision says;
     nothing where it is no single group.
     """
-    programs = centre_means(build_programs(case.graph(registry := Registry.builtin()), registry))
+    programs = centre_means(build_programs(case.graph(registry := vocabulary_of([case])), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
     return None if isinstance(group, Illegal) else in_math(group, PRECISIONS[case.precision].math)
 
@@ -243,7 +253,7 @@ def floor(case: Case, target: Target) -> tuple[float, float, float]:
     """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at the
     peak of what multiplies in the case's precision.
     """
-    registry = Registry.builtin()
+    registry = vocabulary_of([case])
     graph = case.graph(registry)
     costs = [
         program_costs(registry[n.op].instantiate([graph.types[t] for t in n.operands], n.attributes).program)

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from cuts.backends.device import Array
 from cuts.bench.drawn import normal_numbers, unit_numbers
 from cuts.ir.graph import Graph
+from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 
@@ -170,6 +171,11 @@ class TorchCase:
     def outputs(self) -> tuple[str, ...]:
         """The results, in order."""
         return self.traced.outputs
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Declarations that it needs besides the vocabulary: none."""
+        return ()
 
     def type_of(self, tensor: str) -> TensorType:
         """Return the type of an input."""

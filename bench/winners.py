@@ -27,10 +27,11 @@ from cuts.backends.cuda import compile_kernels
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
+from cuts.bench.cases import CLASSES, all_cases, sampled
 from cuts.bench.contenders import Peers
 from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import add_every_option, add_precision_option, exit_code
-from cuts.bench.shapes import CLASSES, Case, all_cases, sampled
+from cuts.bench.shapes import Case
 from cuts.bench.tuned import Tuned, bind, fill, parts, tune
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target

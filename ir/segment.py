@@ -8,6 +8,7 @@ one reads tensors of an earlier one through shared memory (DeepCuts section 4.4,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from attrs import field, frozen
 
@@ -136,10 +137,14 @@ def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
 
     For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
     `relu(x * a + b)` is staged as its value, one that is converted as what it is converted from); for anything else the
-    reads. `own` names values of earlier reductions,
-    which live in registers.
+    reads. `own` names values of earlier reductions, which
+    live in registers.
     """
-    held = set(own)
+    return _operands(reduction, frozenset(own))
+
+
+@lru_cache(maxsize=1 << 14)
+def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
     parts = tuple(map(narrow, factors(reduction.body))) if reduction.combine == "sum" else (reduction.body,)
     if len(parts) == 1:
         parts = reads(reduction.body)

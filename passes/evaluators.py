@@ -78,14 +78,14 @@ class Modelled:
 
     target: Target
     sample: int = 512
-    leaders: dict[Hashable, tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
+    leaders: dict[tuple[Any, ...], tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time, launch included, infinity where no sampled point is legal."""
         segments = list(
             cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
         )
-        key = (len(segments), *(_iteration_space(s) for s in group.segments))
+        key = (len(segments), *iteration_spaces(group))
         best = inf
         if key in self.leaders:
             chosen = tuple(Structure(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
@@ -99,7 +99,7 @@ class Modelled:
             best = self._search(make_space(group, self.target, True, segments), key)
         return best
 
-    def _search(self, space: Space, key: Hashable) -> float:
+    def _search(self, space: Space, key: tuple[Any, ...]) -> float:
         """Return the best of a sample, and remember where the best points of the best structures lie."""
         found: list[tuple[float, Leader]] = []
         for position, batch in enumerate(sampled(space, self.sample)):
@@ -129,7 +129,14 @@ def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     return np.where(batch.legal, estimate, inf)
 
 
-def _iteration_space(segment: Segment) -> Hashable:
+def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:
+    """Return what groups over the same iteration space have in common: of each segment its axes, its loops, and what
+    outputs run along besides.
+    """
+    return tuple(map(_iteration_space, group.segments))
+
+
+def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
     """Return what a segment iterates over, and which axes each operand of its reductions and each output depends on."""
     axes = segment.axes
     own = [r.name for r in segment.reductions]
@@ -156,13 +163,16 @@ class Limited:
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
         self.expired = self.expired or self.budget.over(MODEL_SHARE)
-        least = Roofline(self.evaluator.target).cost(group)
         if self.expired:
-            return least * self._doubt(group)
+            return Roofline(self.evaluator.target).cost(group) * self._doubt(group)
         found = self.evaluator.cost(group)
-        if found < inf:
-            self.ratios.append(found / least)
+        self.note(group, found)
         return found
+
+    def note(self, group: FusedGroup, seconds: float) -> None:
+        """Take in what a group costs by the model."""
+        if seconds < inf:
+            self.ratios.append(seconds / Roofline(self.evaluator.target).cost(group))
 
     def _doubt(self, group: FusedGroup) -> float:
         """Return what the roofline is multiplied with, to stand beside the model's costs: a guess must not look better

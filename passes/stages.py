@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ..ir import (
     ALGORITHMS_SHARE,
@@ -62,6 +62,7 @@ from .fusion import (
 from .graph import Canonicalise, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
+from .pricing import Foreseeing
 from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from .workload import Selector, Workload
@@ -96,6 +97,7 @@ class Compilation:
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)
     modelled: Remembered = field(init=False)
+    foreseeing: Foreseeing | None = field(init=False)
     evaluator: GroupEvaluator = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Sequence[Node] = ()
@@ -120,7 +122,10 @@ class Compilation:
         self.instances = Instances(self.registry)
         self.limited = Limited(Modelled(self.target), self.budget)
         self.modelled = Remembered(self.limited)
-        self.evaluator = self._evaluator(self.modelled)
+        self.foreseeing = (
+            None if self.selector is None else Foreseeing(self.modelled, self.limited, self.selector.price)
+        )
+        self.evaluator = self._evaluator(self.foreseeing or self.modelled)
 
     @property
     def told(self) -> Decisions | None:
@@ -138,7 +143,8 @@ class Compilation:
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
-        return Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
+        made = Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
+        return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
 
     def least(self, form: FusedGroup) -> float:
         """Return the seconds that a group's memory traffic takes at least, as costs are scaled."""

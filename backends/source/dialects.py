@@ -51,7 +51,8 @@ class Dialect:
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
     a kind, `warp` is how many lanes exchange values by `shuffle`, or take that of a thread by `shuffle_from`.
     `meeting_counter` is the type of a loop's counter where threads wait for each other in the loop, `meeting_end` what
-    ends a condition under which they do, `begin` the helper that a kernel calls first. Other fields are text templates,
+    stands behind every condition on the block where they do under one of them, `begin` the helper that a kernel calls
+    first. Other fields are text templates,
     `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of f32.
     `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a warp load the registers of a fragment
     together. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet for it

@@ -24,11 +24,11 @@ from ...ir import (
     Indirect,
     InRange,
     Mod,
+    Node,
     Primary,
     Program,
     Read,
     Statement,
-    TensorType,
     Var,
     as_index,
     dtype_of,
@@ -64,15 +64,19 @@ _WORDS = frozenset(
 )
 
 
-def declare(name: str, summary: str, program: Program) -> str:
-    """Return the text of an operation that means a program."""
-    return _Writer(program).text(name, summary)
+def declare(name: str, summary: str, program: Program, algorithms: Mapping[str, Sequence[Node]] | None = None) -> str:
+    """Return the text of an operation that means a program; the steps of its algorithms are nodes over its operands,
+    its results, and values of their own.
+    """
+    return _Writer(program, algorithms or {}).text(name, summary)
 
 
 class _Writer:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, algorithms: Mapping[str, Sequence[Node]]) -> None:
         self.program = program
-        self.names = _safe_names(program.tensors)
+        self.algorithms = algorithms
+        values = (v for steps in algorithms.values() for node in steps for v in (*node.operands, *node.outputs))
+        self.names = _safe_names(dict.fromkeys((*program.tensors, *values)))
         self.types = program.tensors
         self.lists: set[str] = set()  # what turns write, of which each has a tensor of its own
 
@@ -98,7 +102,15 @@ class _Writer:
             texts = [_StatementWriter(self, s, f"t{number}").text() for s in run]
             block = [f"each t{number} < {step.extent} {{", *(f"  {text}" for text in texts), "}"] if step else texts
             lines += block
+        for algorithm, steps in self.algorithms.items():
+            lines += [f"algorithm {algorithm} {{", *(f"  {self._step(node)}" for node in steps), "}"]
         return "\n".join([f'op {name} "{summary}" {{', *(f"  {line}" for line in lines), "}", ""])
+
+    def _step(self, node: Node) -> str:
+        results = ", ".join(self.names[v] for v in node.outputs)
+        operands = ["none" if v is None else self.names[v] for v in node.inputs]
+        attributes = [f"{name}: {_literal(value)}" for name, value in node.attributes.items() if value is not None]
+        return f"{results} = {node.op}({', '.join([*operands, *attributes])})"
 
     def _tensor(self, tensor: str) -> str:
         type_ = self.types[tensor]
@@ -236,6 +248,15 @@ class _StatementWriter:
         return f"{expr.fn}({', '.join(args)})"
 
 
+def _literal(value: object) -> str:
+    """Return the value of an attribute."""
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, (bool, int, float)):
+        return _number(value)
+    return f'"{value}"'
+
+
 def _number(value: float) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -271,7 +292,7 @@ def _rows(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
     return f"[{', '.join(_rows(values[n * step : (n + 1) * step], shape[1:]) for n in range(shape[0]))}]"
 
 
-def _safe_names(tensors: Mapping[str, TensorType]) -> dict[str, str]:
+def _safe_names(tensors: Iterable[str]) -> dict[str, str]:
     """Return a name for each tensor that means nothing else in the language."""
     found: dict[str, str] = {}
     for tensor in tensors:

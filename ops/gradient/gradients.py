@@ -10,10 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from ...ir import Array, Node, Source, TensorType
+from attrs import evolve
+
+from ...ir import Array, Node, Program, Source, TensorType
 from ..language import Instance, Registry
-from .adjoint import adjoint
+from .adjoint import Adjoint, adjoint
 from .declare import declare
+from .own_form import OwnForm, own_form
+from .through_steps import through_steps
 
 
 class Gradients:
@@ -57,14 +61,70 @@ class Gradients:
         derived = adjoint(instance.program, operands, results)
         if not derived.found:
             return ()
+        if instance.algorithms and len(derived.found) > 1 and _share_nothing(derived.program):
+            return tuple(n for operand in derived.found.values() for n in self._derived(instance, (operand,), results))
         inputs = tuple(f"d{derived.given[t]}" if t in derived.given else t for t in derived.program.inputs)
         summary = f"gradient of {instance.op} with respect to {', '.join(derived.found.values())}"
-        digest = hashlib.sha256(declare("gradient", summary, derived.program).encode()).hexdigest()[:10]
-        name = f"{instance.op}_grad_{digest}"
-        if name not in self.registry:
-            self.texts[name] = declare(name, summary, derived.program)
-            self.registry = self.registry.extend(Source(f"{name}.cuts", self.texts[name]))
+        name = self._declared(f"{instance.op}_grad", summary, derived.program, self._algorithms(instance, derived))
         return (Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.found.values())),)
+
+    def _declared(
+        self, begin: str, summary: str, program: Program, algorithms: Mapping[str, Sequence[Node]] | None = None
+    ) -> str:
+        """Return the name of an operation that means a program; it is added to the vocabulary."""
+        text = declare("gradient", summary, program, algorithms)
+        name = f"{begin}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        if name not in self.registry:
+            self.texts[name] = declare(name, summary, program, algorithms)
+            self.registry = self.registry.extend(Source(f"{name}.cuts", self.texts[name]))
+        return name
+
+    def _algorithms(self, instance: Instance, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
+        """Return the algorithms of the gradient of one operand that follow from those of the operation: its own, where
+        the gradient is the operation itself on other operands, else what its steps are in reverse.
+        """
+        if not instance.algorithms or len(derived.found) != 1:
+            return {}
+        ((name, operand),) = derived.found.items()
+        op, known = self.registry.get(instance.op), [*derived.given]
+        form = own_form(op, instance, operand, derived.program, known[0]) if op and len(known) == 1 else None
+        if form is not None:
+            return self._of_own_form(form, name, derived)
+        given = {result: gradient for gradient, result in derived.given.items()}
+        found: dict[str, tuple[Node, ...]] = {}
+        for algorithm, steps in instance.algorithms.items():
+            known = dict(instance.program.tensors)
+            made = through_steps(steps, known, operand, given, name, self._mean, self.steps)
+            outside = {v for n in made for v in n.operands} - {v for n in made for v in n.outputs}
+            if made and outside <= set(derived.program.inputs):
+                found[algorithm] = made
+        return found
+
+    def _of_own_form(self, form: OwnForm, result: str, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
+        (given,), (turned,) = derived.given, form.turned.outputs
+        summary = "an operand's dims in the order in which the operation itself reads them"
+        op = self._declared("turned", summary, form.turned)
+        first = Node(op, op, form.turned.inputs, (turned,))
+        names = {form.given: given, form.other: turned, form.proposed.outputs[0]: result}
+
+        def renamed(nodes: Sequence[Node]) -> tuple[Node, ...]:
+            return tuple(evolve(n, inputs=_names(n.inputs, names), outputs=_names(n.outputs, names)) for n in nodes)
+
+        return {name: (first, *renamed(steps)) for name, steps in form.proposed.algorithms.items()}
+
+    def _mean(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
+        return self.instance(node, operands, {})
+
+
+def _share_nothing(program: Program) -> bool:
+    """Whether each statement writes a result, and none reads what another writes."""
+    targets = {s.target for s in program.statements}
+    return targets == set(program.outputs) and not any(targets.intersection(s.tensors_read) for s in program.statements)
+
+
+def _names(values: Sequence[str | None], names: Mapping[str, str]) -> tuple[str | None, ...]:
+    """Return values of an algorithm by the names that they have in the gradient's."""
+    return tuple(v if v is None else names.get(v, f"its_{v}") for v in values)
 
 
 def _stated(instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...]:

@@ -10,7 +10,7 @@ Both are ordinary groups, so nothing behind this pass knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import inf, prod
 
 from attrs import evolve, field, frozen
@@ -41,8 +41,9 @@ from .partition import GroupEvaluator
 from .views import Views
 
 #: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
-#: reductions have a block for each result): with fewer tiles per SM, splitting may pay.
-TILE, COLUMNS, TILES_PER_SM = 2048, 128, 2
+#: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
+#: reads each element least often are larger by `LARGER`.
+TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
 #: Fewest terms that a part keeps, and most parts.
 MIN_TERMS, MAX_PARTS = 16, 64
 
@@ -119,18 +120,19 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of parts worth comparing, least first: those that give every other SM a tile, up to several
     for each.
 
-    There are none where the group has tiles enough by itself.
+    There are none where the group has tiles enough by itself, large ones if it is a contraction.
     """
     if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or group.segments[0].holds_rows:
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions
     tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction))
+    large = -(-tiles // LARGER) if is_contraction(reduction) else tiles
     terms = prod(v.extent for v in reduction.reduce)
-    if not target.lockstep or tiles > TILES_PER_SM * target.NUM_SM:
+    if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
     longest = max(v.extent for v in reduction.reduce)
-    limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // tiles)
+    limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // large)
     found = [1 << k for k in range(1, 16) if 1 << k <= limit]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
@@ -179,18 +181,18 @@ class Splitting:
         found = split_reduction(group, parts) if parts > 1 else None
         return () if found is None else found[:2]
 
+    def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        """Yield all groups that may take a group's place, whatever they cost."""
+        for parts in candidates(group, self.target):
+            if (found := split_reduction(group, parts)) is not None:
+                yield from found[:2]
+
     def most_useful(self, group: FusedGroup) -> int:
-        """Return the number of parts that is best by the model; more parts are tried as long as they help."""
+        """Return the number of parts that is best by the model."""
         key = form_key(group)
         if key not in self.known:
-            found, slower = (inf, 1), False
-            for parts in candidates(group, self.target):
-                seconds = _seconds(group, parts, self.modelled)
-                slower = seconds >= found[0]
-                found = min(found, (seconds, parts))
-                if slower:
-                    break
-            self.known[key] = found[1]
+            times = [(_seconds(group, parts, self.modelled), parts) for parts in candidates(group, self.target)]
+            self.known[key] = min(times, default=(inf, 1))[1]
         return self.known[key]
 
 

@@ -168,7 +168,7 @@ def _fragments(
     total: Count = 0.0
     for number, part in enumerate(parts):
         used = expr_variables(part)
-        elements = geometry.cover(geometry.thread).dependent(used) * 1.0
+        elements = geometry.thread_cover.dependent(used) * 1.0
         passing = np.logical_or(elements >= instances, len(parts) == 1)
         staged = number in geometry.structure.staged[position]
         narrow = not staged and dtype_of(part, tensors).size < WORD

@@ -37,7 +37,7 @@ from .access import (
 )
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
-from .footprint import Count, ceil_div, least, product, segments_of
+from .footprint import Count, ceil_div, least, product, runs_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .least_work import memory_reads, node_cost, nodes
@@ -66,7 +66,8 @@ class Totals:
 
     def add(self, name: str, value: Count) -> None:
         """Add to the sum of a count that `counts.py` declares."""
-        self.sums[name] = self.sums[name] + value
+        before = self.sums[name]
+        self.sums[name] = value if type(before) is int and not before else before + value
 
     def begin(self, geometry: Geometry, again: bool) -> None:
         """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load
@@ -104,7 +105,7 @@ class Totals:
                 continue
             used = expr_variables(node)
             once = place.thread.dependent(used)
-            times = once * place.repeats(frozenset(used)) * self.weight(node) * 1.0
+            times = once * place.repeats(used) * self.weight(node) * 1.0
             self.seen.add(node)
             self.add("thread_flops", times * work.flops)
             self.add("flops", times * work.flops * place.threads)
@@ -163,7 +164,7 @@ class Totals:
         """
         if not self.target.lockstep:
             return
-        kind, warps = self.group.tensors[read.tensor], ceil_div(place.threads, self.target.warp_size)
+        kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
         touched = warp_lines(read, kind.shape, unit, geometry, self.target)
         self.add("lines", elements / vector * touched * warps)
@@ -178,12 +179,11 @@ class Totals:
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
-        transactions = segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices)
+        runs, run = runs_of(read, kind.shape, place.whole)
+        transactions = runs * ceil_div(run, self.target.TRANS_global) * float(lattices)
         self.add("transactions", transactions * left)
         unit = max(1, self.target.sector_bytes // size)
-        moved = segments_of(read, kind.shape, place.whole, unit) * float(
-            lattices * min(self.target.sector_bytes, unit * size)
-        )
+        moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
         before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
         self.traffic[read] = np.maximum(before, moved)
         more = self.traffic[read] - before

@@ -13,6 +13,8 @@ from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power,
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
+#: Longest axis of a product that one thread may have all of, where its extent is odd.
+SHORT = 7
 
 
 def segment_knobs(
@@ -29,7 +31,9 @@ def segment_knobs(
         counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
         tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
         vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
-        triples = [(t, e, v) for t in counts for e in tiles for v in vectors if v <= e and t * e <= next_power(extent)]
+        triples = [
+            (t, e, v) for t in counts for e in tiles for v in vectors if e % v == 0 and t * e <= next_power(extent)
+        ]
         if (
             not matrix
             and not structure.stages_any
@@ -173,11 +177,14 @@ def _thread_counts(
 def _thread_tiles(
     extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool, finer: int
 ) -> tuple[int, ...]:
-    """Powers of two; where a thread does little with an element, `finer` elements count as one."""
+    """Powers of two; where a thread does little with an element, `finer` elements count as one. In a product, one
+    thread may also have all of a short odd axis, such as the taps of a filter.
+    """
     top = 8 if matrix else (4 if structure.loops else 8) * finer
     if matrix and (not target.lockstep or (not coarse and len(structure.dims) <= 3)):
         top = 16
-    return powers(1, min(next_power(extent), top))
+    whole = (extent,) if matrix and target.lockstep and 1 < extent <= SHORT and extent % 2 else ()
+    return tuple(sorted({*powers(1, min(next_power(extent), top)), *whole}))
 
 
 def _slides(axis: Var, segment: Segment) -> bool:

@@ -15,12 +15,13 @@ from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
 from cuts.backends.run_reference import run_reference
 from cuts.backends.source.emit import emit
+from cuts.bench.gradient_cases import KINDS, gradient_case
 from cuts.bench.ops import Suite, arguments
 from cuts.bench.peers import function_of
 from cuts.bench.records import Baselines, circumstances, read_rows
-from cuts.bench.shapes import TO_FIRST, TO_LAST, Case, memory_cases, single
+from cuts.bench.shapes import TO_FIRST, TO_LAST, Case, convolution_case, memory_cases, read_convolution, single
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import TunedBuffers, bind, fill, floor, tune
+from cuts.bench.tuned import TunedBuffers, bind, fill, floor, tune, vocabulary_of
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
@@ -47,10 +48,17 @@ def small(case: Case) -> Case:
 OPERATIONS = list({c.nodes[0][0] + str(len(c.nodes)): small(c) for c in memory_cases()}.values())
 
 
-@pytest.mark.parametrize("case", [*SMALL, *OPERATIONS], ids=lambda case: case.name)
+GRADIENTS = [
+    gradient_case(convolution_case(read_convolution(text)[0], 2), position, kind)
+    for text in ("4x9 6x3x3 /2 +1", "4x6 5x1x3 +0,1", "6x5 6x3x3 +1 dw")
+    for position, kind in enumerate(KINDS)
+]
+
+
+@pytest.mark.parametrize("case", [*SMALL, *OPERATIONS, *GRADIENTS], ids=lambda case: case.name)
 def test_pytorch_computes_the_same(case: Case) -> None:
     torch = pytest.importorskip("torch")
-    registry = Registry.builtin()
+    registry = vocabulary_of([case])
     generator = np.random.default_rng(0)
     arrays = {t: np.abs(generator.standard_normal(s)).astype(np.float32) for t, s in case.inputs.items()}
     (wanted,) = run_reference(case.graph(registry), registry, arrays).values()

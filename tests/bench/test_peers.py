@@ -15,10 +15,11 @@ from cuts.backends.devices import find_target
 from cuts.backends.library.cudnn import CuDNN, Numerics
 from cuts.backends.source.emit import emit
 from cuts.bench import contenders, ops
+from cuts.bench.cases import CLASSES, all_cases
 from cuts.bench.contenders import Peers, channels_last, convolution_of
 from cuts.bench.cublaslt import PLANS, best_product, is_product
 from cuts.bench.networks.policies import parse_cases
-from cuts.bench.shapes import CLASSES, all_cases, single
+from cuts.bench.shapes import single
 from cuts.bench.tuned import floor, peak, tune
 from cuts.ir.errors import BackendError
 from cuts.ir.types import DType

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cuts.bench import ops
+from cuts.bench.cases import CLASSES, all_cases
 from cuts.bench.records import (
     FIELDS,
     GOALS,
@@ -23,7 +24,7 @@ from cuts.bench.records import (
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CLASSES, CONVOLUTIONS, all_cases, convolutions
+from cuts.bench.shapes import CONVOLUTIONS, convolutions
 from cuts.ir.errors import BackendError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cuts.bench import ops, winners
-from cuts.bench.shapes import all_cases, sampled
+from cuts.bench.cases import all_cases, sampled
 
 from ..needs import needs_opencl
 

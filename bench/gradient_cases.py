@@ -1,0 +1,94 @@
+"""Rows for gradients of convolutions: data gradients (`dgrad`) and filter gradients (`wgrad`), each by itself.
+
+As in a training step, neither operand is known when they are compiled. The declaration of a row is derived from that of
+the convolution when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from attrs import frozen
+from cuts.bench.shapes import Case, convolution_cases
+from cuts.ir.graph import Graph, Node
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.gradient.gradients import Gradients
+
+#: Batches that networks are trained with.
+TRAINING_BATCHES = (16, 64)
+#: The class of rows for the gradient of each operand.
+KINDS = ("dgrad", "wgrad")
+#: What rows call the operands of a convolution, and the gradient of its result.
+OPERANDS, GIVEN = ("x", "w"), "dy"
+
+
+@frozen
+class GradientCase(Case):
+    """The gradient of operand `position` of a convolution, whose operands have the shapes `forward`; `nodes` have the
+    attributes of that convolution.
+    """
+
+    forward: tuple[tuple[int, ...], ...] = ()
+    position: int = 0
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The derived declaration."""
+        _, text = self._derived
+        return (text,)
+
+    def graph(self, registry: Registry) -> Graph:
+        """Return the case as a graph of one node."""
+        node, _ = self._derived
+        types = {name: TensorType(self.dtype, shape) for name, shape in self.inputs.items()}
+        (types["y"],) = registry[node.op].instantiate([types[t] for t in node.operands], {}).output_types
+        return Graph(self.key, tuple(self.inputs), ("y",), types, (node,))
+
+    @property
+    def _derived(self) -> tuple[Node, Source]:
+        return _derive(self.forward, tuple(sorted(self.nodes[0][3].items())), self.position, self.dtype)
+
+
+@cache
+def _derive(
+    shapes: tuple[tuple[int, ...], ...], attributes: tuple[tuple[str, object], ...], position: int, dtype: DType
+) -> tuple[Node, Source]:
+    """Return the node that computes a gradient, and its declaration."""
+    gradients = Gradients(Registry.builtin())
+    instance = gradients.registry["conv"].instantiate([TensorType(dtype, s) for s in shapes], dict(attributes))
+    (step,) = gradients.steps(instance, (OPERANDS[position],), ("y",))
+    return Node(step.name, step.op, step.inputs, ("y",)), Source(f"{step.op}.cuts", gradients.texts[step.op])
+
+
+def gradient_cases(batches: Iterable[int] = TRAINING_BATCHES) -> Iterator[Case]:
+    """Yield the data gradient, then the filter gradient, of every distinct convolution of the four networks."""
+    for batch in batches:
+        for position, kind in enumerate(KINDS):
+            for case in convolution_cases((batch,)):
+                yield gradient_case(case, position, kind)
+
+
+def gradient_case(case: Case, position: int, kind: str) -> GradientCase:
+    """Return the case of the gradient of an operand of a convolution."""
+    ((op, _, _, attributes),) = case.nodes
+    image, weight = case.inputs.values()
+    strides, pads = _pair(attributes["strides"]), _pair(attributes["pads"])
+    result = (image[0], weight[0], *(_extent(*e) for e in zip(image[2:], weight[2:], strides, pads, strict=True)))
+    other = OPERANDS[1 - position]
+    inputs = {other: (image, weight)[1 - position], GIVEN: result}
+    nodes = ((op, tuple(inputs), "y", attributes),)
+    return GradientCase(
+        kind, case.name, case.batch, inputs, nodes, dict(case.uses), forward=(image, weight), position=position
+    )
+
+
+def _pair(value: object) -> tuple[int, int]:
+    assert isinstance(value, tuple)
+    return int(value[0]), int(value[1])
+
+
+def _extent(size: int, kernel: int, stride: int, pad: int) -> int:
+    return (size + 2 * pad - kernel) // stride + 1

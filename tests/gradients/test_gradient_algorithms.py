@@ -1,0 +1,77 @@
+"""Algorithms of gradients follow from those of the operation, and compute what the gradient does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry, evaluate_graph
+from cuts.ops.gradient.gradients import Gradients
+from cuts.ops.language import Instances
+from cuts.passes.choose_algorithms import replace_node
+from cuts.passes.graph import prune
+
+SAME = {"pads": (1, 1, 1, 1)}
+USES = {
+    "same": ((2, 3, 6, 5), (4, 3, 3, 3), SAME, {"x": "winograd", "w": "winograd"}),
+    "no pads": ((2, 3, 6, 7), (4, 3, 3, 3), {}, {"x": "winograd", "w": "winograd"}),
+    "five taps": ((1, 2, 9, 8), (2, 2, 5, 5), {"pads": (2, 2, 2, 2)}, {"x": "fourier", "w": "fourier"}),
+    "a row of taps": ((1, 2, 6, 9), (3, 2, 1, 7), {"pads": (0, 3, 0, 3)}, {"x": "fourier", "w": "fourier"}),
+    "steps": ((2, 3, 8, 8), (4, 3, 3, 3), {"strides": (2, 2), **SAME}, {"x": "steps", "w": "steps"}),
+}
+
+
+def _graph(
+    shapes: tuple[tuple[int, ...], ...], attributes: dict[str, tuple[int, ...]], operand: str
+) -> tuple[Graph, Registry]:
+    """Return the gradient of one operand of a convolution as a graph."""
+    gradients = Gradients(Registry.builtin())
+    instance = gradients.registry["conv"].instantiate([TensorType(DType.F32, s) for s in shapes], attributes)
+    (step,) = gradients.steps(instance, (operand,), ("y",))
+    known = {"x": instance.program.tensors["x"], "w": instance.program.tensors["w"], "dy": instance.output_types[0]}
+    types = {name: known[name] for name in step.operands} | {f"d{operand}": known[operand]}
+    node = Node("n", step.op, step.inputs, step.outputs)
+    return Graph("g", step.operands, step.outputs, types, (node,)), gradients.registry
+
+
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("name", USES)
+def test_every_algorithm_computes_the_gradient(name: str, operand: str) -> None:
+    image, weight, attributes, kinds = USES[name]
+    graph, registry = _graph((image, weight), attributes, operand)
+    instances = Instances(registry)
+    found = instances.of_node(graph.nodes[0], graph).algorithms
+    assert found and all(algorithm.startswith(kinds[operand]) for algorithm in found)
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal(graph.types[name].shape) for name in graph.inputs}
+    (wanted,) = evaluate_graph(graph, registry, arrays).values()
+    for algorithm in found:
+        changed = prune(replace_node(graph, graph.nodes[0], algorithm, instances))
+        (result,) = evaluate_graph(changed, registry, arrays).values()
+        np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-9, err_msg=algorithm)
+
+
+def test_a_data_gradient_is_a_convolution_of_turned_filters() -> None:
+    """Its algorithms are those of a convolution: the input transform reads the gradient of the result."""
+    graph, registry = _graph((USES["same"][0], USES["same"][1]), SAME, "x")
+    steps = Instances(registry).of_node(graph.nodes[0], graph).algorithms["winograd_4x4"]
+    assert [n.op for n in steps][1:] == [
+        "winograd_filter", "winograd_input", "reshape", "matmul", "reshape", "winograd_output"
+    ]  # fmt: skip
+    turned = registry[steps[0].op].instantiate([graph.types["w"]]).program
+    assert turned.tensors[turned.outputs[0]].shape == (3, 4, 3, 3)
+
+
+def test_dims_of_one_element_stay_where_they_are() -> None:
+    image, weight, attributes, _ = USES["a row of taps"]
+    graph, registry = _graph((image, weight), attributes, "x")
+    (steps,) = Instances(registry).of_node(graph.nodes[0], graph).algorithms.values()
+    assert steps[-1].op == "fourier_output"
+
+
+def test_gradients_without_algorithms_stay_one_operation() -> None:
+    gradients = Gradients(Registry.builtin())
+    types = [TensorType(DType.F32, s) for s in ((2, 3, 5, 5), (4, 3, 1, 1))]
+    (step,) = gradients.steps(gradients.registry["conv"].instantiate(types), ("x", "w"), ("y",))
+    assert step.outputs == ("dx", "dw")

@@ -1,0 +1,68 @@
+"""Filter gradients: few results and long sums. One thread has all taps of a row, sums are split, and points of either
+kind compute what they mean.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.bench.gradient_cases import KINDS, gradient_case
+from cuts.bench.shapes import convolution_case, read_convolution
+from cuts.bench.tuned import vocabulary_of
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.split_reduction import candidates, split_reduction
+from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.enumerate import sampled, to_schedule
+from cuts.passes.schedule.space import make_space
+
+from ..needs import needs_opencl
+from .test_points import SMALL_GPU, _device, check
+
+GPU = find_target("cuda:h200")
+
+
+def filter_gradient(text: str, batch: int) -> FusedGroup:
+    """Return the gradient of the filter of a convolution."""
+    case = gradient_case(convolution_case(read_convolution(text)[0], batch), 1, KINDS[1])
+    registry = vocabulary_of([case])
+    programs = build_programs(case.graph(registry), registry)
+    (unit,) = programs.units
+    group = normalise(unit.statements, programs.types, unit.writes, programs.tables)
+    assert not isinstance(group, Illegal)
+    return group
+
+
+def _tiles(schedule: Schedule) -> list[int]:
+    return [dim.thread for segment in schedule.segments for dim in segment.dims]
+
+
+@needs_opencl
+@pytest.mark.parametrize("text", ["3x6 4x3x3 +1", "2x7 3x3x3 /2 +1"])
+def test_a_thread_may_have_all_taps(text: str) -> None:
+    group = filter_gradient(text, 3)
+    space = make_space(group, SMALL_GPU)
+    found = [
+        schedule
+        for batch in sampled(space, 512)
+        if batch.structure.segments[-1].stages_any and batch.points is not None
+        for point in batch.points[batch.legal]
+        if (schedule := to_schedule(space, batch.start + int(point))) and _tiles(schedule).count(3) == 2
+    ]
+    small = min((s for s in found if s.threads > 1), key=lambda s: (prod(_tiles(s)) * s.threads, str(s)))
+    check(_device("opencl"), SMALL_GPU, group, small)
+
+
+@pytest.mark.parametrize(("text", "parts"), [("256x14 256x3x3 +1", 8), ("64x56 256x1x1", 64)])
+def test_parts_are_enough_for_every_sm(text: str, parts: int) -> None:
+    """Tiles that read each element least often are larger than what fills the machine unsplit."""
+    group = filter_gradient(text, 64)
+    assert max(candidates(group, GPU)) == parts
+    halves = split_reduction(group, parts)
+    assert halves is not None
+    whole, (first, second) = choose(group, GPU)[0], (choose(half, GPU)[0] for half in halves[:2])
+    assert first.score + second.score < 0.85 * whole.score
