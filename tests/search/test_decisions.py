@@ -189,6 +189,17 @@ def test_decisions_about_other_units_are_foreign() -> None:
         compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
 
 
+def test_launches_in_an_order_that_cannot_run_are_foreign() -> None:
+    database = Database(None)
+    before, selector = tuned(chain(4), database, slow_when_fused)
+    assert len(before.steps) > 1 and selector.made is not None
+    for order in (selector.made.launches[::-1], (tuple(p for places in selector.made.launches for p in places),)):
+        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        told.decisions = evolve(selector.made, launches=order)
+        with pytest.raises(ForeignDecisionsError, match="before it is computed"):
+            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+
+
 def test_damaged_decisions_lead_to_a_search() -> None:
     database = Database(None)
     before, _ = tuned(chain(2), database, lambda kernel: 1e-3)
