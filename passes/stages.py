@@ -79,12 +79,13 @@ S = TypeVar("S")
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
-    `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
-    the partition before they were split. `unique` has the first group of each distinct kernel; `chosen`,
-    `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
-    kernel. `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took.
-    `launches` are the groups in order of execution, those that are launched together as one, and `functions`
-    the sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
+    `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
+    `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
+    group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
+    thread-level kernel, each by the key of the kernel. `considered` are the nodes that algorithms were chosen for,
+    `replaced` those whose place one took. `launches` are the groups in order of execution, those that are launched
+    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
+    where those groups stood before.
     """
 
     registry: Registry
