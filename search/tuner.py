@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from attrs import frozen
 
-from ..ir import ALGORITHMS_SHARE, MODEL_SHARE, WHOLE, Target, UsageError
+from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from .build import BundleMember, Job
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
@@ -174,7 +174,7 @@ class Tuner:
         """
         if not self.resources.started:  # there is nothing else for them to do
             return list
-        return self._shared_out("price", pricings, price, MODEL_SHARE)
+        return self._shared_out("price", pricings, price, SCHEDULES_SHARE)
 
     def _shared_out(
         self, method: str, asked: Sequence[S], here: Callable[[S], T], share: float
