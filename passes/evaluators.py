@@ -146,7 +146,7 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
     for reduction in segment.reductions:
         every = (*axes, *reduction.reduce)
         used = tuple(tuple(v in expr_variables(p) for v in every) for p in operands(reduction, own))
-        loops.append((reduction.combine, tuple(v.extent for v in reduction.reduce), used))
+        loops.append((reduction.combine, reduction.along, tuple(v.extent for v in reduction.reduce), used))
     extras = tuple(tuple(v.extent for v in o.extra) for o in segment.outputs)
     return tuple(a.extent for a in axes), tuple(loops), extras
 

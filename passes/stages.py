@@ -65,7 +65,7 @@ from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
 from .pricing import Foreseeing
 from .schedule import Candidate, choose
-from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
+from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
 #: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
@@ -80,12 +80,13 @@ S = TypeVar("S")
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
-    `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
-    the partition before they were split. `unique` has the first group of each distinct kernel; `chosen`,
-    `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
-    kernel. `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took.
-    `launches` are the groups in order of execution, those that are launched together as one, and `functions`
-    the sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
+    `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
+    `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
+    group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
+    thread-level kernel, each by the key of the kernel. `considered` are the nodes that algorithms were chosen for,
+    `replaced` those whose place one took. `launches` are the groups in order of execution, those that are launched
+    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
+    where those groups stood before.
     """
 
     registry: Registry
@@ -485,6 +486,13 @@ def verify_partition(work: Compilation) -> None:
     """Hold the groups to the invariants of theirs, and to an order in which they can run."""
     if work.is_new(work.views, *work.groups):
         verify_groups(work.groups, work.views, work.is_new)
+
+
+def verify_order(work: Compilation) -> None:
+    """Hold launches to an order in which they can run, their groups to the invariants of theirs."""
+    verify_partition(work)
+    if work.is_new(work.views, *work.groups, *work.launches):
+        verify_launches(work.launches, work.places, work.views)
 
 
 def verify_schedules(work: Compilation) -> None:

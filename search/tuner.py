@@ -179,15 +179,15 @@ class Tuner:
     def _shared_out(
         self, method: str, asked: Sequence[S], here: Callable[[S], T], share: float
     ) -> Callable[[], list[T | None]]:
-        """Have workers answer questions, and return what waits for the answers: this process answers them too, from the
-        other end, until the first worker has, as workers take a while to start.
+        """Have workers answer questions, the last first, and return what waits for the answers: this process answers
+        them too, from the other end, until the first worker has, as workers take a while to start.
         """
         resources = self.resources
         resources.share = share
         found: list[T | None] = [None] * len(asked)
         waiting = set(range(len(asked)))
         with resources.interruptible():
-            for number in waiting if not resources.over() else ():
+            for number in reversed(range(len(asked))) if not resources.over() else ():
                 resources.builder.submit(Job(number, method, (asked[number],)))
 
         def wait() -> list[T | None]:
@@ -199,7 +199,7 @@ class Tuner:
                         found[done.job.owner], alone = done.value, False
                         waiting.discard(done.job.owner)
                     if alone and waiting:
-                        number = max(waiting)
+                        number = min(waiting)
                         found[number] = here(asked[number])
                         waiting.discard(number)
             resources.drop()  # what was not waited for, or not any more

@@ -3,7 +3,7 @@
 from .centre import centre_means
 from .fold_units import fold_units
 from .groups import Group, Workshop, form_key, rename_group
-from .interpret import Points, interpret
+from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
@@ -31,6 +31,7 @@ __all__ = [
     "Views",
     "Workshop",
     "addressed",
+    "along_row",
     "box_extent",
     "build_programs",
     "centre_means",

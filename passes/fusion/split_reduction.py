@@ -54,7 +54,7 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     The workspace is the only output of the first and the first input of the second. None where the group is not one
     reduction, none of its reduced axes has that many elements, or no guard keeps it from what lies behind the last.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or group.segments[0].holds_rows:
         return None
     (segment,) = group.segments
     (reduction,) = segment.reductions
@@ -122,7 +122,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
     There are none where the group has tiles enough by itself, large ones if it is a contraction.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or group.segments[0].holds_rows:
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions

@@ -41,10 +41,12 @@ def least(a: Count, b: Count) -> Count:
     return np.minimum(a, b)
 
 
-def distinct_values(values: Count) -> Any:
+def distinct_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the different values of an array of integers, in order."""
     ordered = np.sort(values)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
+    fresh = np.ones(len(ordered), dtype=bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[fresh])
 
 
 @frozen
@@ -140,7 +142,10 @@ def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Co
 
 
 def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
-    """Return how many runs of neighbours of a row-major tensor a read touches over a cover, and how long they are."""
+    """Return how many runs of neighbours of a row-major tensor a read touches over a cover, and how long they are.
+
+    What several lookups by the same axes find are no more elements than these have values, however far apart.
+    """
     rows: Count = 1
     run: Count = 1
     whole: Count = True
@@ -154,7 +159,11 @@ def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Coun
             rows = rows * np.where(whole, 1, count)
         if shape[position] > 1:  # of one element all are read
             whole = np.logical_and(whole, count >= shape[position])
-    return rows, run
+    if sum(isinstance(primary, Indirect) for index in read.indices for primary, _ in index.terms) < 2:
+        return rows, run
+    points = cover.dependent(frozenset[Var]().union(*(variables(i) for i in read.indices)))
+    rows = least(rows, points)
+    return rows, least(run, ceil_div(points, rows))
 
 
 def _step(index: Index) -> int:

@@ -8,10 +8,12 @@ import numpy as np
 
 from ...ir import (
     MATH_MODES,
+    ORDERS,
     Call,
     Expr,
     FusedGroup,
     Read,
+    Reduction,
     Segment,
     Target,
     dtype_of,
@@ -196,11 +198,14 @@ class Totals:
         return more
 
 
+#: Instructions that compare and choose between two words of 64 bits, and that bring one from another lane, at least.
+WORD_COMPARED, WORD_MOVED = 3.0, 3.0
+
+
 def add_reduction(
     totals: Totals,
     segment: Segment,
-    body: Expr,
-    combine: str,
+    reduction: Reduction,
     place: Place,
     staged: dict[Expr, StagedTile],
     geometry: Geometry,
@@ -210,7 +215,8 @@ def add_reduction(
     if geometry.structure.atom:
         _add_atoms(totals, segment, place, staged, geometry)
         return
-    fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
+    body = reduction.body
+    fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
     steps = parallel * reduced * place.all_trips
@@ -228,7 +234,11 @@ def add_reduction(
             totals.load(read, place, geometry)
     _wait(totals, staged, place, geometry)
     if geometry.structure.lanes:
-        _combine_lanes(totals, parallel, geometry)
+        stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
+        if reduction.along in ORDERS:
+            _sort_lanes(totals, parallel * reduced, reduced * geometry.lanes, geometry)
+        else:
+            _combine_lanes(totals, parallel * stretches, geometry)
 
 
 def _wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
@@ -304,6 +314,26 @@ def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
+
+
+def _sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
+    """Count a network of comparisons over rows, of which a thread holds so many words: each step compares all of them,
+    with words of its own, of its warp, or of another warp, through shared memory.
+    """
+    bits, near = np.log2(row), np.log2(geometry.row_vector)
+    inside = np.log2(np.minimum(geometry.lanes, totals.target.warp_size))
+    steps = bits * (bits + 1) / 2
+    # Step d of a stage compares at bit d: what lies at bits `first` to `last` is compared once in each later stage.
+    across = _steps_between(near + inside, near + np.log2(geometry.lanes), bits)
+    shuffled = _steps_between(near, near + inside, bits)
+    totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
+    totals.add("chain", steps * WORD_COMPARED)
+    totals.add("barriers", 2.0 * held * across)
+
+
+def _steps_between(first: Count, last: Count, bits: Count) -> Count:
+    """Return how many steps of a network of so many bits compare at a bit from `first` on, before `last`."""
+    return (last - first) * bits - (last * (last - 1) - first * (first - 1)) / 2
 
 
 def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:

@@ -166,6 +166,7 @@ def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Co
         "ahead": np.bool_(False),
         "cached": np.bool_(False),
         "kept": np.bool_(False),
+        "whole": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
@@ -189,6 +190,9 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
     if parts.keeps:
         reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
+    for k in parts.whole:
+        held = np.equal(geometry.trips[k], 1) & np.greater(geometry.lanes, 1)
+        reasons["whole"] = np.logical_or(reasons["whole"], np.logical_not(held))
     for k, loop in enumerate(parts.loops):
         limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
