@@ -29,6 +29,7 @@ from ...ir import (
     Var,
     as_index,
     indirects,
+    rename_statement,
     retold,
     substitute,
 )
@@ -38,7 +39,6 @@ from .fold_tables import unroll_tables
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .orders import mark_orders
-from .rename import rename_statement
 from .residues import split_residues
 from .scans import cut_scans
 from .scatters import settle_scatters
