@@ -48,7 +48,7 @@ GATHERS = table(
     ("elements by two indices", (20, 9, 30), (1024, 4096, 1 << 20), (4096, 4096, 1 << 22),
      lambda m, n, k: (x(m, n), integers(m, k), integers(n, k)), lambda x, i, j: x[i, j]),
     ("one hot", (9, 7), (8192, 1000), (32768, 1000),
-     lambda n, k: (integers(k, n), w(k)), lambda i, c: (i[:, None] == torch.arange(c.shape[0])).float()),
+     lambda n, k: (integers(k, n), w(k)), lambda i, c: (i[:, None] == torch.arange(c.shape[0], device=i.device)).float()),
     ("sums of rows by index", (30, 7, 5), (65536, 1024, 64), (1 << 19, 4096, 64),
      lambda n, k, d: (x(n, d), integers(k, n), w(k, d)), lambda x, i, z: z.index_add(0, i, x)),
     ("sums of elements by index", (5, 20, 7), (1024, 4096, 512), (8192, 4096, 512),

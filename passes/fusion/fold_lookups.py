@@ -16,7 +16,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import evolve
 
-from ...ir import Array, Expr, Index, Indirect, Primary, Program, Statement, indirects, map_guards, map_primaries, rebuild
+from ...ir import (
+    Array,
+    Expr,
+    Index,
+    Indirect,
+    Primary,
+    Program,
+    Statement,
+    indirects,
+    map_guards,
+    map_primaries,
+    rebuild,
+)
 
 
 def fold_lookups(program: Program, tables: Mapping[str, Array]) -> Program:
