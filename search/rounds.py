@@ -77,7 +77,9 @@ class Rounds:
             self._settings.model,
             self._settings.first if self._settings.final else max(RANKED, self._settings.first),
         )
-        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (task.place, -2.0), *wanted)
+        # All are ranked first where schedules are chosen: what is never measured then has the model's best point.
+        place = 0 if self._settings.final else task.place
+        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (place, -2.0), *wanted)
 
     def _ranked(self, task: SearchTask, done: Done) -> None:
         """Begin with hints of other machines, then the model's order. Where the worker was lost over the space, there

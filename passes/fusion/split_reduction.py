@@ -53,8 +53,9 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
 
     The workspace is the only output of the first and the first input of the second. None where the group is not one
     reduction, none of its reduced axes has that many elements, or no guard keeps it from what lies behind the last.
+    Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+    if not _is_one_reduction(group):
         return None
     (segment,) = group.segments
     (reduction,) = segment.reductions
@@ -81,6 +82,15 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
     after = _group(group, second, {name: workspace}, group.outputs)
     return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
+
+
+def _is_one_reduction(group: FusedGroup) -> bool:
+    """Whether a group is one reduction, whose results are all that it writes."""
+    return (
+        len(group.segments) == 1
+        and len(group.segments[0].reductions) == 1
+        and not any(output.extra for output in group.segments[0].outputs)
+    )
 
 
 def _axis(reduction: Reduction, parts: int) -> Var | None:
@@ -122,7 +132,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
     There are none where the group has tiles enough by itself, large ones if it is a contraction.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+    if not _is_one_reduction(group):
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions
