@@ -192,11 +192,17 @@ class Splitting:
         return () if found is None else found[:2]
 
     def most_useful(self, group: FusedGroup) -> int:
-        """Return the number of parts that is best by the model."""
+        """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
         key = form_key(group)
         if key not in self.known:
-            times = [(_seconds(group, parts, self.modelled), parts) for parts in candidates(group, self.target)]
-            self.known[key] = min(times, default=(inf, 1))[1]
+            found, slower = (inf, 1), False
+            for parts in reversed(candidates(group, self.target)):
+                seconds = _seconds(group, parts, self.modelled)
+                slower = seconds >= found[0]
+                found = min(found, (seconds, parts))
+                if slower:
+                    break
+            self.known[key] = found[1]
         return self.known[key]
 
 
