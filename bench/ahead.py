@@ -9,7 +9,7 @@ says little about them: whoever times a row makes them again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from multiprocessing import get_context
@@ -103,11 +103,13 @@ class Ahead:
     def __init__(self, workers: int) -> None:
         self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
 
-    def rows(self, numbers: Sequence[int], compiled: Collection[int]) -> Iterator[Ready]:
-        """Yield what there is of rows, in their order, those of some numbers compiled by torch.compile; a row whose
-        process died is one that failed.
-        """
-        for future in [self.pool.submit(ready, number, number in compiled) for number in numbers]:
+    def begin(self, numbers: Sequence[int], compiled: Collection[int]) -> list[Future[Ready]]:
+        """Begin to make rows ready, in their order, those of some numbers compiled by torch.compile."""
+        return [self.pool.submit(ready, number, number in compiled) for number in numbers]
+
+    def rows(self, begun: Sequence[Future[Ready]]) -> Iterator[Ready]:
+        """Yield what there is of rows that were begun; a row whose process died is one that failed."""
+        for future in begun:
             try:
                 yield future.result()
             except BrokenProcessPool:

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 from attrs import define, field
@@ -48,8 +49,8 @@ from cuts.search.session import tuning_session
 TOGETHER = 48
 #: Speed from which on a row counts as good enough.
 ENOUGH = 0.8
-#: Seconds that a row takes beside its tuning, and those that must be left for another part to begin.
-_OTHER, _LEAST = 1.0, 20.0
+#: Seconds that must be left for another part to begin.
+_LEAST = 15.0
 
 
 @define
@@ -71,37 +72,48 @@ class Breadth:
 
     def run(self, numbers: Sequence[int]) -> None:
         """Measure rows by their numbers, some dozens at a time, until none or no time is left."""
+        parts = [numbers[n : n + self.options.together] for n in range(0, len(numbers), self.options.together)]
         ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
+        left = len(numbers)
         try:
-            start = 0
-            while start < len(numbers) and self.left > _LEAST:
-                most = int(self.left / (self.options.budget + _OTHER))  # what is left is no more than this takes
-                part = numbers[start : start + max(4, min(self.options.together, most))]
-                self._part(part, ahead)
-                start += len(part)
+            begun = self._begin(parts[0], ahead) if parts else []
+            for part, following in zip(parts, [*parts[1:], []], strict=True):
+                if self.left < _LEAST:
+                    break
+                begun = self._part(part, begun, following, ahead)
+                left -= len(part)
         finally:
             ahead.close()
-        self._say(f"in all, {len(numbers) - start} rows are left")
+        self._say(f"in all, {left} rows are left")
+
+    def _begin(self, numbers: Sequence[int], ahead: Ahead) -> list[Future[Ready]]:
+        """Begin to make rows ready, for torch.compile where its times are wanted and not known."""
+        compiles = self.options.compile and self.torch is not None
+        return ahead.begin(numbers, [number for number in numbers if compiles and not self._known(number)])
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
 
-    def _part(self, numbers: Sequence[int], ahead: Ahead) -> None:
-        compiles = self.options.compile and self.torch is not None
-        compiled = [number for number in numbers if compiles and not self._known(number)]
-        found = dict(zip(numbers, ahead.rows(numbers, compiled), strict=True))
+    def _part(
+        self, numbers: Sequence[int], begun: Sequence[Future[Ready]], following: Sequence[int], ahead: Ahead
+    ) -> list[Future[Ready]]:
+        """Measure some rows, and make those that follow ready while these are tuned; not while they are timed."""
+        found = dict(zip(numbers, ahead.rows(begun), strict=True))
         self._say(f"{len(found)} rows are ready")
+        later = self._begin(following, ahead)
         for number, each in found.items():
             if each.graph is None:
                 self._keep(self._row(ROWS[number].operation.family, ROWS[number].name) | {"failure": each.failure})
         cases = {number: ROWS[number].case(each.graph) for number, each in found.items() if each.graph is not None}
         tuned = list(self._tuned(list(cases.values())))
         self._say(f"{len(cases)} rows are tuned")
+        wait(later, timeout=max(0.0, self.left))
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
             if self.left < 0:
-                return
+                break
             self._keep(self._measured(number, case, found[number], kernels))
         self._say(f"{len(cases)} rows are timed")
+        return later
 
     def _tuned(self, cases: Sequence[TorchCase]) -> Iterator[Tuned | str]:
         """Yield cases with their kernels, or why there are none: where one fails, its neighbours are tried alone."""
@@ -243,7 +255,16 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
         named = not options.only or any(text in f"{row.operation.family}/{row.name}" for text in options.only)
         if again and named:
             found.append(number)
-    return found
+    turn, turns = options.share
+    return found[turn::turns]
+
+
+def share(text: str) -> tuple[int, int]:
+    """Read a share such as 0/2; argparse reports what is none."""
+    turn, turns = map(int, text.split("/"))
+    if not 0 <= turn < turns:
+        raise ValueError(f"expected K/N with K from 0 to N - 1, found {text}")
+    return turn, turns
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -253,6 +274,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that prepare")
+    parser.add_argument(
+        "--share",
+        type=share,
+        default=(0, 1),
+        metavar="K/N",
+        help="every N-th of the rows, from number K on: for N GPUs",
+    )
     parser.add_argument("--below", type=float, default=0.0, metavar="SPEED", help="also measure again what is slower")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")

@@ -121,7 +121,7 @@ from .recurrence import (
 )
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from .segment import FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
+from .segment import ALONG, ORDERS, FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
 from .source import Source, Span
 from .statement import Program, Statement, runs
 from .target import Target
@@ -164,6 +164,7 @@ from .walk import (
 
 __all__ = [
     "ALGORITHMS_SHARE",
+    "ALONG",
     "COMBINERS",
     "ELEMENT",
     "FUNCTIONS",
@@ -174,6 +175,7 @@ __all__ = [
     "MAX_ELEMENTS",
     "MODEL_SHARE",
     "NEIGHBOURS",
+    "ORDERS",
     "PARTITION_SHARE",
     "PRECISIONS",
     "SCHEDULES_SHARE",

@@ -220,13 +220,23 @@ class Initialise:
 
 @frozen(cache_hash=True)
 class LaneReduce:
-    """Combine the held values of the `lanes` threads that share an instance; all of them hold the result afterwards."""
+    """Combine the held values of the `lanes` threads that share an instance; all of them hold the result afterwards.
+
+    With `along` (`ir.segment.ALONG`), threads hold the elements of a row, as many of an instance as the last number of
+    `shape` says, `vector` neighbours at a time, and each element becomes what it and the others before or behind it
+    are combined; or, in an order (`ir.segment.ORDERS`), the place of the element of `keys` that comes there, which are
+    held likewise and of which there are `extent`.
+    """
 
     name: str
     shape: tuple[int, ...]
     combine: str
     dtype: DType
     lanes: int
+    along: str = ""
+    vector: int = 1
+    keys: str = ""
+    extent: int = 0
 
 
 Root: TypeAlias = Union[Store, WideStore, Accumulate, AtomAccumulate, Keep, Initialise, LaneReduce]

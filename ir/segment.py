@@ -8,6 +8,7 @@ one reads tensors of an earlier one through shared memory (DeepCuts section 4.4,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from attrs import field, frozen
 
@@ -16,6 +17,13 @@ from .index import Index, Var
 from .types import TensorType
 from .walk import expr_indirects, expr_variables, indirects, reads
 
+#: Which elements of a row a value along it combines: whether those that come later, and whether without its own.
+ALONG = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
+
+
+#: The orders of rows, and whether they rise.
+ORDERS = {"rising": True, "falling": False}
+
 
 @frozen(cache_hash=True)
 class Reduction:
@@ -23,6 +31,11 @@ class Reduction:
 
     Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min. `math` names how a
     sum of products may be computed (`ir.atoms.MATH_MODES`); where it is empty, in the types that stand there.
+
+    With `along`, one of `ALONG`, there is a value for each element of the row, which lanes hold as they hold the row;
+    others read it as `Read(name, (*axes, *reduce))`. It combines what stands up to the element, before it, from it on,
+    or behind it. With one of `ORDERS`, element c of the row is the place of the c-th of all values of the body in that
+    order: NaN is greatest, of equals the first comes first.
     """
 
     name: str
@@ -30,6 +43,7 @@ class Reduction:
     combine: str
     body: Expr
     math: str = ""
+    along: str = ""
 
 
 @frozen(cache_hash=True)
@@ -60,6 +74,11 @@ class Segment:
     axes: tuple[Var, ...]
     reductions: tuple[Reduction, ...]
     outputs: tuple[Output, ...]
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether lanes must hold whole rows, because a reduction has a value for each element."""
+        return any(r.along for r in self.reductions)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -118,10 +137,14 @@ def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
 
     For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
     `relu(x * a + b)` is staged as its value, one that is converted as what it is converted from); for anything else the
-    reads. `own` names values of earlier reductions,
-    which live in registers.
+    reads. `own` names values of earlier reductions, which
+    live in registers.
     """
-    held = set(own)
+    return _operands(reduction, frozenset(own))
+
+
+@lru_cache(maxsize=1 << 14)
+def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
     parts = tuple(map(narrow, factors(reduction.body))) if reduction.combine == "sum" else (reduction.body,)
     if len(parts) == 1:
         parts = reads(reduction.body)
@@ -139,4 +162,4 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
     """
     parts = operands(reduction, own)
     touched = [r for r in reduction.reduce if sum(r in expr_variables(p) for p in parts) >= 2]
-    return bool(touched) and isinstance(reduction.body, Call) and reduction.combine == "sum"
+    return bool(touched) and isinstance(reduction.body, Call) and reduction.combine == "sum" and not reduction.along

@@ -41,7 +41,9 @@ class Statement:
 
     `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
     the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
-    as an integer. `step` is the axis of a recurrence, one of `axes`. `span` is the text that says it, for messages.
+    as an integer. `step` is the axis of a recurrence, one of `axes`. Where the elements along an axis are all found
+    from one row of terms, `along` is that axis: a kernel holds the row and computes them together. It changes no value.
+    `span` is the text that says it, for messages.
 
     Where `into` names a reduction (of values), `write` may send several axes to one element, and read integer tensors:
     every element of `target` is that reduction of all that arrives there, or of nothing. What an integer sends outside
@@ -58,6 +60,7 @@ class Statement:
     into: str | None = None
     atomic: bool = False
     step: Var | None = None
+    along: Var | None = None
     span: Span | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @cached_property

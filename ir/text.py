@@ -66,7 +66,7 @@ FORMS: dict[type, Form] = {
         ),
     ),
     Statement: Form(
-        "let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>){? step <step>?} = "
+        "let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>){? step <step>?}{? along <along>?} = "
         "{?<combine> over (<reduce>) of ?}<body>"
     ),
     FusedGroup: Form(
@@ -81,7 +81,7 @@ FORMS: dict[type, Form] = {
         ),
     ),
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
-    Reduction: Form("reduce <name> = <combine>{? as <math>?} over (<reduce>) of <body>"),
+    Reduction: Form("reduce <name> = <combine>{? as <math>?}{? along <along>?} over (<reduce>) of <body>"),
     Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
     Storage: Form(
         "storage <buffer> offset <offset> strides (<strides>)"
@@ -139,7 +139,10 @@ FORMS: dict[type, Form] = {
         "keep <name>[<at>] of (<shape>): <dtype> = <value> for <operand>{? registers (<axes>)?}{? lane <lane>?}"
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
-    LaneReduce: Form("lanes <name>[<shape>]: <dtype> <combine> over <lanes>"),
+    LaneReduce: Form(
+        "lanes <name>[<shape>]: <dtype> <combine> over <lanes>"
+        "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}"
+    ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     Held: Form("held <name>[<at>]"),
     IndexNode: Form("index <index>"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import is_
 
 from .expr import Expr, Guard, MoveGuards, MoveIndex, Read
 from .index import Index, IndexLike, Indirect, Primary, Var, as_index
@@ -151,12 +152,18 @@ def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
     done: dict[int, Expr] = {}
 
     def visit(node: Expr) -> Expr:
-        if id(node) not in done:
+        made = done.get(id(node))
+        if made is None:
             children = node.children
-            done[id(node)] = node.with_children(tuple(visit(c) for c in children)) if children else leaf(node)
-        return done[id(node)]
+            made = done[id(node)] = _with(node, tuple([visit(c) for c in children])) if children else leaf(node)
+        return made
 
     return visit(expr)
+
+
+def _with(node: Expr, children: tuple[Expr, ...]) -> Expr:
+    """Return a node with some operands, itself where these are its own."""
+    return node if all(map(is_, node.children, children)) else node.with_children(children)
 
 
 def map_indices(expr: Expr, move: MoveIndex, check: MoveGuards | None = None) -> Expr:
@@ -183,10 +190,22 @@ def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]
 
 def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
     """Replace index variables everywhere in an expression."""
-    move: MoveIndex = lru_cache(maxsize=None)(
-        lambda index: substitute(index, values)
-    )  # the reads of a transform have many in common
-    check: MoveGuards = lru_cache(maxsize=None)(lambda guards: live_guards(map_guards(guards, move)))
+    if not any(v in values for v in expr_variables(expr)):
+        return expr
+    moved: dict[Index, Index] = {}  # the reads of a transform have many in common
+    checked: dict[tuple[Guard, ...], tuple[Guard, ...]] = {}
+
+    def move(index: Index) -> Index:
+        found = moved.get(index)
+        if found is None:
+            found = moved[index] = substitute(index, values)
+        return found
+
+    def check(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        if guards not in checked:
+            checked[guards] = live_guards(map_guards(guards, move))
+        return checked[guards]
+
     return map_indices(expr, move, check)
 
 

@@ -3,6 +3,7 @@
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .fragments import Fragment, Priced, cut_fragment
 from .pipeline import compile_graph, graph_passes
+from .pricing import Prices, Pricing, price
 from .side_by_side import joined
 from .workload import Member, Selector, Workload
 
@@ -13,10 +14,13 @@ __all__ = [
     "GroupDecision",
     "Member",
     "Priced",
+    "Prices",
+    "Pricing",
     "Selector",
     "Workload",
     "compile_graph",
     "cut_fragment",
     "graph_passes",
     "joined",
+    "price",
 ]

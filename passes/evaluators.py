@@ -38,6 +38,8 @@ STRUCTURES, LEADING = 1, 8
 #: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
 #: taken to be.
 DOUBT = 0.75
+#: Part of a budget that the model may use however late it begins, and the seconds that this is at least.
+OWN_SHARE, OWN_SECONDS = 0.5, 3.0
 
 
 @frozen
@@ -78,14 +80,14 @@ class Modelled:
 
     target: Target
     sample: int = 512
-    leaders: dict[Hashable, tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
+    leaders: dict[tuple[Any, ...], tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time, launch included, infinity where no sampled point is legal."""
         segments = list(
             cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
         )
-        key = (len(segments), *(_iteration_space(s) for s in group.segments))
+        key = (len(segments), *iteration_spaces(group))
         best = inf
         if key in self.leaders:
             chosen = tuple(Structure(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
@@ -99,7 +101,7 @@ class Modelled:
             best = self._search(make_space(group, self.target, True, segments), key)
         return best
 
-    def _search(self, space: Space, key: Hashable) -> float:
+    def _search(self, space: Space, key: tuple[Any, ...]) -> float:
         """Return the best of a sample, and remember where the best points of the best structures lie."""
         found: list[tuple[float, Leader]] = []
         for position, batch in enumerate(sampled(space, self.sample)):
@@ -129,7 +131,14 @@ def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     return np.where(batch.legal, estimate, inf)
 
 
-def _iteration_space(segment: Segment) -> Hashable:
+def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:
+    """Return what groups over the same iteration space have in common: of each segment its axes, its loops, and what
+    outputs run along besides.
+    """
+    return tuple(map(_iteration_space, group.segments))
+
+
+def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
     """Return what a segment iterates over, and which axes each operand of its reductions and each output depends on."""
     axes = segment.axes
     own = [r.name for r in segment.reductions]
@@ -137,32 +146,44 @@ def _iteration_space(segment: Segment) -> Hashable:
     for reduction in segment.reductions:
         every = (*axes, *reduction.reduce)
         used = tuple(tuple(v in expr_variables(p) for v in every) for p in operands(reduction, own))
-        loops.append((reduction.combine, tuple(v.extent for v in reduction.reduce), used))
+        loops.append((reduction.combine, reduction.along, tuple(v.extent for v in reduction.reduce), used))
     extras = tuple(tuple(v.extent for v in o.extra) for o in segment.outputs)
     return tuple(a.extent for a in axes), tuple(loops), extras
 
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers.
-    `expired` says whether it did; `ratios` are costs over those of the roofline, of the groups before.
+    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. However late it
+    begins, a part of the budget is its own: the plan that the model makes is what measurements begin with.
+    `expired` says whether the roofline did answer; `ratios` are costs over its own, of the groups before; `spent` are
+    seconds of the model.
     """
 
     evaluator: Modelled
     budget: Budget
     expired: bool = False
     ratios: list[float] = field(factory=list)
+    spent: float = 0.0
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        self.expired = self.expired or self.budget.over(MODEL_SHARE)
-        least = Roofline(self.evaluator.target).cost(group)
+        self.expired = self.expired or self._over()
         if self.expired:
-            return least * self._doubt(group)
+            return Roofline(self.evaluator.target).cost(group) * self._doubt(group)
+        start = self.budget.elapsed
         found = self.evaluator.cost(group)
-        if found < inf:
-            self.ratios.append(found / least)
+        self.spent += self.budget.elapsed - start
+        self.note(group, found)
         return found
+
+    def _over(self) -> bool:
+        own = self.spent < max(OWN_SECONDS, OWN_SHARE * self.budget.seconds)
+        return self.budget.overdue() if own else self.budget.over(MODEL_SHARE)
+
+    def note(self, group: FusedGroup, seconds: float) -> None:
+        """Take in what a group costs by the model."""
+        if seconds < inf:
+            self.ratios.append(seconds / Roofline(self.evaluator.target).cost(group))
 
     def _doubt(self, group: FusedGroup) -> float:
         """Return what the roofline is multiplied with, to stand beside the model's costs: a guess must not look better

@@ -4,7 +4,7 @@ cost.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from attrs import frozen
@@ -13,6 +13,7 @@ from ..ir import WHOLE, Budget, FusedGroup, Storage
 from .decisions import Decisions
 from .fragments import Fragment, Priced
 from .fusion import GroupEvaluator
+from .pricing import Prices, Pricing
 from .schedule import Candidate
 
 
@@ -65,6 +66,10 @@ class Selector(Protocol):
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Return the kernels of small graphs, cut by the model."""
+        ...
+
+    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+        """Have groups priced by the model, and return what waits for it; none where there was no time for one."""
         ...
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:

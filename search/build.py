@@ -19,7 +19,7 @@ from attrs import define, frozen
 from ..backends.cuda import compile_kernel
 from ..backends.source import emit
 from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage
-from ..passes import Fragment, Priced, cut_fragment
+from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
 from .child import START_LIMIT, Child, Lost
@@ -73,6 +73,10 @@ class Factory:
     def plan(self, fragment: Fragment) -> Priced:
         """Return the kernels that a small graph is cut into."""
         return cut_fragment(fragment)
+
+    def price(self, pricing: Pricing) -> Prices:
+        """Return what groups over one iteration space cost by the model."""
+        return price(pricing)
 
     def refer(self, problem: Problem) -> Reference | None:
         """Return what the outputs must be, evaluated in float64."""

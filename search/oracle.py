@@ -33,7 +33,7 @@ from ..ir import (
     walk,
     working_dtype,
 )
-from ..passes.fusion import Points, interpret
+from ..passes.fusion import Points, along_row, interpret
 
 Array = npt.NDArray[Any]
 
@@ -167,6 +167,9 @@ def _values(
     for reduction in segment.reductions:
         space = _ChosenElements(form, columns, size, reduction.reduce, arrays, held)
         values: Array = np.broadcast_to(space.value(reduction.body), space.shape).reshape(size, -1)
+        if reduction.along:
+            held[reduction.name] = along_row(reduction, values)
+            continue
         held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
     found = []
     for output in outputs:
@@ -210,7 +213,8 @@ class _ChosenElements(Points):
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Array | None = None) -> Array:
         """Return elements in float64; values of reductions are those of the same instance."""
         if tensor in self.values_held:
-            return self.values_held[tensor].reshape(-1, *[1] * self._rank)
+            found = self.values_held[tensor]
+            return found if found.ndim > 1 else found.reshape(-1, *[1] * self._rank)
         if tensor in self.form.shared:
             return self._computed(tensor, indices, inside)
         if tensor in self.form.constants and tensor not in self.memory:

@@ -58,6 +58,11 @@ class Resources:
             self._bench = self._makers[1]()
         return self._bench
 
+    @property
+    def started(self) -> bool:
+        """Whether there are workers."""
+        return self._builder is not None
+
     def start(self) -> None:
         """Start the workers, without waiting for them."""
         if self._builder is None:

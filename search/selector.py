@@ -9,14 +9,14 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import inf
 from statistics import median
 
 from attrs import evolve
 
 from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
-from ..passes import Decisions, Fragment, Member, Priced, Workload, joined
+from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
@@ -127,9 +127,13 @@ class MeasuredSelector:
         what the model says of them is kept.
         """
         found = self.tuner.plan(fragments)
-        for form, seconds in (each for kernels in found for each in kernels or ()):
+        for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
             self._costs.setdefault(form_key(form), seconds)
         return found
+
+    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+        """Have groups priced by the workers, side by side."""
+        return self.tuner.price(pricings)
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.

@@ -9,13 +9,14 @@ proven slower. The few fastest are then timed in turns, and ties are broken by r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
+from typing import TypeVar
 
 from attrs import frozen
 
-from ..ir import ALGORITHMS_SHARE, WHOLE, Target, UsageError
-from ..passes import Fragment, Priced, cut_fragment
+from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
+from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from .build import BundleMember, Job
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import measure_launches
@@ -24,6 +25,9 @@ from .resources import Resources
 from .rounds import Rounds
 from .settings import Settings, Statistics, TunedChoice
 from .task import SearchTask
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @frozen
@@ -158,25 +162,47 @@ class Tuner:
         return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> list[Priced]:
-        """Return the kernels of small graphs, found by the workers side by side, and by this process, from the other
-        end, until the first of them has started; none for those that there was no time for.
+        """Return the kernels of small graphs, found by the workers side by side; none for those that there was no time
+        for.
+        """
+        with self.statistics.phase("algorithms"):
+            return self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE)()
+
+    def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
+        """Have groups priced by the workers side by side, and return what waits for them; none for those that there was
+        no time for.
+        """
+        if not self.resources.started:  # there is nothing else for them to do
+            return list
+        return self._shared_out("price", pricings, price, SCHEDULES_SHARE)
+
+    def _shared_out(
+        self, method: str, asked: Sequence[S], here: Callable[[S], T], share: float
+    ) -> Callable[[], list[T | None]]:
+        """Have workers answer questions, the last first, and return what waits for the answers: this process answers
+        them too, from the other end, until the first worker has, as workers take a while to start.
         """
         resources = self.resources
-        resources.share = ALGORITHMS_SHARE
-        found: list[Priced] = [None] * len(fragments)
-        waiting = set(range(len(fragments)))
+        resources.share = share
+        found: list[T | None] = [None] * len(asked)
+        waiting = set(range(len(asked)))
         with resources.interruptible():
-            for number in waiting if not resources.over() else ():
-                resources.builder.submit(Job(number, "plan", (fragments[number],)))
-            with self.statistics.phase("algorithms"):
+            for number in reversed(range(len(asked))) if not resources.over() else ():
+                resources.builder.submit(Job(number, method, (asked[number],)))
+
+        def wait() -> list[T | None]:
+            resources.share = share
+            with resources.interruptible():
                 alone = True
                 while waiting and not resources.over():
                     for done in resources.builder.collect(0.0 if alone else resources.pause):
                         found[done.job.owner], alone = done.value, False
                         waiting.discard(done.job.owner)
                     if alone and waiting:
-                        number = max(waiting)
-                        found[number] = cut_fragment(fragments[number])
+                        number = min(waiting)
+                        found[number] = here(asked[number])
                         waiting.discard(number)
-        resources.drop()  # what was not waited for, or not any more
-        return found
+            resources.drop()  # what was not waited for, or not any more
+            return found
+
+        return wait

@@ -102,7 +102,7 @@ def _sum_of_products(group: FusedGroup) -> _Sum | None:
         return None
     (reduction,), (output,) = segment.reductions, segment.outputs
     body = reduction.body
-    if reduction.combine != "sum" or not isinstance(body, Call) or body.fn != "mul":
+    if reduction.combine != "sum" or reduction.along or not isinstance(body, Call) or body.fn != "mul":
         return None
     left, right = body.args
     stored = isinstance(output.body, Read) and output.body.tensor == reduction.name and not output.body.guards

@@ -122,6 +122,7 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
                 register = f"a{len(names.registers)}"
                 names.registers[root.name] = register
                 names.shapes[root.name] = root.shape
+                names.types[root.name] = root.dtype
                 out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
 
 

@@ -54,7 +54,12 @@ def bundle_body(bundle: Bundle, dialect: Dialect, of: Arguments, dynamic: int) -
     shared memory to, 0 where it is declared.
     """
     head, inner = Writer(dialect, depth=1), Writer(dialect, depth=1)
-    texts = [_run_text(run, bundle, dialect, of, inner) for run in _runs(bundle, of)]
+    runs, texts = [*_runs(bundle, of)], []
+    waits = any(meets(kernel.items) for kernel in bundle.kernels)
+    for run in runs:
+        texts.append(_run_text(run, bundle, dialect, of, inner))
+        if waits and len(runs) > 1 and dialect.meeting_end:
+            inner.line(dialect.meeting_end)
     if dialect.base:
         for number in range(len(bundle_arguments(bundle, of)[0])):
             head.line(dialect.base.format(name=f"p{number}"))
@@ -102,8 +107,6 @@ def _run_text(run: _Run, bundle: Bundle, dialect: Dialect, of: Arguments, out: W
         for line in _parts(text.shared, dialect):
             out.line(line)
         out.lines += [f"  {line}" for line in text.lines]
-        if conditions and dialect.meeting_end and meets(run.kernel.items):
-            out.line(dialect.meeting_end)
     return text
 
 

@@ -49,12 +49,14 @@ class Dialect:
     register to what its type can hold; `shared_bits` names what stands in for memory types that no shared variable may
     have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
     the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
-    a kind, `warp` is how many lanes exchange values by `shuffle`. `meeting_counter` is the type of a loop's counter
-    where threads wait for each other in the loop, `meeting_end` what ends a condition under which they do, `begin` the
-    helper that a kernel calls first. Other fields are text templates, `member_...` those of kernels that share a
-    launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of neighbours at once,
-    `matrix_load` lets a warp load the registers of a fragment together. `atom` calls the helper of an atom with
-    `atom_result` of what it adds to; where lanes meet for it (`atoms_meet`), they do so in `atom_scratch`.
+    a kind, `warp` is how many lanes exchange values by `shuffle`, or take that of a thread by `shuffle_from`.
+    `meeting_counter` is the type of a loop's counter where threads wait for each other in the loop, `meeting_end` what
+    stands behind every condition on the block where they do under one of them, `begin` the helper that a kernel calls
+    first. Other fields are text templates,
+    `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of f32.
+    `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a warp load the registers of a fragment
+    together. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet for it
+    (`atoms_meet`), they do so in `atom_scratch`.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Dialect:
     commit: str
     wait: str
     shuffle: str
+    shuffle_from: str
     warp: int
     suffix: str
     atomics: Atomics
@@ -196,6 +199,18 @@ def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
     }
 
 
+def _ordered(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that turn numbers into words in the same order: zeros are equal, NaN is greatest."""
+    float_ = "const unsigned u = cuts_pack_f32(x == 0 ? 0.0f : x); "
+    bodies = {"f32": f"{float_}return x != x ? 0xffffffffu : u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);"}
+    bodies |= dict.fromkeys(("i32", "i16", "i8"), "return (unsigned)(int)x ^ 0x80000000u;")
+    bodies |= dict.fromkeys(("u32", "u16", "u8", "bool"), "return (unsigned)x;")
+    return {
+        f"cuts_ordered_{kind}": f"{qualifier} unsigned cuts_ordered_{kind}({types[kind]} x) {{ {body} }}"
+        for kind, body in bodies.items()
+    }
+
+
 _DEVICE = "static __device__ __forceinline__"
 _TF32_NEAR = f"{TF32_NEAR!r}f"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
@@ -242,6 +257,7 @@ _CUDA_HELPERS = (
         "cuts_tf32_cut": f"{_DEVICE} float cuts_tf32_cut(float x) {{ return x - x == 0.0f ? "
         "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
+        **_ordered(_DEVICE, _CUDA_TYPES),
         **_byte_packs(_DEVICE, "unsigned"),
         **matrix_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
@@ -300,6 +316,7 @@ CUDA = Dialect(
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+    shuffle_from="__shfl_sync(0xffffffffu, {value}, {source})",
     warp=32,
     suffix=".cu",
     atomics=Atomics(
@@ -333,6 +350,7 @@ OPENCL = Dialect(
         "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
         "as_float(as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
+        **_ordered("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
         **dict(
             emulations(
@@ -383,6 +401,7 @@ OPENCL = Dialect(
     commit="",
     wait="",
     shuffle="",
+    shuffle_from="",
     warp=1,
     suffix=".cl",
     atomics=Atomics(

@@ -13,6 +13,7 @@ from attrs import define, field
 from ...ir import (
     COMBINERS,
     MATRIX_ATOMS,
+    ORDERS,
     WIDEST_BYTES,
     Accumulate,
     AtomAccumulate,
@@ -49,6 +50,8 @@ from ...ir import (
 from .atom_text import fragment_places, operand_words
 from .ctext import call_text, convert_text, literal_text, number_text
 from .index_ctext import guard_text, index_text, place_text
+from .lane_scan import LaneScan
+from .lane_sort import LaneSort
 from .matrices import MatrixLoad, matrix_load
 from .scope import KernelNames, Writer
 
@@ -250,7 +253,12 @@ class NodePrinter:
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
         elif isinstance(node, LaneReduce):
-            self.names.lane_reduce(self.out, node)
+            if node.along in ORDERS:
+                LaneSort(node, self.names.types[node.keys], self.names, self.out).print()
+            elif node.along:
+                LaneScan(node, self.names, self.out).print()
+            else:
+                self.names.lane_reduce(self.out, node)
         elif node in self.declared:
             self.out.line(f"{self._element(node, {})} = {self._expression(node)};")
         elif not (isinstance(node, (Op, Convert)) and len(self.users.get(node, [])) == 1):

@@ -35,6 +35,7 @@ from ...ir import (
     operand_nodes,
     own_variables,
     post_order,
+    variables,
 )
 from .index_ctext import guard_text
 from .nodes import NodePrinter
@@ -158,11 +159,13 @@ class PhasePrinter:
 
     def _addressed(self, unit: _Unit, home: dict[DfgNode, _Unit], var: Var) -> bool:
         """Whether a scope addresses registers by its variable, which then has to be a number each time: values that it
-        leaves for others, and those that others left for it.
+        leaves for others, those that others left for it, and those along a row.
         """
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
-        return any(var in self.boxes[node] for node in (*left, *found))
+        held = (o for n in unit.nodes for o in (n, *operand_nodes(n)) if isinstance(o, (Held, Accumulate)))
+        along = any(var in variables(i) for o in held for i in o.at)
+        return along or any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
         """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""

@@ -92,6 +92,7 @@ class KernelNames:
     pointers: Mapping[str, PointerName]
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
+    types: dict[str, DType] = field(factory=dict)
     count: int = 0
 
     @cached_property
@@ -166,7 +167,7 @@ class KernelNames:
         combines them in the same order.
         """
         warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
-        warps, scratch = node.lanes // warp, self._scratch(node)
+        warps, scratch = node.lanes // warp, self.lane_scratch(node.dtype)
         instance = Var("e", count)
         register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
         with out.loop(instance):
@@ -180,7 +181,7 @@ class KernelNames:
         out.line(self.dialect.barrier)
 
     def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
-        scratch = self._scratch(node)
+        scratch = self.lane_scratch(node.dtype)
         out.line(f"{scratch}[tid] = {register};")
         out.line(self.dialect.barrier)
         step = lanes // 2
@@ -192,6 +193,7 @@ class KernelNames:
         out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")
         out.line(self.dialect.barrier)
 
-    def _scratch(self, node: LaneReduce) -> str:
-        kind = self.dialect.memory_type(node.dtype)
+    def lane_scratch(self, dtype: DType) -> str:
+        """Return the pointer to the scratch in which lanes exchange values of a type."""
+        kind = self.dialect.memory_type(dtype)
         return f"(({self.dialect.spaces['shared']}{kind}*)lanes)"

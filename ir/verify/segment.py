@@ -13,7 +13,8 @@ from ..expr import dtype_of
 from ..functions import VALUE_COMBINERS
 from ..index import Index, Var, as_index, linearise
 from ..ranges import AddressedElement, elements, injective
-from ..segment import FusedGroup, Output, Reduction, Segment
+from ..segment import ALONG, ORDERS, FusedGroup, Output, Reduction, Segment
+from ..types import DType
 from ..walk import expr_indirects, expr_variables, indirects, reads, tensors_read, variables
 from .program import misplaced, mixed_types
 
@@ -78,11 +79,15 @@ def check_writes_have_places(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_values_read_in_place(group: FusedGroup) -> Iterator[VerifyError]:
-    """The value of a reduction is read by the instance that computed it: at the segment's axes, without guards."""
+    """The value of a reduction is read by the instance that computed it: at the segment's axes, and, of a value along
+    the row, at the row's own axis, without guards.
+    """
     for where, segment, part in _parts(group):
-        own, place = {r.name for r in segment.reductions}, tuple(map(as_index, segment.axes))
-        for read in reads(part.body):
-            if read.tensor in own and (read.indices != place or read.guards):
+        own = {r.name: r for r in segment.reductions}
+        for read in (r for r in reads(part.body) if r.tensor in own):
+            reduction = own[read.tensor]
+            place = tuple(map(as_index, (*segment.axes, *(reduction.reduce if reduction.along else ()))))
+            if read.indices != place or read.guards:
                 yield VerifyError(f"{where} reads {quote(read.tensor)} of another instance")
 
 
@@ -110,6 +115,12 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
+        if (
+            isinstance(part, Reduction)
+            and part.along
+            and (part.along not in {**ALONG, **ORDERS} or len(part.reduce) != 1)
+        ):
+            yield VerifyError(f"{where}: {quote(part.along)} along {len(part.reduce)} axes is no row of values")
 
 
 def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
@@ -120,6 +131,8 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
         for problem in mixed_types(part.body, group.tensors):
             yield VerifyError(f"{where}: {problem}")
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
+        if isinstance(part, Reduction) and part.along in ORDERS:
+            found = DType.I64  # a place in the row, whatever stands there
         held = isinstance(part, Reduction) and found.accumulator is wanted
         if found is not wanted and not held:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")

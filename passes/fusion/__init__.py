@@ -3,7 +3,7 @@
 from .centre import centre_means
 from .fold_units import fold_units
 from .groups import Group, Workshop, form_key, rename_group
-from .interpret import Points, interpret
+from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
@@ -11,6 +11,7 @@ from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
 from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
+from .settle import settle
 from .share_sums import share_sums
 from .solve import solve
 from .split_reduction import Splitting, split_groups
@@ -31,6 +32,7 @@ __all__ = [
     "Views",
     "Workshop",
     "addressed",
+    "along_row",
     "box_extent",
     "build_programs",
     "centre_means",
@@ -49,6 +51,7 @@ __all__ = [
     "rename_statement",
     "reorder",
     "reorder_unit",
+    "settle",
     "share_sums",
     "solve",
     "split_groups",

@@ -94,7 +94,8 @@ def _edges(statements: Sequence[Statement]) -> Iterator[Edge]:
     for consumer, statement in enumerate(statements):
         for read in statement.reads:
             if len(found := producers.get(read.tensor, [])) == 1:
-                yield found[0], consumer, read.indices
+                # Of a value along a row, the instance is what counts: its place in the row comes last.
+                yield found[0], consumer, read.indices[: len(statements[found[0]].write)]
 
 
 def _inlined_edges(statements: Sequence[Statement], wanted: Collection[int]) -> Iterator[Edge]:

@@ -6,7 +6,21 @@ from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
-from ...ir import COMBINERS, Evaluation, FusedGroup, Index, Segment, Values, Var, dtype_of_numpy, working_dtype
+from ...ir import (
+    ALONG,
+    COMBINERS,
+    ORDERS,
+    DType,
+    Evaluation,
+    FusedGroup,
+    Index,
+    Reduction,
+    Segment,
+    Values,
+    Var,
+    dtype_of_numpy,
+    working_dtype,
+)
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
@@ -40,6 +54,9 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
         space = Points((*segment.axes, *reduction.reduce), scope, held)
         values = np.broadcast_to(space.value(reduction.body), space.shape)
         function = COMBINERS[reduction.combine].function.numpy
+        if reduction.along:
+            scope[reduction.name] = along_row(reduction, values)
+            continue
         along = tuple(range(len(shape), values.ndim))
         # In the type of the values, in which integers wrap: NumPy adds up narrow ones in 64 bits.
         reduced = function.reduce(values, axis=along, dtype=values.dtype)  # type: ignore[attr-defined]
@@ -55,6 +72,28 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
             COMBINERS[output.into].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
         else:
             memory[output.tensor][position] = value if position else value.reshape(())
+
+
+def along_row(reduction: Reduction, values: Values) -> Values:
+    """Return a value for each element of rows, which lie along the last dim."""
+    if reduction.along in ORDERS:
+        return _in_order(values, ORDERS[reduction.along])
+    later, without = ALONG[reduction.along]
+    combiner = COMBINERS[reduction.combine]
+    row = values[..., ::-1] if later else values
+    found = combiner.function.numpy.accumulate(row, axis=-1, dtype=values.dtype)  # type: ignore[attr-defined]
+    if without:
+        none = combiner.identity(dtype_of_numpy(values.dtype) or DType.F64)
+        found = np.concatenate([np.full_like(found[..., :1], none), found[..., :-1]], axis=-1)
+    return np.asarray(found[..., ::-1] if later else found)
+
+
+def _in_order(values: Values, rises: bool) -> Values:
+    """Return the places of values in order along the last dim: NaN is greatest, of equals the first comes first."""
+    if rises:
+        return np.asarray(np.argsort(values, axis=-1, kind="stable"))
+    found = np.argsort(values[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return np.asarray(values.shape[-1] - 1 - found)
 
 
 class Points(Evaluation):

@@ -95,6 +95,8 @@ def shared_level(
         return after
     if len(before.outputs) != 1 or not before.segments[0].reductions:
         return Illegal("the first half is not one reduced tensor")
+    if before.segments[0].holds_rows or after.segments[0].holds_rows:
+        return Illegal("all threads of a block hold rows")
     (tensor,) = before.outputs
     if reason := _box_reason(after, tensor, policy):
         return Illegal(reason)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
     COMBINERS,
@@ -24,6 +24,7 @@ from ...ir import (
     DType,
     Expr,
     FusedGroup,
+    Guard,
     Index,
     InRange,
     Output,
@@ -45,7 +46,9 @@ from ...ir import (
 from .align import Places, align
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
+from .orders import Order, order_of
 from .rename import rename_axes
+from .running import running_of
 from .solve import is_bijection, solve
 
 
@@ -76,6 +79,9 @@ class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
+    along: dict[str, str] = field(factory=dict)
+    rows: dict[str, int] = field(factory=dict)
+    limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         plain = self._prepare(statements)
@@ -106,6 +112,10 @@ class _Normaliser:
             fresh = rename_axes(statement, f"s{number}_")
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
             combiner = COMBINERS[fresh.combine] if fresh.combine else None
+            if fresh.along is not None and (row := self._row(fresh, statements[:number])) is not None:
+                result.extend(row)
+                continue
+            fresh = self._widened(fresh)
             if combiner and not fresh.reduce:
                 body = constant(0, self.tensors[fresh.target].dtype) if combiner.position else fresh.body
                 fresh = evolve(fresh, combine=None, body=body)
@@ -118,6 +128,52 @@ class _Normaliser:
             else:
                 result.append(fresh)
         return result
+
+    def _row(self, statement: Statement, before: Sequence[Statement]) -> tuple[Statement, Statement] | None:
+        """Return a statement whose values along a row are found together as a reduction that has a value for each
+        element of its row, and what reads them; None where what ranks are of is not computed here.
+        """
+        along = order_of(statement, before, self.tensors) or running_of(statement)
+        if along is None or along.axis != statement.along:
+            return None
+        axes = tuple(a for a in statement.axes if a != along.axis)
+        name, instance = f"{statement.target}.along", tuple(map(as_index, axes))
+        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.axis)))
+        self.along[name] = along.along
+        self.rows[statement.target] = along.axis.extent
+        combine = along.combine if isinstance(along, Order) else statement.combine
+        row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
+        place = (*instance, as_index(along.axis))
+        return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
+
+    def _widened(self, statement: Statement) -> Statement:
+        """Return a pointwise statement that reads the first values along a row, or one, over all of them; what there
+        was will be written.
+        """
+        for read in statement.reads if statement.is_pointwise else ():
+            extent = self.rows.get(read.tensor, 0)
+            if not extent:
+                continue
+            place = read.indices[-1]
+            axis = next((a for a in statement.axes if place == as_index(a)), None)
+            if place.is_const:
+                wide = Var(f"{statement.target}.row", extent)
+                self.limits[statement.target] = wide, place.const, place.const + 1
+                here = evolve(read, indices=(*read.indices[:-1], as_index(wide)))
+                return evolve(statement, axes=(*statement.axes, wide), body=_replaced(statement.body, read, here))
+            if axis is not None and axis.extent < extent:
+                wide = Var(axis.name, extent)
+                moved = {axis: as_index(wide)}
+                self.limits[statement.target] = wide, 0, axis.extent
+                if statement.write[-1] == as_index(axis):
+                    self.rows[statement.target] = extent
+                return evolve(
+                    statement,
+                    axes=tuple(wide if a == axis else a for a in statement.axes),
+                    write=tuple(substitute(w, moved) for w in statement.write),
+                    body=substitute_expr(statement.body, moved),
+                )
+        return statement
 
     def _needed(self, statements: Sequence[Statement]) -> list[Statement]:
         """Return the statements that the live tensors depend on."""
@@ -153,19 +209,21 @@ class _Normaliser:
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         dtype = self.tensors[statement.target].dtype
-        found = Reduction("", rows, str(statement.combine), body)
+        found = Reduction("", rows, str(statement.combine), body, along=self.along.get(statement.target, ""))
         name = next((r.name for r in reductions if self._alike(r, found, dtype.accumulator)), "")
         if not name:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
-            self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in places.axes))
+            held = (*places.axes, *(rows if found.along else ()))
+            self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in held))
             reductions.append(evolve(found, name=name))
-        value: Expr = Read(name, tuple(as_index(p) for p in places.axes))
+        value: Expr = Read(name, tuple(map(as_index, (*places.axes, *(rows if found.along else ())))))
         value = Cast(dtype, value) if dtype.accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
 
     def _alike(self, known: Reduction, other: Reduction, accumulator: DType) -> bool:
         """Whether a reduction computes what another does, in the same type."""
-        if known.combine != other.combine or self.tensors[known.name].dtype is not accumulator:
+        kinds = known.combine == other.combine and known.along == other.along
+        if not kinds or self.tensors[known.name].dtype is not accumulator:
             return False
         if [v.extent for v in known.reduce] != [v.extent for v in other.reduce]:
             return False
@@ -180,20 +238,27 @@ class _Normaliser:
         places: Places,
         registers: dict[str, Expr],
     ) -> Output:
+        write = tuple(substitute(w, values) for w in statement.write)
+        limit = self.limits.get(statement.target)
+        named = (*write, *([values[limit[0]]] if limit else []))
+        used = frozenset().union(*map(variables, named)) - set(places.axes)
+        extra = tuple(v for v in _in_order(statement, values) if v in used)
+        rows = places.rows(extra)
         if statement.combine:
             body = registers[statement.target]
         else:
-            body = self._resolve(substitute_expr(inliner.inline(statement.body), values), places, registers)
-        write = tuple(substitute(w, values) for w in statement.write)
-        used = frozenset().union(*(variables(w) for w in write)) - set(places.axes)
-        extra = tuple(v for v in _in_order(statement, values) if v in used)
-        rows = places.rows(extra)
+            body = substitute_expr(substitute_expr(inliner.inline(statement.body), values), rows)
+            body = self._resolve(body, places, registers)
+        guards: tuple[Guard, ...] = ()
+        if limit:
+            guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
         return Output(
             statement.target,
             tuple(substitute(w, rows) for w in write),
-            substitute_expr(body, rows),
+            body,
             places.row_vars(extra),
-            into=statement.into,
+            guards,
+            statement.into,
         )
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
@@ -205,8 +270,11 @@ class _Normaliser:
             if not isinstance(node, Read) or node.tensor not in registers:
                 return node
             statement, values = places.reductions[node.tensor]
-            solution = solve(list(zip(statement.write, node.indices, strict=True)), statement.axes)
+            instance = node.indices[: len(statement.write)]  # behind it stands the place along a row
+            solution = solve(list(zip(statement.write, instance, strict=True)), statement.axes)
             same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
+            if node.tensor in self.along:
+                same = same and node.indices[-1] == as_index(places.row_vars(statement.reduce)[0])
             if solution is None or not same:
                 raise FusionError(f"{node.tensor} is needed at elements that other threads compute")
             value, guards = registers[node.tensor], tuple(dict.fromkeys((*solution.guards, *node.guards)))
@@ -224,6 +292,10 @@ class _Normaliser:
         inputs = tuple(t for t in read if t not in self.constants and t not in own)
         tables = {t: v for t, v in self.constants.items() if t in read}
         return FusedGroup((segment,), {n: self.tensors[n] for n in dict.fromkeys(names)}, inputs, written, (), tables)
+
+
+def _replaced(body: Expr, old: Read, new: Read) -> Expr:
+    return rebuild(body, lambda node: new if node == old else node)
 
 
 def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:

@@ -54,7 +54,8 @@ class Remembered:
 class Partitioner:
     """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
 
-    `least` says at once, and without much work, what a group takes at least.
+    `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
+    are asked for next, of none at the end.
     """
 
     workshop: Workshop
@@ -62,6 +63,7 @@ class Partitioner:
     costs: dict[Hashable, float] = field(factory=dict)
     over: Callable[[], bool] = lambda: False
     least: Callable[[FusedGroup], float] | None = None
+    foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     readers: dict[str, frozenset[str]] = field(init=False)
     sources: dict[str, frozenset[str]] = field(init=False)
 
@@ -149,6 +151,12 @@ class Partitioner:
         """Return the groups, and the units that are loops, in an order in which each comes behind what it reads; ties
         go to the graph's order.
         """
+        result = self.sorted(groups)
+        assert result is not None, "the partition has a cycle"
+        return result
+
+    def sorted(self, groups: Sequence[Group]) -> list[Group | str] | None:
+        """Return them in that order, nothing where they wait for each other in a circle."""
         owner = self.owners(groups)
         vertices = dict.fromkeys(owner.values())
         place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
@@ -169,8 +177,7 @@ class Partitioner:
                 waits[w] -= 1
                 if not waits[w]:
                     heapq.heappush(ready, (place[w], next(ties), w))
-        assert sum(isinstance(v, Group) for v in result) == len(groups), "the partition has a cycle"
-        return result
+        return result if sum(isinstance(v, Group) for v in result) == len(groups) else None
 
 
 def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
@@ -242,15 +249,14 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
     queue: list[tuple[float, int, bool, Group, Group, Group]] = []
 
     def consider(pairs: Iterable[tuple[Group, Group]]) -> None:
-        for first, second in pairs:
-            if partitioner.over():
-                return
-            merged = partitioner.workshop.fuse(first, second)
-            if isinstance(merged, Group):
-                most = max(0.0, _most(partitioner, first, second, merged))
-                heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
+        for first, second, merged in _merges(partitioner, pairs):
+            most = max(0.0, _most(partitioner, first, second, merged))
+            heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
 
-    consider(neighbours(partitioner, initial, owner))
+    pairs = list(neighbours(partitioner, initial, owner))
+    partitioner.foresee([group.form for pair in pairs for group in pair])
+    consider(pairs)
+    partitioner.foresee([merged.form for *_, merged in sorted(queue)])  # nearly all of them are looked at
     while queue:
         _, tie, exact, first, second, merged = heapq.heappop(queue)
         if first not in groups or second not in groups or not partitioner.convex(first, second, owner):
@@ -263,7 +269,20 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
         groups[merged] = None
         owner.update(dict.fromkeys(merged.units, merged))
         consider(partitioner.neighbours(merged, owner))
+    partitioner.foresee(())
     return list(groups)
+
+
+def _merges(partitioner: Partitioner, pairs: Iterable[tuple[Group, Group]]) -> list[tuple[Group, Group, Group]]:
+    """Return the pairs of groups that one kernel can compute, and that kernel's group, as far as there is time."""
+    found = []
+    for first, second in pairs:
+        if partitioner.over():
+            break
+        merged = partitioner.workshop.fuse(first, second)
+        if isinstance(merged, Group):
+            found.append((first, second, merged))
+    return found
 
 
 def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:

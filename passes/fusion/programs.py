@@ -35,9 +35,11 @@ from ...ir import (
     variables,
 )
 from ...ops import Instance, Registry
+from .fold_lookups import fold_lookups, looked_up
 from .fold_tables import unroll_tables
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
+from .orders import mark_orders
 from .rename import rename_statement
 from .residues import split_residues
 from .scans import cut_scans
@@ -365,13 +367,20 @@ class _Builder:
                 instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
-            program = settle_scatters(cut_scans(split_residues(unroll_tables(instance.program))))
+            program = self._folded(instance, known)
+            program = settle_scatters(cut_scans(mark_orders(split_residues(unroll_tables(program)))))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:
                 return found
             self.cache[key] = found
         return self.cache[key]
+
+    def _folded(self, instance: Instance, known: _Constants) -> Program:
+        """Return a node's program, whose lookups in known tables that step evenly are indices."""
+        wanted = looked_up(instance.program) if known.arrays else set()
+        places = {f: n for n, f in enumerate(instance.inputs) if f in wanted and n in known.arrays}
+        return fold_lookups(instance.program, {f: known[n] for f, n in places.items()})
 
     def _unique(self, name: str) -> str:
         while name in self.types:

@@ -25,4 +25,6 @@ def rename_axes(statement: Statement, prefix: str) -> Statement:
     new = {axis: Var(f"{prefix}{n}", axis.extent) for n, axis in enumerate(old)}
     write = tuple(substitute(w, new) for w in statement.write)
     axes, reduce = (tuple(new[a] for a in group) for group in (statement.axes, statement.reduce))
-    return evolve(statement, axes=axes, write=write, body=substitute_expr(statement.body, new), reduce=reduce)
+    along = statement.along and new[statement.along]
+    body = substitute_expr(statement.body, new)
+    return evolve(statement, axes=axes, write=write, body=body, reduce=reduce, along=along)

@@ -1,23 +1,24 @@
-"""Running sums, and other running reductions, by parts.
+"""Running sums, and other running reductions, along rows that lanes hold, or by parts.
 
 A declaration says of each element of a running sum which ones it adds up, so that a row of n elements takes n * n
-steps. Cut into parts of b elements, what is before the own part is needed of each part as a whole only:
+steps. Where the elements of a row are neighbours in memory, lanes hold it and compute all of its sums together: such a
+statement is marked (`Statement.along`). A longer row is one of parts of b elements each, of which as many parts as may
+be are held:
 
     y[i] = sum[j < n] (x[j] if i - j >= 0 else 0)
       ->   of[p] = sum[r < b] x[b*p + r]                                             what each part adds up to
            before[p] = sum[q < n // b] (of[q] if p - q >= 1 else 0)                  a running sum again, of n / b
-           within[i] = sum[r < b] (x[i // b * b + r] if i % b - r >= 0 else 0)
-           y[i] = before[i // b] + within[i]
+           within[p, i] = sum[r < b] (x[b*p + r] if i - r >= 0 else 0)               along the part
+           y[i] = before[i // b] + within[i // b, i % b]
 
-The running sum of parts is cut in turn, as long as it is long. What is found is the form, whatever operation it came
-from: a reduction over one axis whose terms count where they stand no later (or no earlier) than an axis of the result,
-and are the same for all elements otherwise. The order in which floats are added up changes, and half types are kept in
-single precision between the statements.
+Elsewhere parts are short, and each element adds up its own part by itself. The order in which floats are added up
+changes, and half types are kept in single precision between the statements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isqrt
 
 from attrs import define, evolve, frozen
 
@@ -30,7 +31,6 @@ from ...ir import (
     Expr,
     Guard,
     Index,
-    IndexLike,
     InRange,
     Program,
     Read,
@@ -39,61 +39,26 @@ from ...ir import (
     Var,
     as_index,
     dtype_of,
-    expr_variables,
-    indices,
-    indirects,
     rebuild,
     substitute_expr,
     variables,
 )
 from ...ops.language import canonicalise, unused_name
+from .running import RunningReduction, running_of
 
 #: Rows of up to this many elements stay whole; parts of longer ones have so many elements, more in rows beyond `_LONG`.
 LONGEST, PART, _LONG, _LONG_PART = 64, 16, 4096, 32
+#: Rows of neighbours of so many elements are held by lanes; parts of longer ones have as many elements as this says.
+SHORTEST_ROW, LONGEST_ROW, _ROW_PARTS = 16, 8192, (256, 4096)
+#: Parts of which each kernel that needs it adds up itself what is before its own.
+_FEW_PARTS = 1024
 
 
 def cut_scans(program: Program) -> Program:
-    """Return a program that means the same, whose long running reductions are made of parts."""
+    """Return a program that means the same, whose running reductions are marked, or made of parts."""
     writer = _Writer(dict(program.tensors))
     statements = tuple(new for s in program.statements for new in writer.cut(s))
     return evolve(program, tensors=writer.tensors, statements=statements) if writer.found else program
-
-
-@frozen
-class _Scan:
-    """A statement as a running reduction: of `value` over `term`, of which those count that stand at least `skip`
-    places before `axis` (or behind it, where it runs `backwards`).
-    """
-
-    statement: Statement
-    axis: Var
-    term: Var
-    value: Expr
-    skip: int
-    backwards: bool
-
-    def axes(self, along: Var) -> tuple[Var, ...]:
-        """Return the axes of the statement, with another one in the place of that along the row."""
-        return tuple(along if a == self.axis else a for a in self.statement.axes)
-
-    def places(self, along: IndexLike) -> tuple[Index, ...]:
-        """Return where an element lies in a tensor over the axes, by its place along the row."""
-        return tuple(as_index(along if a == self.axis else a) for a in self.statement.axes)
-
-    @property
-    def part(self) -> int:
-        """How many elements a part has."""
-        return PART if self.axis.extent <= _LONG else _LONG_PART
-
-    @property
-    def parts(self) -> int:
-        """How many parts there are; the last may be shorter."""
-        return -(-self.axis.extent // self.part)
-
-    def counts(self, place: Index, term: Index, skip: int) -> InRange:
-        """Return the condition that a term counts for a place."""
-        distance = term - place if self.backwards else place - term
-        return InRange((Guard(distance, skip, max(distance.bounds()[1] + 1, skip + 1)),))
 
 
 @define
@@ -105,86 +70,133 @@ class _Writer:
 
     def cut(self, statement: Statement) -> Iterator[Statement]:
         """Yield what takes a statement's place."""
-        scan = _scan_of(statement)
-        if scan is None or scan.axis.extent <= LONGEST:
+        scan = running_of(statement)
+        held = scan is not None and scan.axis.extent > SHORTEST_ROW and _is_row(scan)
+        if scan is None or (scan.axis.extent <= LONGEST and not held):
             yield statement
             return
         self.found = True
+        if held and scan.axis.extent <= LONGEST_ROW:
+            yield evolve(statement, along=scan.axis)
+            return
         kind = self.tensors[statement.target].dtype.accumulator
-        none = Const(COMBINERS[str(statement.combine)].identity(kind), kind)
         scan = evolve(scan, value=_converted(scan.value, kind, self.tensors))
-        of, before = (self._tensor(scan, name, kind, scan.parts) for name in ("of", "before"))
-        element = Var(scan.term.name, scan.part)
-        yield from self._before(scan, of, before, element, none)
-        within = self._tensor(scan, "within", kind, scan.axis.extent)
-        yield from map(canonicalise, self._result(scan, before, within, element, none))
+        parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part(scan.axis.extent), kind)
+        of, before = (self._tensor(scan, name, kind, (Var("", parts.count),)) for name in ("of", "before"))
+        yield from self._before(parts, of, before)
+        yield from map(canonicalise, self._held(parts, before) if held else self._result(parts, before))
 
-    def _before(self, scan: _Scan, of: str, before: str, element: Var, none: Const) -> Iterator[Statement]:
+    def _before(self, parts: _Parts, of: str, before: str) -> Iterator[Statement]:
         """Yield what each part adds up to, and the running reduction of that."""
-        statement = scan.statement
-        taken = {v.name for v in (*statement.axes, *statement.reduce)}
-        place, other = (Var(unused_name(name, taken), scan.parts) for name in ("p", "q"))
+        scan, statement = parts.scan, parts.scan.statement
+        place, other = (Var(name, parts.count) for name in parts.fresh("p", "q"))
         whole = evolve(statement, target=of, axes=scan.axes(place), write=scan.places(place))
-        yield evolve(whole, body=_element(scan, as_index(place) * scan.part + element, none), reduce=(element,))
+        yield evolve(whole, body=parts.element(as_index(place) * parts.size + parts.term), reduce=(parts.term,))
         counted = scan.counts(as_index(place), as_index(other), 1)
-        body = Call("select", (counted, Read(of, scan.places(other)), none))
-        yield from self.cut(evolve(whole, target=before, body=body, reduce=(other,)))
+        body = Call("select", (counted, Read(of, scan.places(other)), parts.none))
+        running = evolve(whole, target=before, body=body, reduce=(other,))
+        yield from (running,) if parts.count <= _FEW_PARTS else self.cut(running)
 
-    def _result(self, scan: _Scan, before: str, within: str, element: Var, none: Const) -> Iterator[Statement]:
-        """Yield the running reduction within each part, and the result."""
-        statement, axis = scan.statement, as_index(scan.axis)
-        start = axis // scan.part
-        counted = scan.counts(axis % scan.part, as_index(element), scan.skip)
-        body = Call("select", (counted, _element(scan, start * scan.part + element, none), none))
+    def _held(self, parts: _Parts, before: str) -> Iterator[Statement]:
+        """Yield the running reduction along each part, and the result."""
+        scan, statement = parts.scan, parts.scan.statement
+        place, along = (Var(n, e) for n, e in zip(parts.fresh("p", "r"), (parts.count, parts.size), strict=True))
+        within = self._tensor(scan, "within", parts.kind, (place, along))
+        axes = tuple(v for a in statement.axes for v in ((place, along) if a == scan.axis else (a,)))
+        counted = scan.counts(as_index(along), as_index(parts.term), scan.skip)
+        body = Call("select", (counted, parts.element(as_index(place) * parts.size + parts.term), parts.none))
+        write = tuple(map(as_index, axes))
+        yield evolve(statement, target=within, axes=axes, write=write, body=body, reduce=(parts.term,), along=along)
+        axis = as_index(scan.axis)
+        part, rest = axis // parts.size, axis % parts.size
+        places = tuple(i for a in statement.axes for i in ((part, rest) if a == scan.axis else (as_index(a),)))
+        yield self._joined(parts, Read(before, scan.places(part)), Read(within, places))
+
+    def _result(self, parts: _Parts, before: str) -> Iterator[Statement]:
+        """Yield the running reduction within each part, each element for itself, and the result."""
+        scan, statement, axis = parts.scan, parts.scan.statement, as_index(parts.scan.axis)
+        within = self._tensor(scan, "within", parts.kind, (Var("", scan.axis.extent),))
+        start = axis // parts.size
+        counted = scan.counts(axis % parts.size, as_index(parts.term), scan.skip)
+        body = Call("select", (counted, parts.element(start * parts.size + parts.term), parts.none))
         places = scan.places(scan.axis)
-        yield evolve(statement, target=within, write=places, body=body, reduce=(element,))
-        carried = Read(before, scan.places(start))
-        whole = Call(COMBINERS[str(statement.combine)].fn, (carried, Read(within, places)))
-        kind = self.tensors[statement.target].dtype
-        yield evolve(statement, body=_converted(whole, kind, self.tensors), reduce=(), combine=None)
+        yield evolve(statement, target=within, write=places, body=body, reduce=(parts.term,))
+        yield self._joined(parts, Read(before, scan.places(start)), Read(within, places))
 
-    def _tensor(self, scan: _Scan, part: str, dtype: DType, extent: int) -> str:
+    def _joined(self, parts: _Parts, carried: Expr, within: Expr) -> Statement:
+        """Return the result: what is before a part, and what is up to an element of it."""
+        statement = parts.scan.statement
+        whole = Call(COMBINERS[str(statement.combine)].fn, (carried, within))
+        kind = self.tensors[statement.target].dtype
+        return evolve(statement, body=_converted(whole, kind, self.tensors), reduce=(), combine=None)
+
+    def _tensor(self, scan: RunningReduction, part: str, dtype: DType, along: tuple[Var, ...]) -> str:
         name = unused_name(f"{scan.statement.target}.{part}", self.tensors)
-        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in scan.axes(Var("", extent))))
+        axes = tuple(v for a in scan.statement.axes for v in (along if a == scan.axis else (a,)))
+        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
         return name
+
+
+@frozen
+class _Parts:
+    """A running reduction in parts of `size` elements, computed in type `kind`."""
+
+    scan: RunningReduction
+    size: int
+    kind: DType
+
+    @property
+    def count(self) -> int:
+        """How many parts there are; the last may be shorter."""
+        return -(-self.scan.axis.extent // self.size)
+
+    @property
+    def term(self) -> Var:
+        """The elements of a part."""
+        return Var(self.scan.term.name, self.size)
+
+    @property
+    def none(self) -> Const:
+        """What changes no other value."""
+        return Const(COMBINERS[str(self.scan.statement.combine)].identity(self.kind), self.kind)
+
+    def fresh(self, *names: str) -> list[str]:
+        """Return names that no axis of the statement has."""
+        taken = {v.name for v in (*self.scan.statement.axes, *self.scan.statement.reduce)}
+        return [unused_name(name, taken) for name in names]
+
+    def element(self, place: Index) -> Expr:
+        """Return a term at a place; beyond the end of the row nothing is read, and nothing counts."""
+        moved = substitute_expr(self.scan.value, {self.scan.term: place})
+        inside = Guard(place, 0, self.scan.term.extent)
+        if inside.always:
+            return moved
+
+        def leaf(node: Expr) -> Expr:
+            return evolve(node, guards=(*node.guards, inside)) if isinstance(node, Read) else node
+
+        return Call("select", (InRange((inside,)), rebuild(moved, leaf), self.none))
+
+
+def _part(extent: int) -> int:
+    """Return how many elements a part has of which each element adds up its own."""
+    return PART if extent <= _LONG else _LONG_PART
+
+
+def _row_part(extent: int) -> int:
+    """Return how many elements a part has that lanes hold: parts without rest, about as many as a part has elements."""
+    least, most = _ROW_PARTS
+    aim = min(most, max(least, 2 * isqrt(extent)))
+    whole = [size for size in range(least, min(most, extent) + 1) if extent % size == 0]
+    return min(whole, key=lambda size: abs(size - aim), default=aim)
+
+
+def _is_row(scan: RunningReduction) -> bool:
+    """Whether neighbours along the axis are neighbours in memory, in what is read and in what is written."""
+    statement = scan.statement
+    last = [(i.indices[-1], scan.term) for i in statement.reads if any(scan.term in variables(n) for n in i.indices)]
+    return all(abs(index.coefficient(axis)) == 1 for index, axis in (*last, (statement.write[-1], scan.axis)))
 
 
 def _converted(value: Expr, dtype: DType, tensors: Mapping[str, TensorType]) -> Expr:
     return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
-
-
-def _element(scan: _Scan, place: Index, none: Const) -> Expr:
-    """Return a term at a place within a part; beyond the end of the row nothing is read, and nothing counts."""
-    moved = substitute_expr(scan.value, {scan.term: place})
-    inside = Guard(place, 0, scan.term.extent)
-    if inside.always:
-        return moved
-
-    def leaf(node: Expr) -> Expr:
-        return evolve(node, guards=(*node.guards, inside)) if isinstance(node, Read) else node
-
-    return Call("select", (InRange((inside,)), rebuild(moved, leaf), none))
-
-
-def _scan_of(statement: Statement) -> _Scan | None:
-    """Return a statement as the running reduction that it is."""
-    body = statement.body
-    combiner = COMBINERS.get(str(statement.combine))
-    if combiner is None or combiner.position or statement.step is not None or statement.into is not None:
-        return None
-    if len(statement.reduce) != 1 or not isinstance(body, Call) or body.fn != "select":
-        return None
-    condition, value, other = body.args
-    if not isinstance(condition, InRange) or len(condition.guards) != 1 or not isinstance(other, Const):
-        return None
-    (guard,), (term,) = condition.guards, statement.reduce
-    if other.value != combiner.identity(other.dtype) or guard.index.bounds()[1] >= guard.high:
-        return None
-    factors = dict(guard.index.terms)
-    axis = next((a for a in statement.axes if a in factors), None)
-    if axis is None or axis.extent != term.extent or set(factors) != {axis, term}:
-        return None
-    skip, backwards = guard.low - guard.index.const, factors[axis] == -1
-    right = {factors[axis], factors[term]} == {1, -1} and skip in (0, 1) and axis not in expr_variables(value)
-    looked_up = any(term in variables(i) and indirects(i) for i in indices(value))
-    return _Scan(statement, axis, term, value, skip, backwards) if right and not looked_up else None

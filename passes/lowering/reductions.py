@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attrs import evolve
+
 from ...ir import (
     COMBINERS,
+    ORDERS,
     Accumulate,
     Expr,
     Index,
@@ -39,16 +42,24 @@ from .tabulate import tabulate
 
 
 def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
-    """Reduce a row held by the lanes in one trip; its loads are shared with other row statements of the phase."""
+    """Reduce a row held by the lanes in one trip, or along it; its loads are shared with other row statements of the
+    phase.
+    """
     (dim,) = schedule.dims
     local = Var(f"{state.frame.prefix}w", dim.chunk)
     share, unrolled = row_share(state.frame, local)
     binding = state.bind((dim,), (local,), (Index(),))
-    state.roots += [
+    begin, each, end = (
         state.initialise(reduction),
         _accumulate(state, reduction, binding, (local,), {}, {}),
         state.lane_reduce(reduction),
-    ]
+    )
+    if reduction.along in ORDERS:
+        # What is sorted lies beside the places that come of it.
+        keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
+        state.roots.append(evolve(begin, name=keys, dtype=dtype))
+        each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
+    state.roots += [begin, each, end]
     state.row += [v for v in unrolled if v not in state.row]
     state.shares[local] = share
 
@@ -110,7 +121,9 @@ def _accumulate(
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
 ) -> Accumulate:
-    """Build the accumulation of one chunk; elements past a ragged end contribute the identity."""
+    """Build the accumulation of one chunk, of each element for itself where there is a value along the row; elements
+    past a ragged end contribute the identity.
+    """
     dtype = state.group.tensors[reduction.name].dtype
     flats = {f.var: f for f in binding.flats.values()}
     value = tabulate(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
@@ -119,8 +132,9 @@ def _accumulate(
         identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
         test = Test(tuple(binding.valid[v] for v in missing))
         value = Op("select", (test, value, identity), value.dtype)
+    at, over = (*state.frame.tiles, *locals_) if reduction.along else state.frame.tiles, tuple(locals_)
     return Accumulate(
-        reduction.name, tuple(as_index(u) for u in state.frame.tiles), reduction.combine, value, tuple(locals_), dtype
+        reduction.name, tuple(map(as_index, at)), reduction.combine, value, () if reduction.along else over, dtype
     )
 
 

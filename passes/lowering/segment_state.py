@@ -89,7 +89,11 @@ class SegmentState:
     def context(self, binding: AxisBinding, staged: Mapping[Expr, Value]) -> Context:
         """Return what indices and values of the segment are resolved in; `staged` operands are read from tiles."""
         at = tuple(as_index(u) for u in self.frame.tiles)
-        held = {r.name: Held(r.name, at, self.group.tensors[r.name].dtype) for r in self.frame.segment.reductions}
+        row = tuple(map(as_index, binding.locals[len(at) :]))
+        held = {
+            r.name: Held(r.name, (*at, *row) if r.along else at, self.group.tensors[r.name].dtype)
+            for r in self.frame.segment.reductions
+        }
         names = {t: self.layout.buffers[t].name for t in self.layout.boxes}
         return Context(
             self.group, self.storages, binding, dict(staged), held, self.layout.boxes, self.layout.pitches, names
@@ -97,19 +101,30 @@ class SegmentState:
 
     def initialise(self, reduction: Reduction) -> Initialise:
         """Return the identities that a reduction's registers begin with."""
-        shape = tuple(d.thread for d in self.frame.schedule.dims)
-        return Initialise(reduction.name, shape, reduction.combine, self.group.tensors[reduction.name].dtype)
+        dtype = self.group.tensors[reduction.name].dtype
+        return Initialise(reduction.name, self._shape(reduction), reduction.combine, dtype)
+
+    def _shape(self, reduction: Reduction) -> tuple[int, ...]:
+        """Return how many values of a reduction a thread holds of each dim, and of the row."""
+        number = self.frame.segment.reductions.index(reduction)
+        chunks = (d.chunk for d in self.frame.schedule.reductions[number].dims)
+        row = tuple(chunk // self.frame.schedule.lanes for chunk in chunks) if reduction.along else ()
+        return (*(d.thread for d in self.frame.schedule.dims), *row)
 
     def lane_reduce(self, reduction: Reduction) -> LaneReduce:
-        """Combine a reduction across lanes, in scratch that all such reductions of the kernel share."""
+        """Combine a reduction across lanes, or along the row that they hold, in scratch that all such reductions of the
+        kernel share.
+        """
         dtype = self.group.tensors[reduction.name].dtype
         lanes = self.frame.schedule.lanes
         # The last lanes may be no whole row of them: the idle threads among them read each other's places all the same.
         scratch = SharedBuffer("lanes", dtype, -(-self.layout.schedule.threads // lanes) * lanes)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
-        shape = tuple(d.thread for d in self.frame.schedule.dims)
-        return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes)
+        vector = self.frame.schedule.row_vector if reduction.along else 1
+        return LaneReduce(
+            reduction.name, self._shape(reduction), reduction.combine, dtype, lanes, reduction.along, vector
+        )
 
 
 def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:

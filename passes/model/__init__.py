@@ -4,7 +4,7 @@ from .banks import conflict_factor
 from .bound import Bound, bound, limiting
 from .counts import NUMBERS, Features
 from .features import count_features
-from .footprint import Count
+from .footprint import Count, distinct_values
 from .geometry import EIGHTHS, Columns, Geometry, geometries
 from .least_work import group_work
 from .pul_paper import pul
@@ -29,6 +29,7 @@ __all__ = [
     "conflict_factor",
     "coordinate_count",
     "count_features",
+    "distinct_values",
     "geometries",
     "group_work",
     "is_matrix_like",

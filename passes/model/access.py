@@ -53,21 +53,28 @@ class Place:
         return product(self.trips)
 
 
+def _runs(geometry: Geometry) -> tuple[tuple[Count, ...], Cover]:
+    """Return how many runs of neighbours a thread has along each dim, and the cover of one."""
+    sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
+    runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
+    groups = tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True))
+    return groups, geometry.cover(runs)
+
+
 def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
     """Return the place inside the given loops of a segment."""
     chunk = [geometry.chunk[k] for k in which]
     per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
-    padded = Cover(geometry.structure.dims, geometry.thread, geometry.cover(geometry.thread).extents)
+    padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)
     lane = Cover(
         tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents
     )
-    block = geometry.cover(geometry.block)
-    sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
-    runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
+    block = geometry.block_cover
+    groups, run = geometry.once("runs", lambda: _runs(geometry))
     return Place(
         padded.joined(lane),
-        geometry.cover(runs).joined(lane),
-        tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True)),
+        run.joined(lane),
+        groups,
         block.joined(geometry.loop_cover(which, chunk)),
         block.joined(geometry.loop_cover(which, geometry.extents(which))),
         tuple(geometry.trips[k] for k in which),
@@ -196,6 +203,13 @@ def divides(read: Read, geometry: Geometry) -> Count:
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
     """Return the least cycles that loads of all warps take: lanes that read one address share it."""
+    distinct = geometry.once(("lanes of", used), lambda: _lanes_apart(target, used, geometry))
+    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
+    return instructions * per_warp * geometry.warps(target.warp_size)
+
+
+def _lanes_apart(target: Target, used: frozenset[object], geometry: Geometry) -> Count:
+    """Return how many lanes of a warp differ in the used variables."""
     distinct: Count = 1.0
     if geometry.structure.lanes:
         loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
@@ -203,22 +217,26 @@ def wavefronts(target: Target, used: frozenset[object], instructions: Count, wid
     for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
         if used.intersection(dim):
             distinct = distinct * along
-    per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
-    return instructions * per_warp * ceil_div(geometry.threads, target.warp_size)
+    return distinct
 
 
 def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
     """Return how many memory lines of `unit` elements one access of a warp touches; neighbours of a thread's vector
     count as one run.
     """
-    along = geometry.lanes_along(target.warp_size)
-    cover = geometry.cover([a * v for a, v in zip(along, geometry.vector, strict=True)])
-    if geometry.structure.lanes:
-        row = least(target.warp_size, geometry.lanes) * geometry.row_vector
-        cover = cover.joined(
-            geometry.loop_cover(range(len(geometry.structure.loops)), [row] * len(geometry.structure.loops))
-        )
+    cover = geometry.once(("warp", target.warp_size), lambda: _warp_cover(geometry, target.warp_size))
     return segments_of(read, shape, cover, unit)
+
+
+def _warp_cover(geometry: Geometry, warp_size: int) -> Cover:
+    """Return the cover of one access of a warp."""
+    along = geometry.lanes_along(warp_size)
+    cover = geometry.cover([a * v for a, v in zip(along, geometry.vector, strict=True)])
+    if not geometry.structure.lanes:
+        return cover
+    row = least(warp_size, geometry.lanes) * geometry.row_vector
+    loops = range(len(geometry.structure.loops))
+    return cover.joined(geometry.loop_cover(loops, [row] * len(loops)))
 
 
 def unmoved(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:

@@ -84,10 +84,10 @@ def warp_cycles(
         stride = strides[:, d : d + 1]
         address = address + at * stride
         word = word * (lanes + 1) + np.where(stride > 0, at, 0)
-    bank = address % banks
-    order = np.argsort(bank * (lanes + 1) ** along.shape[1] + word, axis=1, kind="stable")
-    bank, word = np.take_along_axis(bank, order, axis=1), np.take_along_axis(word, order, axis=1)
-    fresh = np.ones_like(bank, dtype=bool)
-    fresh[:, 1:] = (bank[:, 1:] != bank[:, :-1]) | (word[:, 1:] != word[:, :-1])
-    served = np.stack([np.sum(fresh & (bank == b), axis=1) for b in range(banks)])
-    return np.asarray(served.max(axis=0), dtype=np.float64)
+    words = (lanes + 1) ** along.shape[1]
+    asked = np.sort(address % banks * words + word, axis=1)
+    fresh = np.ones_like(asked, dtype=bool)
+    fresh[:, 1:] = asked[:, 1:] != asked[:, :-1]
+    rows = np.arange(len(along))[:, None]
+    served = np.bincount((asked // words + rows * banks)[fresh], minlength=len(along) * banks)
+    return np.asarray(served.reshape(-1, banks).max(axis=1), dtype=np.float64)

@@ -101,7 +101,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         place = place_of(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
         totals.begin(geometry, position > 0)
-        add_reduction(totals, segment, reduction.body, reduction.combine, place, staged, geometry, own)
+        add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs

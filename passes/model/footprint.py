@@ -36,7 +36,17 @@ def product(values: Iterable[Count]) -> Count:
 
 def least(a: Count, b: Count) -> Count:
     """Return the elementwise minimum."""
+    if type(a) is int and type(b) is int:
+        return min(a, b)
     return np.minimum(a, b)
+
+
+def distinct_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the different values of an array of integers, in order."""
+    ordered = np.sort(values)
+    fresh = np.ones(len(ordered), dtype=bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[fresh])
 
 
 @frozen
@@ -108,6 +118,8 @@ def distinct(index: Index, extents: Mapping[Var, Count], limit: int) -> Count:
     used = variables(index)
     if not used:
         return 1
+    if len(index.terms) == 1 and isinstance(alone := index.terms[0][0], Var):
+        return least(extents.get(alone, 1), limit)
     step = gcd(*(abs(f) for _, f in index.terms))
     combinations = product(extents.get(v, 1) for v in used)
     return least(least(span(index, extents) // step + 1, combinations), limit)
@@ -125,19 +137,33 @@ def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Co
 
     Neighbouring rows count as one run where whole rows are read. Every run is taken to begin at a group's start.
     """
-    counts = [distinct(i, cover.extents, e) for i, e in zip(read.indices, shape, strict=True)]
-    if not counts:
-        return 1
+    rows, run = runs_of(read, shape, cover)
+    return rows * ceil_div(run, unit)
+
+
+def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
+    """Return how many runs of neighbours of a row-major tensor a read touches over a cover, and how long they are.
+
+    What several lookups by the same axes find are no more elements than these have values, however far apart.
+    """
     rows: Count = 1
     run: Count = 1
     whole: Count = True
-    for position in range(len(shape) - 1, -1, -1):
-        count = counts[position]
-        spread = count * _step(read.indices[position]) if whole is True else count
-        run = run * np.where(whole, spread, 1)
-        rows = rows * np.where(whole, 1, count)
-        whole = np.logical_and(whole, count >= shape[position])
-    return rows * ceil_div(run, unit)
+    last = len(shape) - 1
+    for position in range(last, -1, -1):
+        count = distinct(read.indices[position], cover.extents, shape[position])
+        if whole is True:
+            run = run * (count * _step(read.indices[position]) if position == last else count)
+        else:
+            run = run * np.where(whole, count, 1)
+            rows = rows * np.where(whole, 1, count)
+        if shape[position] > 1:  # of one element all are read
+            whole = np.logical_and(whole, count >= shape[position])
+    if sum(isinstance(primary, Indirect) for index in read.indices for primary, _ in index.terms) < 2:
+        return rows, run
+    points = cover.dependent(frozenset[Var]().union(*(variables(i) for i in read.indices)))
+    rows = least(rows, points)
+    return rows, least(run, ceil_div(points, rows))
 
 
 def _step(index: Index) -> int:

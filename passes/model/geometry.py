@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
+from typing import Any, TypeVar
 
 import numpy as np
 from attrs import field, frozen
@@ -17,6 +18,7 @@ from .structure import SegmentStructure, Structure, next_power
 EIGHTHS = 8
 #: Arrays of knob values by knob name; they broadcast against each other.
 Columns = Mapping[str, Count]
+T = TypeVar("T")
 
 
 @frozen
@@ -48,15 +50,20 @@ class Geometry:
     ahead: Count = 0
     cached: Count = 0
     kept: Count = 0
-    _along: dict[int, list[Count]] = field(factory=dict, init=False, eq=False, repr=False)
+    _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what belongs to a key, made when it is first asked for."""
+        if key not in self._known:
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
 
     def lanes_along(self, warp_size: int) -> list[Count]:
         """Return how many of a warp's lanes lie along each dim: by the warp map, or with the last dim fastest, after
         the lanes of a row.
         """
-        if warp_size not in self._along:
-            self._along[warp_size] = self._spread(warp_size)
-        return self._along[warp_size]
+        return self.once(("lanes", warp_size), lambda: self._spread(warp_size))
 
     def _spread(self, warp_size: int) -> list[Count]:
         if self.structure.atom:
@@ -76,7 +83,21 @@ class Geometry:
     @property
     def threads(self) -> Count:
         """Threads of a block that the segment uses."""
-        return product(self.counts) * self.lanes
+        return self.once("threads", lambda: product(self.counts) * self.lanes)
+
+    def warps(self, warp_size: int) -> Count:
+        """Return the warps of a block, the last of which may not be full."""
+        return self.once(("warps", warp_size), lambda: ceil_div(self.threads, warp_size))
+
+    @property
+    def block_cover(self) -> Cover:
+        """What a block computes of the parallel axes."""
+        return self.once("block", lambda: self.cover(self.block))
+
+    @property
+    def thread_cover(self) -> Cover:
+        """What a thread computes of the parallel axes, as if it were in one piece."""
+        return self.once("thread", lambda: self.cover(self.thread))
 
     def cover(self, sizes: Sequence[Count]) -> Cover:
         """Return the cover of the parallel axes for the given sizes of the dims."""

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from ...ir import (
     MATH_MODES,
+    ORDERS,
     WIDEST_BYTES,
     Reduction,
     Segment,
@@ -167,7 +168,7 @@ def _fragments(
     total: Count = 0.0
     for number, part in enumerate(parts):
         used = expr_variables(part)
-        elements = geometry.cover(geometry.thread).dependent(used) * 1.0
+        elements = geometry.thread_cover.dependent(used) * 1.0
         passing = np.logical_or(elements >= instances, len(parts) == 1)
         staged = number in geometry.structure.staged[position]
         narrow = not staged and dtype_of(part, tensors).size < WORD
@@ -197,11 +198,13 @@ def resident_row(geometry: Geometry) -> Count:
 
 def _row(segment: Segment, geometry: Geometry) -> Count:
     """Return the elements of rows that a thread keeps from one statement to the next: from reduction to reduction, or
-    to outputs along the row.
+    to outputs along the row; and those of values along it.
     """
     if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
         return 0.0
     longest: Count = 0
     for chunk in geometry.chunk:
         longest = np.maximum(longest, ceil_div(chunk, geometry.lanes))
-    return np.where(resident_row(geometry), longest * product(geometry.thread) * 1.0, 0.0)
+    # What is sorted is held with its place, in two registers, and beside it.
+    rows = max(1, sum(4 if r.along in ORDERS else bool(r.along) for r in segment.reductions))
+    return np.where(resident_row(geometry), longest * product(geometry.thread) * float(rows), 0.0)

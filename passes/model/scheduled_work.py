@@ -8,10 +8,12 @@ import numpy as np
 
 from ...ir import (
     MATH_MODES,
+    ORDERS,
     Call,
     Expr,
     FusedGroup,
     Read,
+    Reduction,
     Segment,
     Target,
     dtype_of,
@@ -35,7 +37,7 @@ from .access import (
 )
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
-from .footprint import Count, ceil_div, least, product, segments_of
+from .footprint import Count, ceil_div, least, product, runs_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .least_work import memory_reads, node_cost, nodes
@@ -64,7 +66,8 @@ class Totals:
 
     def add(self, name: str, value: Count) -> None:
         """Add to the sum of a count that `counts.py` declares."""
-        self.sums[name] = self.sums[name] + value
+        before = self.sums[name]
+        self.sums[name] = value if type(before) is int and not before else before + value
 
     def begin(self, geometry: Geometry, again: bool) -> None:
         """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load
@@ -102,7 +105,7 @@ class Totals:
                 continue
             used = expr_variables(node)
             once = place.thread.dependent(used)
-            times = once * place.repeats(frozenset(used)) * self.weight(node) * 1.0
+            times = once * place.repeats(used) * self.weight(node) * 1.0
             self.seen.add(node)
             self.add("thread_flops", times * work.flops)
             self.add("flops", times * work.flops * place.threads)
@@ -161,7 +164,7 @@ class Totals:
         """
         if not self.target.lockstep:
             return
-        kind, warps = self.group.tensors[read.tensor], ceil_div(place.threads, self.target.warp_size)
+        kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
         touched = warp_lines(read, kind.shape, unit, geometry, self.target)
         self.add("lines", elements / vector * touched * warps)
@@ -176,12 +179,11 @@ class Totals:
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
-        transactions = segments_of(read, kind.shape, place.whole, self.target.TRANS_global) * float(lattices)
+        runs, run = runs_of(read, kind.shape, place.whole)
+        transactions = runs * ceil_div(run, self.target.TRANS_global) * float(lattices)
         self.add("transactions", transactions * left)
         unit = max(1, self.target.sector_bytes // size)
-        moved = segments_of(read, kind.shape, place.whole, unit) * float(
-            lattices * min(self.target.sector_bytes, unit * size)
-        )
+        moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
         before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
         self.traffic[read] = np.maximum(before, moved)
         more = self.traffic[read] - before
@@ -196,11 +198,14 @@ class Totals:
         return more
 
 
+#: Instructions that compare and choose between two words of 64 bits, and that bring one from another lane, at least.
+WORD_COMPARED, WORD_MOVED = 3.0, 3.0
+
+
 def add_reduction(
     totals: Totals,
     segment: Segment,
-    body: Expr,
-    combine: str,
+    reduction: Reduction,
     place: Place,
     staged: dict[Expr, StagedTile],
     geometry: Geometry,
@@ -210,7 +215,8 @@ def add_reduction(
     if geometry.structure.atom:
         _add_atoms(totals, segment, place, staged, geometry)
         return
-    fused = combine == "sum" and isinstance(body, Call) and body.fn == "mul"
+    body = reduction.body
+    fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
     steps = parallel * reduced * place.all_trips
@@ -228,7 +234,11 @@ def add_reduction(
             totals.load(read, place, geometry)
     _wait(totals, staged, place, geometry)
     if geometry.structure.lanes:
-        _combine_lanes(totals, parallel, geometry)
+        stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
+        if reduction.along in ORDERS:
+            _sort_lanes(totals, parallel * reduced, reduced * geometry.lanes, geometry)
+        else:
+            _combine_lanes(totals, parallel * stretches, geometry)
 
 
 def _wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
@@ -304,6 +314,26 @@ def _combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
+
+
+def _sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
+    """Count a network of comparisons over rows, of which a thread holds so many words: each step compares all of them,
+    with words of its own, of its warp, or of another warp, through shared memory.
+    """
+    bits, near = np.log2(row), np.log2(geometry.row_vector)
+    inside = np.log2(np.minimum(geometry.lanes, totals.target.warp_size))
+    steps = bits * (bits + 1) / 2
+    # Step d of a stage compares at bit d: what lies at bits `first` to `last` is compared once in each later stage.
+    across = _steps_between(near + inside, near + np.log2(geometry.lanes), bits)
+    shuffled = _steps_between(near, near + inside, bits)
+    totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
+    totals.add("chain", steps * WORD_COMPARED)
+    totals.add("barriers", 2.0 * held * across)
+
+
+def _steps_between(first: Count, last: Count, bits: Count) -> Count:
+    """Return how many steps of a network of so many bits compare at a bit from `first` on, before `last`."""
+    return (last - first) * bits - (last * (last - 1) - first * (first - 1)) / 2
 
 
 def _fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:

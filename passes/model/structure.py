@@ -31,7 +31,8 @@ class SegmentStructure:
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
     last. Where it `keeps` rows, part of them may lie in shared memory between statements. Where an `atom` multiplies,
-    the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
+    the rows of its C lie along the dim at position `rows`, the columns along that at `columns`. The rows of loops in
+    `whole` are held by lanes in one trip.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -45,6 +46,7 @@ class SegmentStructure:
     rows: int = 0
     columns: int = 0
     keeps: bool = False
+    whole: tuple[int, ...] = ()
 
     @property
     def stages_any(self) -> bool:

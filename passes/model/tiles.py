@@ -60,6 +60,10 @@ class _Shape:
 
 
 def _shape(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> _Shape:
+    return geometry.once(("tile", expr, position), lambda: _shape_of(expr, segment, reduction, geometry, position))
+
+
+def _shape_of(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> _Shape:
     loops = geometry.structure.reduces[position]
     dims = (*(geometry.structure.loops[k] for k in loops), *geometry.structure.dims)
     sizes: list[Count] = [*(geometry.chunk[k] for k in loops), *geometry.block]

@@ -30,7 +30,7 @@ from ..model import SegmentStructure, axis_classes, class_runs
 
 def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentStructure]:
     """Yield the structures of a segment for every atom of the target that multiplies what it multiplies."""
-    if len(segment.reductions) != 1 or any(o.extra for o in segment.outputs):
+    if len(segment.reductions) != 1 or segment.holds_rows or any(o.extra for o in segment.outputs):
         return
     kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
     for dims in dict.fromkeys((class_runs(segment), _whole_classes(segment, kinds))):

@@ -210,6 +210,13 @@ def check_rows_kept(case: Scheduled) -> Iterator[str]:
                 yield f"{schedule.kept} elements of rows are kept, not whole ones of {loop.trips} trips of {loop.chunk}"
 
 
+def check_rows_whole(case: Scheduled) -> Iterator[str]:
+    """Where a reduction has a value for each element of its row, lanes hold the row in one trip."""
+    for name, reduction, loop, schedule in case.loops:
+        if reduction.along and (schedule.lanes == 1 or loop.staging or any(d.trips > 1 for d in loop.dims)):
+            yield f"{name}: lanes do not hold its whole row"
+
+
 def check_staging_known(case: Scheduled) -> Iterator[str]:
     """A ring has a few buffers, and what is staged are operands of the reduction, each once."""
     held = [r.name for segment, _ in case.segments for r in segment.reductions]
@@ -293,6 +300,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_chunks_fit,
     check_lanes_share_one_row,
     check_rows_kept,
+    check_rows_whole,
     check_staging_known,
     check_orders_permute,
     check_cached_copies,

@@ -124,6 +124,7 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
             r.combine,
             rename_expr(substitute_expr(r.body, places), names),
             r.math,
+            r.along,
         )
         for r in segment.reductions
     )

@@ -2,20 +2,22 @@
 the full one.
 
 Everything is deterministic: the sample is fixed, every round tries all values of one parameter at a time, ties go to
-the earlier point.
+the earlier point. Within a structure points are numbers that order them as their places do, and none is scored twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from attrs import define, field
 
 from ...ir import FusedGroup, Target
-from ..model import Knob, SegmentStructure, Structure
-from .enumerate import columns_of, evaluate, sampled
+from ..model import Knob, Structure, distinct_values
+from .enumerate import columns_of, evaluate, promising
 from .prune import score
 from .space import Space, make_space
 
@@ -29,6 +31,12 @@ LEADERS = 6
 ROUNDS = 8
 #: Most points of one tile among those returned, where there are others.
 PER_TILE = 3
+#: Structures of more points than this are numbered with integers of any length.
+LONG = 1 << 62
+#: Points that leave their arrays together.
+TOGETHER = 256
+
+_Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Point(NamedTuple):
@@ -44,19 +52,82 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
     coarse = make_space(group, target, coarse=True)
     full = make_space(group, target)
     wide = {(s.segments, s.index): k for k, s in enumerate(full.structures)}
-    points = {_embed(coarse, full, wide, seed) for seed in _seeds(coarse, max(SEEDS, count), model)}
-    tried: set[Point] = set()
+    climb = _Climb(full, model)
+    for position, scores, rows in _seeds(coarse, max(SEEDS, count), model):
+        structure = coarse.structures[position]
+        place = wide[(structure.segments, structure.index)]
+        climb.add(place, scores, _embed(structure, full.structures[place], rows))
+    most = len(climb.scores)
     for _ in range(ROUNDS):
-        best = sorted(points)[: max(SEEDS, count)] if tried else sorted(points)
-        fresh = [p for p in best if p not in tried]
-        if not fresh:
+        if not climb.refine(most):
             break
-        tried.update(fresh)
-        points |= neighbours(full, fresh, model)
-    return _varied(full, sorted(points), count)
+        most = max(SEEDS, count)
+    return _varied(full, climb.points(), count)
 
 
-def _varied(space: Space, ordered: Sequence[Point], count: int) -> tuple[Point, ...]:
+@define
+class _Climb:
+    """The legal points of a space that were found: scores, structures, numbers, and which of them were `refined`.
+    `known` are the numbers of each structure that were scored, legal or not.
+    """
+
+    space: Space
+    model: str
+    scores: _Array = field(factory=lambda: np.zeros(0))
+    structures: _Array = field(factory=lambda: np.zeros(0, dtype=np.int64))
+    numbers: _Array = field(factory=lambda: np.zeros(0, dtype=np.int64))
+    refined: _Array = field(factory=lambda: np.zeros(0, dtype=bool))
+    known: dict[int, _Array] = field(factory=dict)
+
+    def add(self, position: int, scores: _Array, numbers: _Array) -> None:
+        """Take in points of a structure that were scored, infinity where they are not legal."""
+        legal = np.isfinite(scores)
+        before = self.known.get(position)
+        self.known[position] = numbers if before is None else np.concatenate([before, numbers])
+        self.scores = np.concatenate([self.scores, scores[legal]])
+        self.structures = np.concatenate([self.structures, np.full(int(legal.sum()), position)])
+        self.numbers = np.concatenate([self.numbers, numbers[legal]])
+        self.refined = np.concatenate([self.refined, np.zeros(int(legal.sum()), dtype=bool)])
+
+    def refine(self, most: int) -> bool:
+        """Score the neighbours of the best points, false where that was done before."""
+        best = self._best(most)
+        fresh = best[~self.refined[best]]
+        self.refined[fresh] = True
+        structures, numbers = self.structures[fresh], self.numbers[fresh]
+        for position in sorted(set(structures.tolist())):
+            structure = self.space.structures[position]
+            moves = _moves(structure, numbers[structures == position])
+            moves = moves[~np.isin(moves, self.known[position])]
+            self.add(position, _scored(self.space, structure, moves, self.model), moves)
+        return bool(len(fresh))
+
+    def _best(self, most: int) -> _Array:
+        """Return where the best points are, best first; ties in the order of the space."""
+        among = np.arange(len(self.scores))
+        if len(among) > most:
+            among = np.flatnonzero(self.scores <= np.partition(self.scores, most - 1)[most - 1])
+        return among[np.lexsort((self.numbers[among], self.structures[among], self.scores[among]))][:most]
+
+    def points(self) -> Iterator[Point]:
+        """Yield all points, best first."""
+        order = self._best(len(self.scores))
+        for start in range(0, len(order), TOGETHER):
+            yield from self._some(order[start : start + TOGETHER])
+
+    def _some(self, which: _Array) -> Iterator[Point]:
+        """Yield some points."""
+        structures = self.structures[which]
+        places: dict[int, tuple[int, ...]] = {}
+        for position in sorted(set(structures.tolist())):
+            here = np.flatnonzero(structures == position)
+            rows = _places(self.space.structures[position], self.numbers[which[here]]).tolist()
+            places.update(zip(here.tolist(), map(tuple, rows), strict=True))
+        for k, (value, position) in enumerate(zip(self.scores[which].tolist(), structures.tolist(), strict=True)):
+            yield Point(value, position, places[k])
+
+
+def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
     """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
     and of atoms some of each block, whose warps may lie in many ways; then others.
     """
@@ -88,56 +159,88 @@ def _block(space: Space, point: Point) -> tuple[object, ...]:
     return tuple(threads * tile for threads, tile, _ in tiles)
 
 
-def _seeds(space: Space, count: int, model: str) -> list[Point]:
-    """Return the best points of a sample, and the leaders of every structure."""
-    best: list[Point] = []
+def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:
+    """Yield the best points of a sample, and the leaders of every structure: position of the structure, scores, and
+    rows of places.
+    """
     each = max(2048, min(16384, SAMPLE // len(space.structures)))
-    for position, batch in enumerate(sampled(space, each)):
+    found: list[tuple[int, _Array, _Array]] = []
+    for position, batch in enumerate(promising(space, each)):
         values = score(batch, space, model)
         assert batch.points is not None, "samples name their points"
-        for k in np.argsort(values, kind="stable")[:count]:
-            if np.isfinite(values[k]):
-                places = np.unravel_index(int(batch.points[k]), batch.structure.shape) if batch.structure.knobs else ()
-                best.append(Point(float(values[k]), position, tuple(int(p) for p in places)))
-    best.sort()
-    leaders = [p for s in range(len(space.structures)) for p in [q for q in best if q.structure == s][:LEADERS]]
-    return sorted({*best[:count], *leaders})
+        first = np.argsort(values, kind="stable")[:count]
+        first = first[np.isfinite(values[first])]
+        found.append((position, values[first], batch.points[first]))
+    scores, positions = (
+        np.concatenate(parts)
+        for parts in (
+            [scores for _, scores, _ in found],
+            [np.full(len(scores), position) for position, scores, _ in found],
+        )
+    )
+    best = np.zeros(len(scores), dtype=bool)
+    best[np.lexsort((positions, scores))[:count]] = True
+    for position, scores, points in found:
+        kept = best[positions == position]
+        kept[:LEADERS] = True
+        structure = space.structures[position]
+        yield position, scores[kept], _places(structure, points[kept])
 
 
-def _embed(
-    coarse: Space, full: Space, wide: Mapping[tuple[tuple[SegmentStructure, ...], str], int], point: Point
-) -> Point:
-    """Return the same point of the full space."""
-    structure = coarse.structures[point.structure]
-    position = wide[(structure.segments, structure.index)]
-    knobs = zip(structure.knobs, full.structures[position].knobs, point.places, strict=True)
-    return Point(point.score, position, tuple(k.values.index(c.values[p]) for c, k, p in knobs))
+def _embed(coarse: Structure, full: Structure, rows: _Array) -> _Array:
+    """Return the numbers of points in the full space that have some places in the thinned one."""
+    found = np.zeros_like(rows)
+    for axis, (thin, knob) in enumerate(zip(coarse.knobs, full.knobs, strict=True)):
+        where = {value: place for place, value in enumerate(knob.values)}
+        found[:, axis] = np.asarray([where[value] for value in thin.values])[rows[:, axis]]
+    return np.asarray(found @ _weights(full))
+
+
+def _weights(structure: Structure) -> _Array:
+    """Return by how much a point's number grows with the place of each knob."""
+    shape = structure.shape
+    kind = np.int64 if structure.size <= LONG else object
+    return np.asarray([prod(shape[axis + 1 :]) for axis in range(len(shape))], dtype=kind)
+
+
+def _places(structure: Structure, numbers: _Array) -> _Array:
+    """Return the places of each knob, a row per point."""
+    weights, shape = _weights(structure), structure.shape
+    places = numbers[:, None] // weights % np.asarray(shape, dtype=weights.dtype)
+    return np.asarray(places, dtype=np.int64)
+
+
+def _scored(space: Space, structure: Structure, numbers: _Array, model: str) -> _Array:
+    """Return the scores of points, infinity where they are not legal."""
+    if not len(numbers):
+        return np.zeros(0)
+    batch = evaluate(space, structure, columns_of(structure, _places(structure, numbers)), 0)
+    return np.broadcast_to(score(batch, space, model), numbers.shape)
 
 
 def neighbours(space: Space, points: Sequence[Point], model: str) -> set[Point]:
     """Return the points that differ in one parameter, scored; illegal ones are left out."""
-    found: set[Point] = set()
+    climb = _Climb(space, model)
     for position in sorted({p.structure for p in points}):
         structure = space.structures[position]
-        moves = sorted({m for p in points if p.structure == position for m in _moves(structure, p.places)})
-        if not moves:
-            continue
-        columns = columns_of(structure, np.asarray(moves, dtype=np.int64))
-        values = score(evaluate(space, structure, columns, 0), space, model)
-        found |= {Point(float(v), position, m) for v, m in zip(values, moves, strict=True) if np.isfinite(v)}
-    return found
+        rows = np.asarray([p.places for p in points if p.structure == position], dtype=np.int64)
+        moves = _moves(structure, rows @ _weights(structure))
+        climb.add(position, _scored(space, structure, moves, model), moves)
+    return set(climb.points())
 
 
-def _moves(structure: Structure, places: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found = []
-    for axis, knob in enumerate(structure.knobs):
-        found += [(*places[:axis], place, *places[axis + 1 :]) for place in _siblings(knob)[places[axis]]]
-    return found
+def _moves(structure: Structure, numbers: _Array) -> _Array:
+    """Return the numbers of the points that differ in one parameter from those given, in order."""
+    rows, found = _places(structure, numbers), [numbers[:0]]
+    for axis, (knob, weight) in enumerate(zip(structure.knobs, _weights(structure), strict=True)):
+        point, place = np.nonzero(_siblings(knob)[rows[:, axis]])
+        found.append(numbers[point] + (place - rows[point, axis]) * weight)
+    return distinct_values(np.concatenate(found))
 
 
 @lru_cache(maxsize=4096)
-def _siblings(knob: Knob) -> tuple[tuple[int, ...], ...]:
-    """Return for each value of a knob the positions of those that differ in one of its parameters.
+def _siblings(knob: Knob) -> _Array:
+    """Return for each two values of a knob whether they differ in one of its parameters.
 
     Threads and what each of them computes also change together, so that the block stays as it is. Runs of neighbours,
     whose vector is the whole thread tile, change both together, and may keep the block while they do.
@@ -155,4 +258,4 @@ def _siblings(knob: Knob) -> tuple[tuple[int, ...], ...]:
         run = np.equal(tile, vector) & np.greater(tile, 1)
         near |= run[:, None] & np.not_equal(table[:, None, 1], table[None, :, 1]) & run[None, :]
         near |= run[None, :] & np.equal(table[:, None, 0], table[None, :, 0]) & ~np.eye(len(table), dtype=bool)
-    return tuple(tuple(int(k) for k in np.flatnonzero(row)) for row in near)
+    return np.asarray(near)

@@ -32,6 +32,7 @@ from ..model import (
     Structure,
     coordinate_count,
     count_features,
+    distinct_values,
     geometries,
     next_power,
     own_order,
@@ -143,18 +144,29 @@ def columns_of(structure: Structure, places: np.ndarray[Any, Any]) -> dict[str, 
 
 def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Features) -> dict[str, Count]:
     """Return for each rule which points break it."""
-    reasons: dict[str, Count] = {
-        "threads": features.threads > target.MAX_thread,
+    return {
         "shared": features.shared > target.MAX_shared,
         "registers": features.needed > features.limit,
         "body": features.body > MAX_BODY,
         "tile": np.less_equal(features.tile, 1),
+        **_impossible_sizes(sizes, target),
+    }
+
+
+def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Count]:
+    """Return for each rule that asks for nothing but sizes which points break it."""
+    threads: Count = 0
+    for geometry in sizes:
+        threads = np.maximum(threads, geometry.threads)
+    reasons: dict[str, Count] = {
+        "threads": threads > target.MAX_thread,
         "extent": np.bool_(False),
         "vector": np.bool_(False),
         "warp": np.bool_(False),
         "ahead": np.bool_(False),
         "cached": np.bool_(False),
         "kept": np.bool_(False),
+        "whole": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
@@ -178,6 +190,9 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
     if parts.keeps:
         reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
+    for k in parts.whole:
+        held = np.equal(geometry.trips[k], 1) & np.greater(geometry.lanes, 1)
+        reasons["whole"] = np.logical_or(reasons["whole"], np.logical_not(held))
     for k, loop in enumerate(parts.loops):
         limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
@@ -213,12 +228,32 @@ def sampled(space: Space, most: int) -> Iterator[Batch]:
     """Yield a fixed sample of at most `most` points of each structure; all points of those that are smaller."""
     start = 0
     for structure in space.structures:
-        if structure.size <= most:
-            points = np.arange(structure.size)
-        else:
-            points = np.unique(scatter(most) % np.uint64(structure.size)).astype(np.int64)
+        points = _sample(structure, most)
         yield evaluate(space, structure, columns_at(structure, points), start, points)
         start += structure.size
+
+
+def promising(space: Space, most: int) -> Iterator[Batch]:
+    """Yield what `sampled` yields, without points whose sizes alone break a rule, but for one where all do."""
+    start = 0
+    for structure in space.structures:
+        points = _sample(structure, most)
+        columns = columns_at(structure, points)
+        sizes = geometries(space.group, structure, columns, space.target.warp_size)
+        bad: Count = np.zeros(len(points), dtype=bool)
+        for reason in _impossible_sizes(sizes, space.target).values():
+            bad = np.logical_or(bad, reason)
+        bad[0] = bad[0] and not bad.all()
+        columns = {name: column[~bad] for name, column in columns.items()}
+        yield evaluate(space, structure, columns, start, points[~bad])
+        start += structure.size
+
+
+def _sample(structure: Structure, most: int) -> np.ndarray[Any, Any]:
+    """Return the numbers of all points of a structure, or of a fixed sample."""
+    if structure.size <= most:
+        return np.arange(structure.size)
+    return distinct_values((scatter(most) % np.uint64(structure.size)).astype(np.int64))
 
 
 def scatter(count: int) -> np.ndarray[Any, Any]:

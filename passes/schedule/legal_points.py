@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -93,15 +93,17 @@ def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
 
 def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) -> Geometry:
     loops = list(dict.fromkeys(d for r in schedule.reductions for d in r.dims))
+    reduces = tuple(tuple(loops.index(d) for d in r.dims) for r in schedule.reductions)
     structure = SegmentStructure(
         tuple(d.axes for d in schedule.dims),
         tuple(d.axes for d in loops),
-        tuple(tuple(loops.index(d) for d in r.dims) for r in schedule.reductions),
+        reduces,
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
         schedule.lanes > 1 or schedule.row_vector > 1,
         next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
         **_atom_of(schedule),
         keeps=schedule.kept > 0,
+        whole=whole_loops(segment, reduces),
     )
     return Geometry(
         structure,
@@ -122,6 +124,13 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(any(s.cached for r in schedule.reductions for s in r.staging)),
         np.int64(schedule.kept),
     )
+
+
+def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the loops, by position, over rows that have a value for each element; `reduces` are those of each
+    reduction.
+    """
+    return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
 
 
 def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:

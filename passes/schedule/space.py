@@ -32,6 +32,7 @@ from ..lowering import kept_reads
 from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like
 from .atom_structures import atom_structures
 from .knobs import launch_knobs, segment_knobs
+from .legal_points import whole_loops
 
 #: Elements of a row that a thread always has registers for, besides what it computes with.
 HELD_IN_REGISTERS = 8
@@ -106,11 +107,13 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
     if not segment.reductions:
         shapes = [apart] if written or reads_shared else _pointwise_dims(segment)
         return [SegmentStructure(d, (), (), (), shared=written) for d in shapes]
-    if any(o.extra for o in segment.outputs):
+    if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
         dims = apart if reads_shared else _flat(segment)
-        return [SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=_keeps(group, segment, loops, target))]
+        whole = whole_loops(segment, reduces)
+        keeps = not whole and _keeps(group, segment, loops, target)
+        return [SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=keeps, whole=whole)]
     found = _reduction_structures(group, segment, written, reads_shared, apart, target)
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 

@@ -111,6 +111,9 @@ def test_rows_are_continued_and_slow_ones_measured_again() -> None:
     assert breadth.select(breadth.arguments([]), rows) == every[3:]
     assert breadth.select(breadth.arguments(["--below", "0.8"]), rows) == every[1:]
     assert len(breadth.select(breadth.arguments(["--only", "attention/"]), rows)) == 12
+    assert breadth.select(breadth.arguments(["--share", "1/3"]), rows) == every[4::3]
+    with pytest.raises(SystemExit):
+        breadth.arguments(["--share", "3/3"])
 
 
 def test_the_table_counts_failures_and_wrong_results() -> None:

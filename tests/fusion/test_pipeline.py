@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cuts.passes.decisions import Decisions
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
+from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Compilation, Stage
 from cuts.passes.workload import Member, Workload
@@ -137,6 +138,10 @@ class Slowest:
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
+
+    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+        """Have nothing priced ahead."""
+        return list
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         self.rounds += 1

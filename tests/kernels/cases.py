@@ -4,7 +4,7 @@ spaces.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import Space, Structure, make_space
@@ -279,6 +280,10 @@ class ByModel:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
+
+    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+        """Have nothing priced ahead."""
+        return list
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure nothing."""

@@ -26,6 +26,9 @@ from ..needs import needs_cuda, needs_opencl
 from .cases import accumulation, arrays, builder, chains, pairs, points, whole
 from .test_points import _SLOW, GPU, SMALL_GPU, _device, _run
 
+#: What PoCL makes of barriers under conditions depends on how it optimises.
+pytestmark = pytest.mark.as_users_build
+
 
 @st.composite
 def members(draw: st.DrawFn, target: Target) -> list[tuple[FusedGroup, Kernel]]:
@@ -96,6 +99,32 @@ kernel blocks 1 threads 4 {
   }
 }
 """
+#: One whose threads do not either, and of which the last do not exist in every third block.
+LEAVING = """
+var blk < 9, tid < 8, image < 3, left < 3, row < 4, column < 2, i < 5
+
+kernel blocks 9 threads 8 {
+  reads "in 0"
+  writes v1
+  dtype "in 0": f32
+  dtype v1: f32
+  define image = (blk // 3)
+  define left = (blk % 3)
+  define row = (tid // 2)
+  define column = (tid % 2)
+  phase compute init {
+    initialise acc0[1, 1, 1]: f32 for sum
+  }
+  phase compute add unroll i {
+    %0: f32 = load global "in 0"[4*i + row]
+    accumulate acc0[0, 0, 0]: f32 = sum of %0 over (i)
+  }
+  phase exit leave {
+    %0: f32 = held acc0[0, 0, 0]
+    store global v1[20*image + 5*row + 2*left + column]: f32 = %0 if 0 <= 2*left + column < 5
+  }
+}
+"""
 
 
 def doubled(rows: int) -> FusedGroup:
@@ -112,6 +141,16 @@ def test_threads_leave_a_member_as_each_of_them_would_opencl(first: str) -> None
     """PoCL lets all threads leave a condition the way of the first of them, behind the last barrier under it."""
     drawn = [(doubled(5), parse_ir(MEETING)), (doubled(4), parse_ir(APART))]
     check(_device("opencl"), drawn if first is MEETING else drawn[::-1])
+
+
+@needs_opencl
+def test_threads_beside_a_member_whose_threads_meet_take_their_own_values_opencl() -> None:
+    """PoCL gave the threads of a row another row's sum, and let them write behind the end."""
+    make = builder()
+    rows = make.node("reduce_sum", make.input(5, 4, 1), axes=(0,), keepdims=True)
+    spread = make.node("expand", rows, shape=(3, 4, 5))
+    wider = parse_ir(MEETING.replace("4", "8").replace("< 5", "< 9"))
+    check(_device("opencl"), [(whole(make.programs(), spread), parse_ir(LEAVING)), (doubled(9), wider)])
 
 
 @needs_opencl

@@ -50,7 +50,8 @@ def _run(
     buffers: dict[str, Buffer] = {}
     margin = 256
     values = dict(inputs) | {
-        t: np.full(group.tensors[t].shape, np.nan, group.tensors[t].dtype.numpy) for t in group.outputs
+        t: np.full(k.shape, np.nan if k.dtype.is_float else 77, k.dtype.numpy)
+        for t, k in ((t, group.tensors[t]) for t in group.outputs)
     }
     values |= {t: np.asarray(v, dtype=np.int32) for t, v in function.tables.items()}
     for name, array in values.items():

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 from cuts.backends import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.passes.schedule.check_schedules import CHECKS, Scheduled, check_atoms_spread, check_schedule
+from cuts.passes.schedule.check_schedules import CHECKS, Scheduled, check_atoms_spread, check_rows_whole, check_schedule
 
 from .groups import matmul
 
@@ -66,6 +66,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 is not between"),
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
     "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
+    "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
@@ -80,6 +81,12 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_bodies_compile": (lambda: loop(dims=(ReduceDim((K,), 128),), stages=1), "an unrolled body of 8192"),
 }
 
+#: The group with a value for each element of its row, for the check of those.
+ALONG_GROUP = evolve(
+    GROUP,
+    segments=(evolve(GROUP.segments[0], reductions=(evolve(GROUP.segments[0].reductions[0], along="upto"),)),),
+)
+
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:
     assert all(check.__name__.startswith("check_") and (check.__doc__ or "").strip() for check in CHECKS)
@@ -90,8 +97,9 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
 def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callable[..., object]) -> None:
     make, reason = BROKEN[check.__name__]
     assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
-    assert any(reason in found for found in check(Scheduled(GROUP, make(), TARGET)))  # type: ignore[attr-defined]
-    assert any(reason in found for found in check_schedule(GROUP, make(), TARGET))
+    group = ALONG_GROUP if check is check_rows_whole else GROUP
+    assert any(reason in found for found in check(Scheduled(group, make(), TARGET)))  # type: ignore[attr-defined]
+    assert any(reason in found for found in check_schedule(group, make(), TARGET))
 
 
 def test_the_number_of_segments_comes_first() -> None:

@@ -1,0 +1,217 @@
+"""Running reductions along rows that lanes hold: each element becomes what it and those before it are combined.
+
+A lane holds `vector` neighbours of each *stretch* of the row, all lanes together one after another:
+
+    row of 8 lanes x 2 neighbours x 2 stretches:   lane 0: 0 1 | 16 17   lane 1: 2 3 | 18 19   ...
+
+It combines its neighbours itself, then lanes exchange what theirs add up to: within a warp by shuffles, between warps,
+or where there are no warps, through shared memory. What stands before a stretch is carried from one to the next.
+Running from the end, everything is mirrored.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from attrs import field, frozen
+
+from ...ir import ALONG, COMBINERS, LaneReduce, Var
+from .ctext import call_text, number_text
+from .scope import KernelNames, Writer
+
+
+@frozen
+class LaneScan:
+    """Prints one running reduction; `warp` is 1 where lanes do not exchange values by shuffles."""
+
+    node: LaneReduce
+    names: KernelNames
+    out: Writer
+    warp: int = field(init=False)
+
+    @warp.default
+    def _warp(self) -> int:
+        dialect, threads = self.names.dialect, self.names.kernel.threads
+        shuffles = dialect.shuffle_from and threads % dialect.warp == 0 and self.node.dtype.size in (4, 8)
+        return dialect.warp if shuffles else 1
+
+    @property
+    def kind(self) -> str:
+        """The type of a value."""
+        return self.names.dialect.type(self.node.dtype)
+
+    @property
+    def identity(self) -> str:
+        """The value that changes no other."""
+        return number_text(COMBINERS[self.node.combine].identity(self.node.dtype), self.node.dtype, self.names.dialect)
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the row runs from its end."""
+        return ALONG[self.node.along][0]
+
+    def combined(self, left: str, right: str) -> str:
+        """Return two values combined, those that come first on the left."""
+        return call_text(COMBINERS[self.node.combine].fn, (left, right), self.node.dtype, self.names.dialect)
+
+    @property
+    def stretches(self) -> int:
+        """How many stretches a row has."""
+        return self.node.shape[-1] // self.node.vector
+
+    def print(self) -> None:
+        """Print everything: totals of as many stretches as a warp has lanes, then what stands before each."""
+        instances = prod(self.node.shape[:-1])
+        carry = self.names.fresh()
+        with self.out.block(""):
+            self.out.line(f"{self.kind} {carry}[{instances}];")
+            with self.out.loop(Var("e", instances)):
+                self.out.line(f"{carry}[e] = {self.identity};")
+            # Scratch has room for a value of each thread, and each warp leaves one of a stretch.
+            count = instances * self.stretches
+            for start in range(0, count, self.warp):
+                with self.out.block(""):
+                    self._several(Var("k", min(self.warp, count - start)), start, carry)
+
+    def _several(self, number: Var, start: int, carry: str) -> None:
+        """Print some stretches from number `start` on."""
+        totals, befores = self.names.fresh(), self.names.fresh()
+        self.out.line(f"{self.kind} {totals}[{number.extent}], {befores}[{number.extent}];")
+        total, before = f"{totals}[k]", f"{befores}[k]"
+        with self.out.loop(number):
+            self._own(start, total)
+            (self._in_warp if self.warp > 1 else self._in_memory)(total, before)
+            if self._crosses:
+                self._leave(total)
+        if self._crosses:
+            self.out.line(self.names.dialect.barrier)
+        with self.out.loop(number):
+            front = f"{carry}[(k + {start}) / {self.stretches}]"
+            whole = self._across(before) if self._crosses else self._last(total)
+            self._apply(start, front, before)
+            self.out.line(f"{front} = {self.combined(front, whole)};")
+        if self._crosses:
+            self.out.line(self.names.dialect.barrier)
+
+    def _places(self) -> list[int]:
+        """Return the places of a lane's neighbours in the order of the row."""
+        places = range(self.node.vector)
+        return [*reversed(places)] if self.mirrored else [*places]
+
+    def _register(self, start: int, place: int) -> str:
+        """Return the register of a neighbour of stretch `start + k`; stretches of an instance lie side by side."""
+        number = f"(k + {start})"
+        if self.mirrored:
+            number = (
+                f"({number} / {self.stretches} * {self.stretches} + {self.stretches - 1} - {number} % {self.stretches})"
+            )
+        return f"{self.names.registers[self.node.name]}[{number} * {self.node.vector} + {place}]"
+
+    @property
+    def _crosses(self) -> bool:
+        """Whether a row spans warps."""
+        return self.warp > 1 and self.node.lanes > self.warp
+
+    def _own(self, start: int, total: str) -> None:
+        """Combine a lane's neighbours, each with those before; `total` becomes what they add up to."""
+        last = ""
+        for place in self._places():
+            register = self._register(start, place)
+            if last:
+                self.out.line(f"{register} = {self.combined(last, register)};")
+            last = register
+        self.out.line(f"{total} = {last};")
+
+    def _lane(self, of: int) -> str:
+        """Return a thread's number among so many, in the order of the row."""
+        return f"({of - 1} - tid % {of})" if self.mirrored else f"(tid % {of})"
+
+    def _beside(self, distance: int) -> str:
+        """Return the thread so many places before."""
+        return f"tid {'+' if self.mirrored else '-'} {distance}"
+
+    def _shuffled(self, value: str, source: str) -> str:
+        return self.names.dialect.shuffle_from.format(value=value, source=source)
+
+    def _in_warp(self, total: str, before: str) -> None:
+        """Combine the totals of lanes with those before, up to a warp; `before` becomes what is before a lane's own."""
+        among = min(self.node.lanes, self.warp)
+        lane, distance = self._lane(among), 1
+        while distance < among:
+            # All lanes of the warp must take part, so a shuffle is no operand of what may be left out.
+            other = self.names.fresh()
+            self.out.line(f"const {self.kind} {other} = {self._shuffled(total, self._beside(distance))};")
+            self.out.line(f"if ({lane} >= {distance}) {total} = {self.combined(other, total)};")
+            distance *= 2
+        self.out.line(f"{before} = {self._shuffled(total, self._beside(1))};")
+        self.out.line(f"if ({lane} == 0) {before} = {self.identity};")
+
+    def _in_memory(self, total: str, before: str) -> None:
+        """Do the same for all lanes of a row in shared memory; `total` becomes that of the row."""
+        lane, scratch, distance, barrier = self._lane(self.node.lanes), self._scratch, 1, self.names.dialect.barrier
+        self.out.line(f"{scratch}[tid] = {total};")
+        self.out.line(barrier)
+        while distance < self.node.lanes:
+            other = self.names.fresh()
+            self.out.line(f"{self.kind} {other} = {self.identity};")
+            self.out.line(f"if ({lane} >= {distance}) {other} = {scratch}[{self._beside(distance)}];")
+            self.out.line(barrier)
+            self.out.line(f"{scratch}[tid] = {self.combined(other, f'{scratch}[tid]')};")
+            self.out.line(barrier)
+            distance *= 2
+        self.out.line(f"{before} = {self.identity};")
+        self.out.line(f"if ({lane} != 0) {before} = {scratch}[{self._beside(1)}];")
+        self.out.line(f"{total} = {scratch}[{self._end(self.node.lanes)}];")
+        self.out.line(barrier)
+
+    def _end(self, among: int) -> str:
+        """Return the thread that comes last among so many neighbours."""
+        start = f"tid / {among} * {among}"
+        return start if self.mirrored else f"{start} + {among - 1}"
+
+    def _last(self, total: str) -> str:
+        """Return what a row's lanes add up to where they are no more than a warp."""
+        if self.warp == 1:
+            return total
+        whole = self.names.fresh()
+        source = self._end(min(self.node.lanes, self.warp))
+        self.out.line(f"const {self.kind} {whole} = {self._shuffled(total, source)};")
+        return whole
+
+    @property
+    def _scratch(self) -> str:
+        return self.names.lane_scratch(self.node.dtype)
+
+    @property
+    def _every(self) -> int:
+        """Warps of a block."""
+        return self.names.kernel.threads // self.warp
+
+    def _leave(self, total: str) -> None:
+        """Leave a warp's total in shared memory."""
+        place = f"k * {self._every} + tid / {self.warp}"
+        self.out.line(f"if ({self._lane(self.warp)} == {self.warp - 1}) {self._scratch}[{place}] = {total};")
+
+    def _across(self, before: str) -> str:
+        """Put the warps before in front of what is before a lane; return what the row adds up to."""
+        warps = self.node.lanes // self.warp
+        whole, front = self.names.fresh(), self.names.fresh()
+        self.out.line(f"{self.kind} {whole} = {self.identity}, {front} = {self.identity};")
+        with self.out.loop(Var("s", warps)):
+            place = f"({warps - 1} - s)" if self.mirrored else "s"
+            self.out.line(f"if ({place} == tid % {self.node.lanes} / {self.warp}) {front} = {whole};")
+            value = f"{self._scratch}[k * {self._every} + tid / {self.node.lanes} * {warps} + {place}]"
+            self.out.line(f"{whole} = {self.combined(whole, value)};")
+        self.out.line(f"{before} = {self.combined(front, before)};")
+        return whole
+
+    def _apply(self, start: int, front: str, before: str) -> None:
+        """Put what is before a lane's neighbours in front of them; without the own element, each takes its neighbour's
+        place.
+        """
+        self.out.line(f"{before} = {self.combined(front, before)};")
+        places, without = self._places(), ALONG[self.node.along][1]
+        for number, place in reversed([*enumerate(places)]):
+            value = self._register(start, places[number - without] if number or not without else 0)
+            new = before if without and number == 0 else self.combined(before, value)
+            self.out.line(f"{self._register(start, place)} = {new};")

@@ -1,0 +1,139 @@
+"""Orders of rows that lanes hold: a network of comparisons (Batcher, Sorting networks and their applications, 1968,
+bitonic sort) over words that hold an element and its place, so that no two are equal and the order is stable.
+
+Element c of a row of 2^s places lies at bits [stretch | lane | neighbour] of c. A step compares those whose places
+differ in one bit: in a lane's own registers, by a shuffle, or, between warps and where there are none, through shared
+memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from attrs import frozen
+
+from ...ir import ORDERS, DType, LaneReduce, Var
+from .scope import KernelNames, Writer
+
+#: What a place behind the end of a row holds: it comes last.
+_NOTHING = "0xffffffffu"
+
+
+@frozen
+class LaneSort:
+    """Prints the order of one row; `kind` is the type of elements in registers."""
+
+    node: LaneReduce
+    kind: DType
+    names: KernelNames
+    out: Writer
+
+    @property
+    def count(self) -> int:
+        """Places of a row that a lane holds."""
+        return self.node.shape[-1]
+
+    @property
+    def _shuffles(self) -> bool:
+        dialect = self.names.dialect
+        return bool(dialect.shuffle) and self.names.kernel.threads % dialect.warp == 0
+
+    def print(self) -> None:
+        """Print the words, the network, and what is left of the words: places."""
+        word = self.names.dialect.type(DType.U64)
+        words = self.names.fresh()
+        with self.out.loop(Var("e", prod(self.node.shape[:-1])), unroll=0 if self._shuffles else 1):
+            self.out.line(f"{word} {words}[{self.count}];")
+            with self._each("k", self.count):
+                self.out.line(f"{words}[k] = {self._word(word)};")
+            if self._shuffles:
+                self._network(words, word)
+            else:
+                self._looped(words, word)
+            register = f"{self.names.registers[self.node.name]}[e * {self.count} + k]"
+            kind = self.names.dialect.type(self.node.dtype)
+            with self._each("k", self.count):
+                self.out.line(f"{register} = ({kind})({words}[k] & {_NOTHING});")
+
+    def _each(self, name: str, count: int):  # type: ignore[no-untyped-def]
+        return self.out.loop(Var(name, count), unroll=0 if self._shuffles else 1)
+
+    def _word(self, word: str) -> str:
+        """Return an element and its place as one number, `k` numbering the lane's places."""
+        value = f"{self.names.registers[self.node.keys]}[e * {self.count} + k]"
+        bits = f"cuts_ordered_{self.kind.value}({value})"
+        bits = bits if ORDERS[self.node.along] else f"~{bits}"
+        place = self._place("k")
+        key = f"({place} < {self.node.extent} ? {bits} : {_NOTHING})"
+        return f"({word}){key} << 32 | ({word}){place}"
+
+    def _place(self, number: str) -> str:
+        """Return the place in the row of one of a lane's words."""
+        vector, lanes = self.node.vector, self.node.lanes
+        return f"({number} / {vector} * {lanes * vector} + tid % {lanes} * {vector} + {number} % {vector})"
+
+    @property
+    def _bits(self) -> tuple[int, int, int]:
+        """The bits of a place: below these lie neighbours, lanes, all of the row."""
+        near = self.node.vector.bit_length() - 1
+        lanes = near + self.node.lanes.bit_length() - 1
+        return near, lanes, lanes + (self.count // self.node.vector).bit_length() - 1
+
+    def _own_bit(self, bit: int) -> int:
+        """Return the bit of a lane's own numbers that is one of a place, for neighbours and stretches."""
+        near, lanes, _ = self._bits
+        return bit if bit < near else bit - lanes + near
+
+    def _network(self, words: str, word: str) -> None:
+        """Print all steps, one after another."""
+        near, lanes, every = self._bits
+        for stage in range(1, every + 1):
+            for bit in reversed(range(stage)):
+                if near <= bit < lanes:
+                    self._between(words, word, str(stage), str(bit), 1 << bit - near)
+                else:
+                    self._within(words, word, str(stage), str(1 << self._own_bit(bit)))
+
+    def _looped(self, words: str, word: str) -> None:
+        """Print loops over the steps: those between stretches, between lanes, between neighbours."""
+        near, lanes, every = self._bits
+        counter = self.names.dialect.meeting_counter
+        with self.out.block(f"for ({counter} stage = 1; stage <= {every}; ++stage)"):
+            with self.out.block(f"for ({counter} bit = stage - 1; bit >= {lanes}; --bit)"):
+                self._within(words, word, "stage", f"(1 << (bit - {lanes - near}))")
+            with self.out.block(f"for ({counter} bit = min((int)stage, {lanes}) - 1; bit >= {near}; --bit)"):
+                self._between(words, word, "stage", "bit", 0)
+            with self.out.block(f"for ({counter} bit = min((int)stage, {near}) - 1; bit >= 0; --bit)"):
+                self._within(words, word, "stage", "(1 << bit)")
+
+    def _rises(self, number: str, stage: str) -> str:
+        return f"({self._place(number)} >> {stage} & 1) == 0"
+
+    def _within(self, words: str, word: str, stage: str, distance: str) -> None:
+        """Print a step between a lane's own words that are so far apart."""
+        with self._each("k", self.count // 2):
+            self.out.line(f"const int low = k / {distance} * 2 * {distance} + k % {distance}, high = low + {distance};")
+            self.out.line(f"const {word} left = {words}[low], right = {words}[high];")
+            self.out.line(f"const int swaps = (left > right) == ({self._rises('low', stage)});")
+            self.out.line(f"{words}[low] = swaps ? right : left;")
+            self.out.line(f"{words}[high] = swaps ? left : right;")
+
+    def _between(self, words: str, word: str, stage: str, bit: str, distance: int) -> None:
+        """Print a step between lanes whose numbers differ in one bit; `distance` is how many are between them, where
+        that is known.
+        """
+        dialect = self.names.dialect
+        near = self._bits[0]
+        apart = str(distance) if distance else f"(1 << ({bit} - {near}))"
+        with self._each("k", self.count):
+            if self._shuffles and distance < dialect.warp:
+                other = dialect.shuffle.format(value=f"{words}[k]", distance=apart)
+                self.out.line(f"const {word} other = {other};")
+            else:
+                scratch = self.names.lane_scratch(DType.U64)
+                self.out.line(f"{scratch}[tid] = {words}[k];")
+                self.out.line(dialect.barrier)
+                self.out.line(f"const {word} other = {scratch}[tid ^ {apart}];")
+                self.out.line(dialect.barrier)
+            least = f"({self._rises('k', stage)}) == ((tid & {apart}) == 0)"
+            self.out.line(f"{words}[k] = (other < {words}[k]) == ({least}) ? other : {words}[k];")

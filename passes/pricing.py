@@ -1,0 +1,123 @@
+"""What groups cost by the model, found ahead of being asked for: many at once, where need be in other processes.
+
+Groups that compute over one iteration space are judged by the points that were best for the first of them
+(`evaluators.Modelled`), so they are priced together and in order; those of different spaces have nothing to do with
+each other. So costs do not depend on who finds them, nor on how many do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from attrs import define, field, frozen
+
+from ..ir import FusedGroup, Target
+from .evaluators import Leader, Limited, Modelled, iteration_spaces
+from .fusion import Remembered, Splitting, form_key
+
+#: Groups of fewer iteration spaces are not worth handing out.
+FEW = 2
+
+
+@frozen
+class Pricing:
+    """Groups over one iteration space, in the order in which they are priced, each with the parts that it may be split
+    into; `leaders` are what is known of their iteration spaces.
+    """
+
+    groups: tuple[FusedGroup, ...]
+    target: Target
+    leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
+
+
+@frozen
+class Prices:
+    """The seconds of groups, in the order in which they were asked for, and what was learnt of iteration spaces."""
+
+    found: tuple[tuple[FusedGroup, float], ...]
+    leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
+
+
+#: Has groups priced by others, and returns what waits for the answers: none where there was no time for one.
+Pricer: TypeAlias = Callable[[Sequence[Pricing]], Callable[[], Sequence[Prices | None]]]
+
+
+def price(pricing: Pricing) -> Prices:
+    """Return what some groups cost, and what the parts cost that they may be split into."""
+    modelled = Modelled(pricing.target, leaders=dict(pricing.leaders))
+    noted = _Noted(modelled)
+    splitting = Splitting(noted, noted, pricing.target)
+    for group in pricing.groups:
+        splitting.best(group)
+    fresh = {key: found for key, found in modelled.leaders.items() if key not in pricing.leaders}
+    return Prices(tuple(noted.found.values()), fresh)
+
+
+@frozen
+class _Noted:
+    """An evaluator that is asked once about equal groups, and notes which."""
+
+    evaluator: Modelled
+    found: dict[Hashable, tuple[FusedGroup, float]] = field(factory=dict)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group."""
+        key = form_key(group)
+        if key not in self.found:
+            self.found[key] = group, self.evaluator.cost(group)
+        return self.found[key][1]
+
+
+@define
+class Foreseeing:
+    """An evaluator that may be told of groups whose costs are asked for soon; `pricer` finds them meanwhile."""
+
+    remembered: Remembered
+    limited: Limited
+    pricer: Pricer
+    _waiting: Callable[[], Sequence[Prices | None]] | None = None
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group."""
+        if self._waiting is not None and form_key(group) not in self.remembered.costs:
+            self._take_in()
+        return self.remembered.cost(group)
+
+    def foresee(self, groups: Sequence[FusedGroup]) -> None:
+        """Have groups priced that were not, in this order where they have an iteration space in common."""
+        self._take_in()
+        together: defaultdict[Hashable, list[FusedGroup]] = defaultdict(list)
+        for key, group in {form_key(g): g for g in groups}.items():
+            if key not in self.remembered.costs:
+                together[_loops(group)].append(group)
+        if len(together) >= FEW:
+            self._waiting = self.pricer([self._pricing(tuple(each)) for each in together.values()])
+
+    def _pricing(self, groups: tuple[FusedGroup, ...]) -> Pricing:
+        modelled = self.limited.evaluator
+        splitting = Splitting(self, self, modelled.target)
+        spaces = {iteration_spaces(form) for group in groups for form in (group, *splitting.possible(group))}
+        known = {key: leaders for key, leaders in modelled.leaders.items() if key[1:] in spaces}
+        return Pricing(groups, modelled.target, known)
+
+    def _take_in(self) -> None:
+        """Wait for what was asked for, and remember it."""
+        waiting, self._waiting = self._waiting, None
+        for prices in waiting() if waiting is not None else ():
+            if prices is None:
+                continue
+            for space, leaders in prices.leaders.items():
+                self.limited.evaluator.leaders.setdefault(space, leaders)
+            for group, seconds in prices.found:
+                if (key := form_key(group)) not in self.remembered.costs:
+                    self.remembered.costs[key] = seconds
+                    self.limited.note(group, seconds)
+
+
+def _loops(group: FusedGroup) -> Hashable:
+    """Return what an iteration space is but for outputs: groups that differ in it have none in common, nor have their
+    parts.
+    """
+    return tuple((axes, loops) for axes, loops, _ in iteration_spaces(group))
