@@ -11,6 +11,7 @@ from functools import cache
 
 from attrs import frozen
 from cuts.bench.shapes import Case, convolution_cases
+from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
@@ -54,7 +55,7 @@ class GradientCase(Case):
 
 @cache
 def _derive(
-    shapes: tuple[tuple[int, ...], ...], attributes: tuple[tuple[str, object], ...], position: int, dtype: DType
+    shapes: tuple[tuple[int, ...], ...], attributes: tuple[tuple[str, Attribute], ...], position: int, dtype: DType
 ) -> tuple[Node, tuple[Source, ...]]:
     """Return the node that computes a gradient, and the declarations that it needs."""
     gradients = Gradients(Registry.builtin())
