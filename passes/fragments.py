@@ -34,7 +34,7 @@ from .schedule import choose
 
 
 @frozen
-class Kernels:
+class PricedKernels:
     """The kernels that a fragment is cut into, each with the seconds of the best of a few of its points by the model;
     `searched` are seconds of all of them where each is searched by the model, and split where that is faster.
     """
@@ -44,7 +44,7 @@ class Kernels:
 
 
 #: The kernels of a fragment; nothing where it cannot be cut.
-Priced: TypeAlias = Kernels | None
+Priced: TypeAlias = PricedKernels | None
 
 
 @frozen
@@ -89,7 +89,7 @@ def cut_fragment(fragment: Fragment) -> Priced:
         searched = sum(_searched(group.form, splitting) for group in groups)
     except CutsError:
         return None
-    return Kernels(tuple((group.form, modelled.cost(group.form)) for group in groups), searched)
+    return PricedKernels(tuple((group.form, modelled.cost(group.form)) for group in groups), searched)
 
 
 def _searched(form: FusedGroup, splitting: Splitting) -> float:

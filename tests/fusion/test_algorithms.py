@@ -24,7 +24,7 @@ from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.fragments import Fragment, Kernels, Planner, Priced, cut_fragment
+from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment
 from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
@@ -161,7 +161,7 @@ def test_an_alternative_that_moves_too_much_is_not_cut_into_kernels() -> None:
 
     def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
         asked.append({n.op for f in fragments for n in f.graph.nodes})
-        return [Kernels((), 5e-6) for f in fragments]
+        return [PricedKernels((), 5e-6) for f in fragments]
 
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan)
     assert step.run(graph) is graph
