@@ -71,7 +71,10 @@ class Breadth:
         return float(self.options.limit) - (time.monotonic() - self.begin)
 
     def run(self, numbers: Sequence[int]) -> None:
-        """Measure rows by their numbers, some dozens at a time, until none or no time is left."""
+        """Measure rows by their numbers, some dozens at a time, until none or no time is left. Rows that are tuned
+        together take about as long, where that is known, for a search looks first at what takes longest.
+        """
+        numbers = self._by_time(numbers)
         parts = [numbers[n : n + self.options.together] for n in range(0, len(numbers), self.options.together)]
         ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
         left = len(numbers)
@@ -85,6 +88,19 @@ class Breadth:
         finally:
             ahead.close()
         self._say(f"in all, {left} rows are left")
+
+    def _by_time(self, numbers: Sequence[int]) -> list[int]:
+        """Return rows in parts of rows that take about as long; the part that has the slowest, of all beside their
+        peers, comes first.
+        """
+        known = {key_of(row): row for row in self.rows}
+        found = {n: known.get(f"{ROWS[n].operation.family}/{ROWS[n].name}/b1") for n in numbers}
+        if None in found.values():
+            return list(numbers)
+        each = sorted(numbers, key=lambda n: figure(found[n] or {}, "speed") or 0.0)
+        size = max(1, self.options.together)
+        parts = [each[start : start + 2 * size] for start in range(0, len(each), 2 * size)]
+        return [n for part in parts for n in sorted(part, key=lambda n: (found[n] or {}).get("cuts_ms") or 0.0)]
 
     def _begin(self, numbers: Sequence[int], ahead: Ahead) -> list[Future[Ready]]:
         """Begin to make rows ready, for torch.compile where its times are wanted and not known."""

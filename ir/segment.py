@@ -157,9 +157,10 @@ def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
 
 
 def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
-    """Whether a reduced axis touches two or more operands, and each operand misses an axis (DeepCuts Table 2,
-    `complex`).
+    """Whether a reduced axis touches two or more operands that other axes tell apart (DeepCuts Table 2, `complex`):
+    an element of one is then used with several of another.
     """
-    parts = operands(reduction, own)
-    touched = [r for r in reduction.reduce if sum(r in expr_variables(p) for p in parts) >= 2]
-    return bool(touched) and isinstance(reduction.body, Call) and reduction.combine == "sum" and not reduction.along
+    if not isinstance(reduction.body, Call) or reduction.combine != "sum" or reduction.along:
+        return False
+    parts = [expr_variables(part) for part in operands(reduction, own)]
+    return any(len({used for used in parts if axis in used}) >= 2 for axis in reduction.reduce)

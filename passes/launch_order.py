@@ -149,7 +149,8 @@ class _Order:
 
     def waiting_readers(self, tensor: str, changers: Sequence[str]) -> list[str]:
         """Return the units in front of those that change a tensor which are still to read it, or a view of it."""
-        place, pending, found = self._first(tensor, changers), [tensor], []
+        place, pending = self._first(tensor, changers), [tensor]
+        found: list[str] = []
         while pending:
             for unit in self.consumers.get(pending.pop(), ()):
                 if self.place[unit.name] < place and unit.name not in self.done:

@@ -7,41 +7,74 @@ table, the element that is read is an affine function of the axes, so that it fu
 
 Windows, diagonals and strided picks are often written so. Negative integers count from the end, as in any lookup; a
 table with an integer out of range stays what it is.
+
+Integers that were only moved are looked up where they came from: several of them side by side, as points are given,
+need no tensor of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from attrs import evolve
 
-from ...ir import Array, Expr, Index, Indirect, Primary, Program, Statement, indirects, map_guards, map_primaries, rebuild
+from ...ir import (
+    Array,
+    Expr,
+    Index,
+    Indirect,
+    Primary,
+    Program,
+    Read,
+    Statement,
+    expr_indirects,
+    indirects,
+    map_guards,
+    map_primaries,
+    rebuild,
+    substitute,
+)
+from .solve import solve
+
+#: Copies that together write a tensor, with what each reads.
+Copies: TypeAlias = Mapping[str, Sequence[tuple[Statement, Read]]]
+#: What stands for a primary with new parts; None where it keeps its kind.
+Lookup: TypeAlias = Callable[[Primary, tuple[Index, ...]], "Index | None"]
+
+
+def tensors_looked_up(statement: Statement) -> set[str]:
+    """Return the tensors whose elements a statement uses as indices."""
+    found = (*expr_indirects(statement.body), *(i for index in statement.write for i in indirects(index)))
+    return {inner.tensor for inner in found}
 
 
 def fold_lookups(program: Program, tables: Mapping[str, Array]) -> Program:
     """Return a program that means the same, given what is known of the elements of some tensors."""
+
+    def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+        if not isinstance(primary, Indirect) or primary.tensor not in tables:
+            return None
+        return _affine(primary, parts, tables[primary.tensor])
+
     if not tables:
         return program
-    return evolve(program, statements=tuple(_statement(s, tables) for s in program.statements))
+    return evolve(program, statements=tuple(_looking_up(s, lookup) for s in program.statements))
 
 
-def looked_up(program: Program) -> set[str]:
-    """Return the tensors whose elements a program uses as indices."""
-    found = (i for s in program.statements for n in _held(s) for i in indirects(n))
-    return {inner.tensor for inner in found}
+def past_copies(statement: Statement, copies: Copies) -> Statement:
+    """Return a statement that looks up integers where copies have them from."""
 
-
-def _held(statement: Statement) -> list[Index]:
-    found = [*statement.write]
-    rebuild(statement.body, lambda node: found.extend(node.own_indices) or node)  # type: ignore[func-returns-value]
-    return found
-
-
-def _statement(statement: Statement, tables: Mapping[str, Array]) -> Statement:
     def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
-        known = isinstance(primary, Indirect) and primary.tensor in tables
-        return _affine(primary, parts, tables[primary.tensor]) if known and isinstance(primary, Indirect) else None
+        known = isinstance(primary, Indirect) and primary.tensor in copies
+        return _source(primary, parts, copies) if known and isinstance(primary, Indirect) else None
+
+    return _looking_up(statement, lookup)
+
+
+def _looking_up(statement: Statement, lookup: Lookup) -> Statement:
+    """Return a statement with something else in the place of its lookups."""
 
     def move(index: Index) -> Index:
         return map_primaries(index, lookup) if indirects(index) else index
@@ -67,3 +100,16 @@ def _affine(lookup: Indirect, places: Sequence[Index], table: Array) -> Index | 
         found = found + place * step
         wanted = wanted + step * np.arange(chosen.shape[dim]).reshape(-1, *[1] * (chosen.ndim - 1 - dim))
     return found if np.array_equal(chosen, wanted) else None
+
+
+def _source(lookup: Indirect, places: tuple[Index, ...], copies: Copies) -> Index | None:
+    """Return a lookup in what was copied to some places, None where it is not certain which copy that was."""
+    for copy, read in copies[lookup.tensor]:
+        found = solve(list(zip(copy.write, places, strict=True)), copy.axes)
+        if found is None or found.free or not all(guard.always for guard in found.guards):
+            continue
+        there = tuple(substitute(i, found.values) for i in read.indices)
+        source = evolve(lookup, tensor=read.tensor, indices=there)
+        inner = _source(source, there, copies) if read.tensor in copies else None
+        return Index(0, ((source, 1),)) if inner is None else inner
+    return None

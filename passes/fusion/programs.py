@@ -33,7 +33,7 @@ from ...ir import (
     substitute,
 )
 from ...ops import Instance, Registry
-from .fold_lookups import fold_lookups, looked_up
+from .fold_lookups import fold_lookups, past_copies, tensors_looked_up
 from .fold_tables import unroll_tables
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
@@ -129,8 +129,34 @@ class Programs:
 def build_programs(graph: Graph, registry: Registry) -> Programs:
     """Instantiate every node's declaration and cut the programs into units."""
     builder = _Builder(graph, registry, dict(graph.types))
-    units = [unit for node in graph.nodes for unit in builder.units(node)]
+    units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
+
+
+def _past_copies(units: Sequence[Unit]) -> list[Unit]:
+    """Return units that look integers up where copies have them from; what loops write is theirs."""
+    written: dict[str, list[Statement]] = {}
+    for unit in units:
+        for statement in unit.statements:
+            written.setdefault(statement.target, []).append(statement)
+    loops = {t for unit in units if unit.repeat for t in unit.writes}
+    copies: dict[str, list[tuple[Statement, Read]]] = {}
+    for tensor, found in written.items():
+        sources = [(s, read) for s in found if (read := copied(s)) is not None and read.tensor not in loops]
+        if len(sources) == len(found) and tensor not in loops:
+            copies[tensor] = sources
+    return [_looks_past(unit, copies) for unit in units]
+
+
+def _looks_past(unit: Unit, copies: Mapping[str, Sequence[tuple[Statement, Read]]]) -> Unit:
+    """Return a unit that looks integers up where copies have them from."""
+    if unit.repeat is not None or not any(t in copies for s in unit.statements for t in tensors_looked_up(s)):
+        return unit
+    statements = tuple(past_copies(s, copies) for s in unit.statements)
+    before, after = _read(unit.statements), _read(statements)
+    reads = [t for t in unit.reads if t in after or t not in before]
+    reads += [t for t in after if t not in before]
+    return evolve(unit, statements=statements, reads=tuple(dict.fromkeys(reads)))
 
 
 def cut(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
@@ -363,7 +389,7 @@ class _Builder:
 
     def _folded(self, instance: Instance, known: _Constants) -> Program:
         """Return a node's program, whose lookups in known tables that step evenly are indices."""
-        wanted = looked_up(instance.program) if known.arrays else set()
+        wanted = {t for s in instance.program.statements for t in tensors_looked_up(s)} if known.arrays else set()
         places = {f: n for n, f in enumerate(instance.inputs) if f in wanted and n in known.arrays}
         return fold_lookups(instance.program, {f: known[n] for f, n in places.items()})
 

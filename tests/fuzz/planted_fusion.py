@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from .planting import Bug
 
-_LAUNCHES, _DECISIONS = "tests/fusion/test_launch_order.py", "tests/search/test_decisions.py"
+_LAUNCHES, _SHARED = "tests/fusion/test_launch_order.py", "tests/fusion/test_side_by_side.py"
+_DECISIONS = "tests/search/test_decisions.py"
 
 BUGS = (
     Bug("legality", "values that other threads compute count as one's own",
@@ -55,11 +56,11 @@ BUGS = (
         "pending += passed", "pass", _LAUNCHES),
     Bug("launches", "launches come when the first that they wait for is done", "passes.side_by_side:_in_order",
         "missing = [len(before) for before in waits]", "missing = [min(len(before), 1) for before in waits]",
-        _LAUNCHES),
+        _SHARED),
     Bug("launches", "groups on one path have one level", "passes.side_by_side:levels",
         "1 + max((found[n] for n in waits), default=-1)", "max((found[n] for n in waits), default=0)", _LAUNCHES),
-    Bug("launches", "groups of a loop are ordered one by one", "passes.side_by_side:_runs",
-        "run = [] if loop is None else loops.setdefault(loop, [])", "run = []", _LAUNCHES),
+    Bug("launches", "no check finds a loop whose groups share launches", "passes.launch_order:check_loops_whole",
+        "if loops and len(launch) > 1:", "if False:", _LAUNCHES),
     Bug("launches", "no check finds members that need each other", "passes.launch_order:_in_order",
         "for tensor in changed_in_place(group):", "order.ran(group)\n        for tensor in changed_in_place(group):",
         _LAUNCHES),

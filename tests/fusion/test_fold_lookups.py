@@ -1,0 +1,90 @@
+"""Lookups in known tables that step evenly, and in what was only moved: they find the same elements as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.statement import Program
+from cuts.ir.types import DType, TensorType
+from cuts.ops.reference import evaluate
+from cuts.passes.fusion.fold_lookups import fold_lookups, tensors_looked_up
+from cuts.passes.fusion.programs import build_programs
+from cuts.tests.amounts import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_opencl
+from .build import REGISTRY, graph, op
+
+EXTENT = 23
+
+
+def gathered(table: np.ndarray[Any, Any]) -> Program:
+    """Return the lookup of a table's integers along an axis."""
+    types = [TensorType(DType.F32, (3, EXTENT)), TensorType(DType.I64, table.shape)]
+    return REGISTRY["gather"].instantiate(types, {"axis": 1}).program
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], bool]:
+    """Draw integers, and whether they step evenly along each dim and stay in range."""
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    table = np.full(shape, draw(st.integers(-EXTENT, EXTENT - 1)))
+    for dim, extent in enumerate(shape):
+        step = draw(st.integers(-3, 3))
+        table = table + step * np.arange(extent).reshape(-1, *[1] * (len(shape) - 1 - dim))
+    if draw(st.booleans()) and table.size > 1:
+        table.flat[draw(st.integers(0, table.size - 1))] += draw(st.sampled_from((-1, 1)))
+    wrapped = np.where(table < 0, table + EXTENT, table)
+    corner = wrapped[(0,) * table.ndim]
+    steps = [wrapped.take(1, d).flat[0] - corner if n > 1 else 0 for d, n in enumerate(shape)]
+    even = corner + sum(s * g for s, g in zip(steps, np.indices(shape), strict=True))
+    inside = bool((wrapped >= 0).all() and (wrapped < EXTENT).all())
+    return table, inside and bool((even == wrapped).all())
+
+
+@settings(max_examples=examples(60, 3000), deadline=None)
+@given(tables())
+def test_a_table_that_steps_evenly_is_an_index(case: tuple[np.ndarray[Any, Any], bool]) -> None:
+    table, even = case
+    program = gathered(table)
+    (name,) = {t for s in program.statements for t in tensors_looked_up(s)}
+    found = fold_lookups(program, {name: table})
+    assert even == (not any(tensors_looked_up(s) for s in found.statements))
+    if ((table >= -EXTENT) & (table < EXTENT)).all():
+        (source,) = (t for t in program.inputs if t != name)
+        inputs = {source: np.arange(3.0 * EXTENT).reshape(3, EXTENT), name: table}
+        ours, expected = evaluate(found, inputs), evaluate(program, inputs)
+        assert all(np.array_equal(ours[t], expected[t]) for t in program.outputs)
+
+
+@needs_opencl
+@pytest.mark.parametrize("shape", [(4, 5), (1, 7)])
+def test_points_are_looked_up_where_their_places_came_from(shape: tuple[int, int]) -> None:
+    """Two tensors of places, side by side: no kernel puts them there."""
+    places = TensorType(DType.I64, (11, 1))
+    lines = [op("p", "concat", "i", "j", axis=1), op("y", "gather_nd", "x", "p")]
+    model = graph({"x": shape, "i": places, "j": places}, *lines, out="y")
+    units = build_programs(model, REGISTRY).units
+    assert {t for u in units for s in u.statements for t in tensors_looked_up(s)} == {"i", "j"}
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    assert len(plan.kernels) == 1
+    assert all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+def test_a_known_table_leaves_no_lookup() -> None:
+    model = graph({"x": (3, EXTENT), "t": TensorType(DType.I64, (4, 5))}, op("y", "gather", "x", "t", axis=1), out="y")
+    windows = np.arange(4)[:, None] * 3 + np.arange(5)
+    known = evolve(model, inputs=("x",), constants={"t": windows.astype(np.int64)})
+    (unit,) = build_programs(known, REGISTRY).units
+    assert not any(tensors_looked_up(s) for s in unit.statements)
+    plan = build_graph(known, load_spec([]), find_target("opencl"), CompileOptions())
+    assert all(result.ok for result in plan.verify())
