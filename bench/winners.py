@@ -8,7 +8,9 @@ Run it behind `bench/ops.py`, with the same tuning database, under NVIDIA's chec
 Nothing is searched or timed: operations that the database does not know are counted. With `--untuned` the model's
 first choices are launched instead, which all cores compile: nothing needs to have been tuned. Results are compared with
 PyTorch's where it is installed and `--no-peers` is not given. A line says how far it is after every few operations, so
-that a checker that has to be stopped has said what it saw. The exit code is 1 if an operation differs or is unknown.
+that a checker that has to be stopped has said what it saw. A checker keeps one core and little of a GPU busy: with
+`--share 0/4` and so on, four of them take a quarter of the operations each, side by side. The exit code is 1 if an
+operation differs or is unknown.
 """
 
 from __future__ import annotations
@@ -74,9 +76,11 @@ def chosen(case: Case, target: Target) -> Tuned | str:
         return f"{case.key}: {error}"
 
 
-def untuned(cases: Sequence[Case], target: Target) -> Iterator[tuple[list[Tuned], int]]:
-    """Yield cases as processes have chosen and compiled their kernels, with how many of them have none."""
-    pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
+def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tuple[list[Tuned], int]]:
+    """Yield cases as processes have chosen and compiled their kernels, with how many of them have none; so many
+    checkers share the cores.
+    """
+    pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 1) // beside), get_context("spawn"))
     try:
         for done in as_completed([pool.submit(chosen, case, target) for case in cases]):
             found = done.result()
@@ -95,7 +99,16 @@ def select(options: argparse.Namespace) -> list[Case]:
         if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
     ]
     named = (c for c in chosen if not options.only or any(text in c.name for text in options.only))
-    return sampled(named, options.every)
+    first, step = options.share
+    return sampled(named, options.every)[first::step]
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Read `0/4`: which of how many parts."""
+    first, _, count = text.partition("/")
+    if not (first.isdigit() and count.isdigit() and int(first) < int(count)):
+        raise argparse.ArgumentTypeError(f"expected a part and how many there are, as in 0/4, not {text}")
+    return int(first), int(count)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -112,6 +125,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
     )
+    parser.add_argument("--share", type=part_of, default=(0, 1), metavar="PART/PARTS", help="a part of the operations")
     parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
     parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
@@ -129,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong: list[str] = []
     wanted = select(options)
     every = (known(part, target) for part in parts(wanted, options.together))
-    for tuned, missing in untuned(wanted, target) if options.untuned else every:
+    for tuned, missing in untuned(wanted, target, options.share[1]) if options.untuned else every:
         unknown += missing
         for each in tuned:
             if time.monotonic() - begin > options.limit or kernels >= options.most:

@@ -3,7 +3,7 @@
 from .build import build, build_staged, load
 from .driver import build_graph, compile_model
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
-from .plan import CompiledPlan
+from .plan import CompiledPlan, plan_of
 from .plan_cache import clear_plans, plans_info
 from .staged import Compile, StagedPlan, staged_plan
 from .torch_operator import torch_op
@@ -23,6 +23,7 @@ __all__ = [
     "load",
     "load_model",
     "load_spec",
+    "plan_of",
     "plans_info",
     "staged_plan",
     "torch_op",

@@ -89,8 +89,9 @@ def _tensors(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
             tensors[name] = np.ascontiguousarray(as_held(inputs[name], working)).reshape(type_.shape)
             assert np.shape(inputs[name]) == type_.shape, f"{name}: {np.shape(inputs[name])} is not {type_}"
         else:
-            start = COMBINERS[meeting[name]].identity(type_.dtype) if name in meeting else 0
-            tensors[name] = np.full(type_.shape, start, working)
+            tensors[name] = np.zeros(type_.shape, working)
+            if name in meeting:
+                tensors[name][...] = COMBINERS[meeting[name]].identity(type_.dtype)
     return tensors
 
 
@@ -166,20 +167,29 @@ class _Run:
             arrives = None if statement.arrives_where is None else place.value(statement.arrives_where)
             if statement.into and not self.checked:
                 arrives = place.within(statement.write, target.shape) & (True if arrives is None else arrives)
+            key = tuple(box[v] for v in statement.axes)
+            there = None if statement.into else place.view(statement.write, target)
+            if there is not None:
+                self._put(there, ..., np.reshape(part, there.shape), key in started)
+                started.add(key)
+                continue
             with place.only(np.ones((), np.bool_) if arrives is None else arrives):
                 where = place.flat(statement.write, target.shape)
-            key = tuple(box[v] for v in statement.axes)
             flat = target.reshape(-1)
             if statement.into:
                 everything = np.broadcast_arrays(where, part, True if arrives is None else arrives)
-                found, part, there = (np.asarray(a).reshape(-1) for a in everything)
-                COMBINERS[statement.into].function.numpy.at(flat, found[there], part[there])  # type: ignore[attr-defined]
-                flat += self._order(flat, found[there], part[there])
+                found, part, kept = (np.asarray(a).reshape(-1) for a in everything)
+                COMBINERS[statement.into].function.numpy.at(flat, found[kept], part[kept])  # type: ignore[attr-defined]
+                flat += self._order(flat, found[kept], part[kept])
                 continue
-            if self.combiner and not self.combiner.position and key in started:
-                part = self.combiner.function.numpy(flat[where], part)
+            self._put(flat, where, part, key in started)
             started.add(key)
-            flat[where] = part
+
+    def _put(self, array: Values, where: Any, part: Values, again: bool) -> None:
+        """Write a part of the target, which joins what another part of a reduction left there."""
+        if self.combiner and not self.combiner.position and again:
+            part = self.combiner.function.numpy(array[where], part)
+        array[where] = part
 
     def _order(self, flat: Values, places: Values, terms: Values) -> Values | int:
         """Return by how much the order of terms that meet in a sum of floats may change it, where steps are moved."""
@@ -293,6 +303,18 @@ class _Box(Evaluation):
         self.reading = before
         return np.asarray(total)
 
+    def view(self, indices: tuple[Index, ...], array: Values) -> Values | None:
+        """Return the indexed elements of an array where they lie; nothing where an index is no axis by itself."""
+        axes = [axis for index in indices if (axis := _axis(index)) is not None]
+        if len(axes) < len(indices) or len(set(axes)) < len(axes) or not self.dims.keys() >= set(axes):
+            return None
+        if any(self.box[v][1] > extent for v, extent in zip(axes, array.shape, strict=True)):
+            return None
+        part = array[(*(slice(*self.box[v]) for v in axes), ...)]
+        order = sorted(range(len(axes)), key=lambda n: self.dims[axes[n]])
+        apart = [n for v, n in self.dims.items() if v not in axes]
+        return np.expand_dims(part.transpose(order), apart)
+
     def within(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return where indices are those of an element: what is sent elsewhere arrives nowhere."""
         inside: Values = np.ones((1,) * len(self.dims), np.bool_)
@@ -334,8 +356,18 @@ class _Box(Evaluation):
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
         """Return elements of a tensor, its first where not `inside`."""
         array = self.tensors[tensor]
+        if inside is None and (found := self.view(indices, array)) is not None:
+            return found
         flat = self.flat(indices, array.shape)
         return np.asarray(array.reshape(-1)[flat if inside is None else np.where(inside, flat, 0)])
+
+
+def _axis(index: Index) -> Var | None:
+    """Return the variable that an index is, nothing where it is more than that."""
+    if index.const or len(index.terms) != 1:
+        return None
+    ((primary, step),) = index.terms
+    return primary if step == 1 and isinstance(primary, Var) else None
 
 
 def _factors(statement: Statement) -> tuple[Expr, ...]:

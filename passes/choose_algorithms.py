@@ -3,7 +3,8 @@
 Each alternative becomes a small graph of its own, with the pointwise nodes that follow it, as they fuse into its last
 kernel. It is cut into groups like any graph (`passes.fragments`) and costs what its groups cost; nodes that only depend
 on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest takes the node's place,
-the node itself where none is cheaper. Equal nodes are decided once.
+the node itself where none is cheaper. What was not measured is cheaper where the model, which then has looked for the
+best points of all kernels, says so by more than it may err. Equal nodes are decided once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from .graph import fresh_name, prune
 FOLLOWERS = 4
 #: Part of the time that an alternative has to save: it needs more memory and rounds more.
 MARGIN = 0.05
+#: The same where the model alone says what it takes.
+DOUBT = 0.25
+#: How many times longer than by a search of the model a kernel may take.
+UNSURE = 1.5
 #: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
 #: what a sum of products does.
 LOSS = 2.0**-8
@@ -34,22 +39,32 @@ FINE = 2.0**-20
 
 @frozen
 class AlgorithmChoice:
-    """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", and the
-    name of the best.
+    """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", measured
+    as far as it was; and what a search by the model says of each.
     """
 
     node: str
     seconds: Mapping[str, float]
+    searched: Mapping[str, float]
 
     @property
-    def best(self) -> str:
-        """The name of the cheapest alternative, "" where none saves enough, or where it is not known what the
-        declaration takes.
-        """
-        if self.seconds[""] == inf:
-            return ""
-        name = min(self.seconds, key=lambda n: (self.seconds[n], n))
-        return name if self.seconds[name] < (1 - MARGIN) * self.seconds[""] else ""
+    def rival(self) -> str:
+        """The name of the cheapest alternative, "" where the declaration is faster without doubt."""
+        name = min((n for n in self.seconds if n), key=lambda n: (self.seconds[n], n), default="")
+        return name if (1 - DOUBT) * self.seconds[name] < self.seconds[""] < inf else ""
+
+    @property
+    def guess(self) -> str:
+        """The name of the alternative that is cheapest without doubt where nothing was measured, "" where none is."""
+        return _cheapest(self.searched, DOUBT)
+
+
+def _cheapest(seconds: Mapping[str, float], margin: float) -> str:
+    """Return the name of the least seconds, "" where they are not less by a part of what the declaration takes."""
+    if seconds[""] == inf:
+        return ""
+    name = min(seconds, key=lambda n: (seconds[n], n))
+    return name if seconds[name] < (1 - margin) * seconds[""] else ""
 
 
 @frozen
@@ -58,8 +73,8 @@ class ChooseAlgorithms:
     node, `replaced` that of each old one.
 
     `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Nothing is replaced
-    before it is `known` what the kernels of both take, by more than the model's word.
+    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Before it is `known`
+    what the kernels of both take, by more than the model's word, an alternative has to save more.
     """
 
     instances: Instances
@@ -92,14 +107,21 @@ class ChooseAlgorithms:
         for node in graph.nodes:
             if node.name not in nodes:
                 continue
-            choice = AlgorithmChoice(
-                node.name, {name: self._seconds(found) for name, found in self.plans[keys[node.name]].items()}
-            )
+            plans = self.plans[keys[node.name]]
+            searched = {name: inf if found is None else found.searched for name, found in plans.items()}
+            choice = AlgorithmChoice(node.name, {name: self._seconds(p) for name, p in plans.items()}, searched)
             self.choices.append(choice)
-            if choice.best and all(map(self.known, self._compared(choice))):
-                self.replaced[node.name] = choice.best
-                result = self.replace(result, node, choice.best)
+            if best := self._decided(choice, plans):
+                self.replaced[node.name] = best
+                result = self.replace(result, node, best)
         return result
+
+    def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced]) -> str:
+        """Return what takes a node's place: what was measured to be best, or by the model, where that is not known."""
+        measured = {name: choice.seconds[name] for name, kernels in plans.items() if self._measured(kernels)}
+        if "" in measured and {choice.rival, choice.guess} & {*measured}:
+            return _cheapest(measured, MARGIN)
+        return choice.guess
 
     def replace(self, graph: Graph, node: Node, algorithm: str) -> Graph:
         """Return the graph with an algorithm in a node's place, and note which nodes belong to it."""
@@ -110,19 +132,22 @@ class ChooseAlgorithms:
 
     @property
     def questions(self) -> list[list[FusedGroup]]:
-        """The kernels of each declaration with those of the algorithm that is to take its place; where most seconds
-        depend on the answer, in all places together, first.
+        """The kernels of each declaration with those of the algorithm that may take its place; what the model does not
+        decide without doubt comes first, and where most seconds depend on the answer, in all places together.
         """
         stakes: defaultdict[Hashable, float] = defaultdict(float)
         found = {self.keys[choice.node]: self._compared(choice) for choice in self.choices}
+        certain = {self.keys[choice.node]: choice.rival == choice.guess for choice in self.choices}
         for choice in self.choices:
-            stakes[self.keys[choice.node]] += choice.seconds[""] - choice.seconds[choice.best] if choice.best else 0.0
-        return [found[key] for key in sorted(found, key=lambda key: -stakes[key])]
+            difference = choice.seconds[""] - choice.seconds[choice.rival] if choice.rival else 0.0
+            stakes[self.keys[choice.node]] += abs(difference)
+        return [found[key] for key in sorted(found, key=lambda key: (certain[key], -stakes[key]))]
 
     def _compared(self, choice: AlgorithmChoice) -> list[FusedGroup]:
-        """Return the kernels of a declaration and of its best alternative."""
+        """Return the kernels of a declaration and of its cheapest alternative."""
         plans = self.plans[self.keys[choice.node]]
-        return [form for name in {"", choice.best} for form, _ in plans[name] or ()]
+        found = [plans[name] for name in dict.fromkeys(("", choice.rival))]
+        return [form for kernels in found if kernels is not None for form, _ in kernels.priced]
 
     def _precise(self, part: Graph, names: Collection[str]) -> Collection[str]:
         """Return the algorithms of the first node of a part that keep enough digits of its types and its products."""
@@ -167,15 +192,40 @@ class ChooseAlgorithms:
         return members, tuple(part.types.values()), constants, orders
 
     def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
-        """Have cut into kernels what was not cut before."""
+        """Have cut into kernels what was not cut before: declarations, then the alternatives that may be faster, of
+        each node in the order in which its declaration lists them, as those at the end take longest to cut.
+        """
         fresh = {key: fragments for key, fragments in wanted.items() if key not in self.plans}
-        fragments = [fragment for each in fresh.values() for fragment in each.values()]
-        if fragments:
-            found = iter(self.plan(fragments))
-            self.plans.update({key: {name: next(found) for name in each} for key, each in fresh.items()})
+        whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
+        listed = ((n, key, name) for key, each in fresh.items() for n, name in enumerate(each) if name)
+        others = [(key, name) for _, key, name in sorted(listed, key=lambda place: place[0])]
+        found = self._cut({(k, n): fresh[k][n] for k, n in others if _may_be_faster(fresh[k][n], whole[k, ""])})
+        for key, fragments in fresh.items():
+            self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
+
+    def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> dict[tuple[Hashable, str], Priced]:
+        return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
+
+    def _measured(self, kernels: Priced) -> bool:
+        """Whether it is known what kernels take."""
+        return kernels is not None and all(self.known(form) for form, _ in kernels.priced)
 
     def _seconds(self, kernels: Priced) -> float:
-        return inf if kernels is None else sum(self.evaluator.cost(form) for form, _ in kernels)
+        """Return what kernels take, by the search of the model where that is not known of all of them."""
+        if kernels is None:
+            return inf
+        costs = [self.evaluator.cost(form) for form, _ in kernels.priced]
+        return sum(costs) if self._measured(kernels) else kernels.searched
+
+
+def _may_be_faster(fragment: Fragment, declaration: Priced) -> bool:
+    """Whether moving the operands and results of an alternative, filters transformed, takes less than what the kernels
+    of a declaration may.
+    """
+    types = fragment.graph.types
+    moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
+    least = fragment.target.launch_time + moved / fragment.target.BW_global
+    return declaration is not None and least < UNSURE * declaration.searched
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:

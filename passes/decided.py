@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .decisions import Decisions, GroupDecision, digest_of
-from .fusion import Splitting, Workshop
+from .fusion import Workshop
 from .stages import Compilation
 
 
@@ -29,6 +29,5 @@ def _groups(work: Compilation, workshop: Workshop) -> Iterator[GroupDecision]:
     for group in work.formed:
         own = places if group.repeat is None else {n: k for k, n in enumerate(workshop.turn(group.repeat).units)}
         segments = tuple(tuple(own[unit] for unit in part) for part in group.parts)
-        split = work.evaluator if halves[group.units] > 1 else None
-        parts = split.most_useful(group.form) if isinstance(split, Splitting) else 1
+        parts = work.evaluator.most_useful(group.form) if halves[group.units] > 1 else 1
         yield GroupDecision(segments, None if group.repeat is None else places[group.repeat], parts)

@@ -38,6 +38,8 @@ STRUCTURES, LEADING = 1, 8
 #: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
 #: taken to be.
 DOUBT = 0.75
+#: Part of a budget that the model may use however late it begins, and the seconds that this is at least.
+OWN_SHARE, OWN_SECONDS = 0.5, 3.0
 
 
 @frozen
@@ -151,23 +153,32 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers.
-    `expired` says whether it did; `ratios` are costs over those of the roofline, of the groups before.
+    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. However late it
+    begins, a part of the budget is its own: the plan that the model makes is what measurements begin with.
+    `expired` says whether the roofline did answer; `ratios` are costs over its own, of the groups before; `spent` are
+    seconds of the model.
     """
 
     evaluator: Modelled
     budget: Budget
     expired: bool = False
     ratios: list[float] = field(factory=list)
+    spent: float = 0.0
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        self.expired = self.expired or self.budget.over(MODEL_SHARE)
+        self.expired = self.expired or self._over()
         if self.expired:
             return Roofline(self.evaluator.target).cost(group) * self._doubt(group)
+        start = self.budget.elapsed
         found = self.evaluator.cost(group)
+        self.spent += self.budget.elapsed - start
         self.note(group, found)
         return found
+
+    def _over(self) -> bool:
+        own = self.spent < max(OWN_SECONDS, OWN_SHARE * self.budget.seconds)
+        return self.budget.overdue() if own else self.budget.over(MODEL_SHARE)
 
     def note(self, group: FusedGroup, seconds: float) -> None:
         """Take in what a group costs by the model."""

@@ -108,8 +108,8 @@ class Foreseeing:
         for prices in waiting() if waiting is not None else ():
             if prices is None:
                 continue
-            for key, leaders in prices.leaders.items():
-                self.limited.evaluator.leaders.setdefault(key, leaders)
+            for space, leaders in prices.leaders.items():
+                self.limited.evaluator.leaders.setdefault(space, leaders)
             for group, seconds in prices.found:
                 if (key := form_key(group)) not in self.remembered.costs:
                     self.remembered.costs[key] = seconds

@@ -2,8 +2,8 @@
 
 The partition rests on what groups were measured to take, or, where time was short, on what the model says. Once each
 kernel has been tuned its time is known. A group that takes longer than the groups it was made of is then taken apart;
-what ships is the partition whose measured times add up to least. Under a budget its groups must be measured already, or
-few enough for the time that is left; else that time goes to the kernels that there are.
+what ships is the partition whose times add up to least. Only groups that were measured take the place of others, which
+were measured too; so where a budget ended early, most stand as they do without measurements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attrs import frozen
 
 from ..ir import SECOND_SHARE, FusedGroup, Graph
 from .assemble import kernel_key, turns
-from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition
+from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition, settle
 from .schedule import Candidate
 from .stages import Compilation, choose_schedules, split_long_reductions
 from .workload import Selector
@@ -42,11 +42,10 @@ class _Decision:
         work.graph, work.views, work.formed = self.graph, self.views, self.formed
         work.groups, work.unique, work.chosen = self.groups, self.unique, self.chosen
 
-    @property
-    def seconds(self) -> float:
-        """The sum of measured times, infinity where one is missing."""
+    def seconds(self, scale: float) -> float:
+        """Return the sum of measured times; where one is missing, of what the model says on that scale."""
         count = turns(self.views)
-        return sum(_seconds(self.chosen[kernel_key(g, self.views)]) * count[g.repeat] for g in self.groups)
+        return sum(_seconds(self.chosen[kernel_key(g, self.views)], scale) * count[g.repeat] for g in self.groups)
 
 
 def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
@@ -60,19 +59,16 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     for form, seconds in _measured(best):
         selector.tell(form, seconds)
     work.graph, work.views = placed
-    timed = _Timed.of(work.evaluator, selector, workshop)
-    work.formed = work.groups = partition(work.partitioner(workshop, timed), "mixed")
-    if selector.budget.over(SECOND_SHARE):
+    partitioner = work.partitioner(workshop, _Timed.of(work.evaluator, selector, workshop, best.formed))
+    found = partition(partitioner, "mixed")
+    work.formed = work.groups = settle(partitioner, best.formed, found, work.faster)
+    late = selector.budget.over(SECOND_SHARE)
+    if late or _same(work.formed, best.formed):  # what is left of the time goes to the kernels that there are
         best.back(work)
-        return work.chosen
-    unknown = {form_key(group.form) for group in work.formed if not selector.knows(group.form)}
-    short = not selector.reaches(len(unknown), SECOND_SHARE)
-    if short or _same(work.formed, best.formed):  # what is left of the time goes to the kernels that there are
-        best.back(work)
-        return work.chosen if selector.complete else choose_schedules(work, SECOND_SHARE)
+        return work.chosen if late or selector.complete else choose_schedules(work, SECOND_SHARE)
     split_long_reductions(work)
     choose_schedules(work, SECOND_SHARE)
-    if _Decision.of(work).seconds < best.seconds:
+    if _Decision.of(work).seconds(selector.scale) < best.seconds(selector.scale):
         return work.chosen
     best.back(work)
     return choose_schedules(work, SECOND_SHARE)  # known by now, so little is searched; this is what reports are of
@@ -80,21 +76,23 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
 
 @frozen
 class _Timed:
-    """An evaluator that merges only groups that were measured; what the model says of others was heard before."""
+    """An evaluator that merges only groups that were measured, or that there are; what the model says of others was
+    heard before.
+    """
 
     evaluator: GroupEvaluator
     selector: Selector
-    single: frozenset[Hashable]
+    present: frozenset[Hashable]
 
     @staticmethod
-    def of(evaluator: GroupEvaluator, selector: Selector, workshop: Workshop) -> _Timed:
+    def of(evaluator: GroupEvaluator, selector: Selector, workshop: Workshop, formed: Sequence[Group]) -> _Timed:
         """Return the evaluator of a workshop's groups; its units by themselves need no measurement."""
-        groups = Partitioner(workshop, evaluator).singletons()
+        groups = (*Partitioner(workshop, evaluator).singletons(), *formed)
         return _Timed(evaluator, selector, frozenset(form_key(group.form) for group in groups))
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group, infinity for one of several units that was never measured."""
-        known = self.selector.knows(group) or form_key(group) in self.single
+        known = self.selector.knows(group) or form_key(group) in self.present
         return self.evaluator.cost(group) if known else inf
 
 
@@ -109,9 +107,10 @@ def _measured(decision: _Decision) -> Iterator[tuple[FusedGroup, float]]:
             yield group.form, taken[group.units]
 
 
-def _seconds(candidate: Candidate) -> float:
-    found = candidate.measured.get("measured", inf)
-    return float(found) if isinstance(found, (int, float)) else inf
+def _seconds(candidate: Candidate, scale: float = inf) -> float:
+    """Return what a candidate was measured to take, else what the model says on a scale."""
+    found = candidate.measured.get("measured")
+    return float(found) if isinstance(found, (int, float)) else scale * candidate.score
 
 
 def _same(first: Sequence[Group], second: Sequence[Group]) -> bool:

@@ -21,6 +21,7 @@ from ..ir import FusedGroup, Target, member_name
 from .assemble import kernel_key
 from .decisions import Decisions, ForeignDecisionsError
 from .fusion import Group, Views, rename_group
+from .launch_order import launch_violations
 from .schedule import Candidate
 from .stages import Compilation
 from .workload import Selector
@@ -67,7 +68,7 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     if work.told is not None:
-        return _leave(work, _told(launches, work.told))
+        return _leave(work, _told(launches, work.told, work.views))
     needs = dependencies(groups, work.views)
     wanted = work.options.side_by_side and work.options.mode == "mixed"
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
@@ -84,14 +85,19 @@ def _leave(work: Compilation, launches: Sequence[Launch]) -> Sequence[tuple[Grou
     return work.launches
 
 
-def _told(launches: Sequence[Launch], told: Decisions) -> list[Launch]:
-    """Return launches of the groups that are known to be faster together."""
+def _told(launches: Sequence[Launch], told: Decisions, views: Views) -> list[Launch]:
+    """Return launches of the groups that are known to be faster together, held to the law of launches: who decided may
+    have been another version.
+    """
     if sorted(place for places in told.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    return [
+    found = [
         Launch(tuple(launches[p].groups[0] for p in places), tuple(launches[p].candidates[0] for p in places), places)
         for places in told.launches
     ]
+    for broken in launch_violations([launch.groups for launch in found], told.launches, views):
+        raise ForeignDecisionsError(f"launches cannot run as told: {broken.message}")
+    return found
 
 
 # ---- who waits for whom

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from attrs import define, evolve, field, frozen
 
@@ -56,6 +56,7 @@ from .fusion import (
     follow_pieces,
     form_key,
     partition,
+    settle,
     split_groups,
     with_parts,
 )
@@ -64,7 +65,7 @@ from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
 from .pricing import Foreseeing
 from .schedule import Candidate, choose
-from .verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
+from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
 #: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
@@ -79,12 +80,13 @@ S = TypeVar("S")
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
-    `placed` is the graph with its views before groups change either, `workshop` makes groups, and `formed` are those of
-    the partition before they were split. `unique` has the first group of each distinct kernel; `chosen`,
-    `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the key of the
-    kernel. `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took.
-    `launches` are the groups in order of execution, those that are launched together as one, and `functions`
-    the sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
+    `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
+    `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
+    group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
+    thread-level kernel, each by the key of the kernel. `considered` are the nodes that algorithms were chosen for,
+    `replaced` those whose place one took. `launches` are the groups in order of execution, those that are launched
+    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
+    where those groups stood before.
     """
 
     registry: Registry
@@ -98,7 +100,7 @@ class Compilation:
     limited: Limited = field(init=False)
     modelled: Remembered = field(init=False)
     foreseeing: Foreseeing | None = field(init=False)
-    evaluator: GroupEvaluator = field(init=False)
+    evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Sequence[Node] = ()
     replaced: Mapping[str, str] = field(factory=dict)
@@ -115,6 +117,7 @@ class Compilation:
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
     functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)
+    _known: dict[tuple[str, int], tuple[Graph, object]] = field(factory=dict, init=False)
     _verified: dict[tuple[int, ...], tuple[object, ...]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -141,10 +144,33 @@ class Compilation:
         key = tuple(map(id, made))
         return self._verified.setdefault(key, made) is made
 
+    def known(self, stage: str, make: Callable[[], T]) -> T:
+        """Return what a stage makes of the graph as it is now; it is made once."""
+        key = stage, id(self.graph)
+        if key not in self._known:
+            self._known[key] = self.graph, make()
+        return cast(T, self._known[key][1])
+
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
         made = Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
         return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
+
+    @property
+    def unmeasured(self) -> Splitting:
+        """What groups cost by the model alone, whatever was measured."""
+        return evolve(self.evaluator, evaluator=self.evaluator.modelled, timed=lambda form: False)
+
+    def times(self, groups: Sequence[Group]) -> tuple[float, bool]:
+        """Return what groups take together, and whether all of it was measured."""
+        kernels = [kernel for group in groups for kernel in self.evaluator.kernels(group.form)]
+        known = self.selector is not None and all(map(self.selector.knows, kernels))
+        return sum(self.evaluator.cost(group.form) for group in groups), known
+
+    def faster(self, before: Sequence[Group], after: Sequence[Group]) -> bool:
+        """Whether groups were measured to take less than others, which were measured too."""
+        (old, known), (new, sure) = self.times(before), self.times(after)
+        return known and sure and new < old
 
     def least(self, form: FusedGroup) -> float:
         """Return the seconds that a group's memory traffic takes at least, as costs are scaled."""
@@ -160,13 +186,14 @@ class Compilation:
         """Whether neither the budget nor the selector cut the search short."""
         return not self.limited.expired and (self.selector is None or self.selector.complete)
 
-    def _evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
+    def _evaluator(self, modelled: GroupEvaluator) -> Splitting:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster; by the model alone, where it is faster by more than the model may err.
+        faster: by the clock, or by more than the model may err.
         """
+        alone = Splitting(modelled, modelled, self.target, UNMEASURED)
         if self.selector is None:
-            return Splitting(modelled, modelled, self.target, UNMEASURED)
-        return Splitting(self.selector.evaluator(modelled), modelled, self.target)
+            return alone
+        return evolve(alone, evaluator=self.selector.evaluator(modelled), timed=self.selector.knows)
 
 
 @frozen
@@ -235,6 +262,8 @@ def choose_algorithms(work: Compilation) -> Graph:
     selector, graph = work.selector, work.graph
     if selector is None:
         return graph
+    if work.told is None and work.budget.limited:
+        _plan_alone(work)
     step = ChooseAlgorithms(
         work.instances,
         work.evaluator,
@@ -242,18 +271,32 @@ def choose_algorithms(work: Compilation) -> Graph:
         work.options.mode,
         selector.plan,
         work.math,
-        selector.knows,
+        lambda form: all(map(selector.knows, work.evaluator.kernels(form))),
         _orders(work),
     )
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
         chosen = step.run(graph)
-        while step.choices and selector.learn(step.questions, ALGORITHMS_SHARE):
+        while step.choices and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE):
             chosen = step.run(graph)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph
+
+
+def _plan_alone(work: Compilation) -> None:
+    """Have the model make its plan of a graph before anything that may be better takes the time."""
+    graph = work.graph
+    for step in (write_programs, order_dims, pack, place_tensors):
+        step(work)
+    partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
+    work.graph = graph
+
+
+def _ways(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
+    """Return questions about groups as those about the kernels that compute them."""
+    return [[kernel for form in question for kernel in split.kernels(form)] for question in questions]
 
 
 def _orders(work: Compilation) -> Mapping[str, Order]:
@@ -279,63 +322,81 @@ def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> G
 
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    work.programs = _programs(work.graph, work.registry)
-    work.graph = work.programs.graph
-    return work.programs
+    return _written(work, work.known("programs", lambda: _programs(work.graph, work.registry)))
 
 
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
-    work.programs = choose_layouts(work.programs, work.target, work.math)
-    work.graph = work.programs.graph
-    return work.programs
+    return _written(work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math)))
 
 
 def pack(work: Compilation) -> Programs:
     """Leave constants in the layout that units want to read them in."""
-    work.programs = pack_constants(work.programs, work.target, work.math)
-    work.graph = work.programs.graph
-    return work.programs
+    return _written(work, work.known("pack", lambda: pack_constants(work.programs, work.target, work.math)))
+
+
+def _written(work: Compilation, programs: Programs) -> Programs:
+    work.programs, work.graph = programs, programs.graph
+    return programs
 
 
 def place_tensors(work: Compilation) -> Views:
     """Leave where tensors live."""
-    work.views = find_views(work.programs)
+    work.views = work.known("views", lambda: find_views(work.programs))
     work.placed = (work.graph, work.views)
     return work.views
 
 
-def form_groups(work: Compilation) -> Sequence[Group]:
-    """Leave the groups; as long as measuring changes what groups cost, the partition is found again."""
-    if work.workshop is None:
+def _workshop(work: Compilation) -> Workshop:
+    """Return what makes groups of the statements as they lie."""
+    if work.workshop is None or work.workshop.views is not work.views:
         work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
-    workshop, mode, selector = work.workshop, work.options.mode, work.selector
+    return work.workshop
+
+
+def form_groups(work: Compilation) -> Sequence[Group]:
+    """Leave the groups: those that are best by the model alone, and in their place what was measured to be faster; as
+    long as measuring changes what groups cost, the partition is found again.
+    """
+    workshop, mode, selector = _workshop(work), work.options.mode, work.selector
     if work.told is not None:
         work.formed = work.groups = work.told.form(workshop)
         return work.groups
-    work.groups = partition(work.partitioner(workshop), mode)
-    while selector is not None and mode == "mixed" and selector.learn([_deciding(work, workshop)], PARTITION_SHARE):
+    work.groups = found = partition(work.partitioner(workshop, work.unmeasured), mode)
+    if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
+    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, found), PARTITION_SHARE):
+        partitioner = work.partitioner(workshop)
+        found = partition(partitioner, mode)
         if work.budget.overdue():  # it was not brought to its end
             break
-        work.groups = found
+        work.groups = settle(partitioner, work.groups, found, work.faster)
     work.formed = work.groups
     return work.groups
 
 
-def _deciding(work: Compilation, workshop: Workshop) -> list[FusedGroup]:
-    """Return what the groups so far rest on: themselves, what they were made of, and what they may be split into."""
-    forms = with_parts(work.groups, workshop)
-    halves = work.evaluator.halves if isinstance(work.evaluator, Splitting) else lambda form: ()
-    return [each for form in forms for each in (form, *halves(form))]
+def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
+    """Return what groups rest on: the kernels that compute them, what else they may be split into, and what they were
+    made of.
+    """
+    assert work.workshop is not None, "it made the groups"
+    forms, split = [group.form for group in groups], work.evaluator
+    parts = with_parts(groups, work.workshop)[len(forms) :]
+    for form in (*forms, *parts):
+        split.cost(form)  # only what was asked for is measured
+    kernels = [kernel for form in forms for kernel in split.kernels(form)]
+    return [
+        kernels,
+        [k for form in forms for k in (form, *split.halves(form))],
+        [k for p in parts for k in split.kernels(p)],
+    ]
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
     """Leave two groups in place of one where that was found to be faster, and what each distinct kernel computes."""
     known = None if work.told is None else work.told.parts_of(work.groups)
-    if isinstance(work.evaluator, Splitting):
-        parts = work.evaluator.parts if known is None else lambda form: known[form_key(form)]
-        work.groups, work.views = split_groups(work.groups, work.views, parts)
+    parts = work.evaluator.parts if known is None else lambda form: known[form_key(form)]
+    work.groups, work.views = split_groups(work.groups, work.views, parts)
     work.unique = distinct(work.groups, work.views)
     return work.groups
 
@@ -425,6 +486,13 @@ def verify_partition(work: Compilation) -> None:
     """Hold the groups to the invariants of theirs, and to an order in which they can run."""
     if work.is_new(work.views, *work.groups):
         verify_groups(work.groups, work.views, work.is_new)
+
+
+def verify_order(work: Compilation) -> None:
+    """Hold launches to an order in which they can run, their groups to the invariants of theirs."""
+    verify_partition(work)
+    if work.is_new(work.views, *work.groups, *work.launches):
+        verify_launches(work.launches, work.places, work.views)
 
 
 def verify_schedules(work: Compilation) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 
 from attrs import evolve
 
@@ -32,6 +31,7 @@ from ..ir import (
     verify_program,
 )
 from .fusion import Group, Programs, Unit, Views
+from .launch_order import check_launches_in_order, launch_violations
 from .lowering import check_barriers
 from .schedule import check_schedule
 
@@ -92,7 +92,7 @@ def verify_groups(
     for group in groups:
         if is_new(group.form):
             _named(f"group {', '.join(map(quote, group.units))}", group.form)
-    raise_all([*check_tensors_named(groups, views), *check_groups_in_order(groups, views)])
+    raise_all([*check_tensors_named(groups, views), *check_launches_in_order([(group,) for group in groups], views)])
 
 
 def _named(where: str, form: FusedGroup) -> None:
@@ -114,79 +114,11 @@ def check_tensors_named(groups: Sequence[Group], views: Views) -> Iterator[Verif
                 )
 
 
-def check_groups_in_order(groups: Sequence[Group], views: Views) -> Iterator[VerifyError]:
-    """A group reads what the graph is given, what groups before it wrote, and views of these; every output is there in
-    the end.
+def verify_launches(launches: Sequence[Sequence[Group]], places: Sequence[Sequence[int]], views: Views) -> None:
+    """Hold launches to an order in which they can run, whatever runs first within one; `places` says where their groups
+    stood when they were formed.
     """
-    order = _Order(views)
-    units = {unit.name: unit for unit in views.programs.units}
-    for repeat, run in groupby(groups, key=lambda group: group.repeat):
-        if repeat is None:
-            for group in run:
-                yield from _in_order(group, order)
-            continue
-        loop = units[repeat]
-        assert loop.repeat is not None, f"unit {repeat} is no loop"
-        yield from (
-            VerifyError(f"loop {quote(repeat)} reads {quote(t)} before it is computed")
-            for t in loop.reads
-            if not order.has(t, (repeat,))
-        )
-        turn = _Order(evolve(views, programs=views.programs.turn(loop.repeat)))
-        made = {t for unit in loop.repeat.units for t in unit.writes}
-        turn.present.update(t for unit in loop.repeat.units for t in unit.reads if t not in made)
-        for group in run:
-            yield from _in_order(group, turn)
-        yield from (
-            VerifyError(f"loop {quote(repeat)} does not compute {quote(t)}")
-            for t in loop.repeat.kept
-            if not turn.has(t)
-        )
-        order.done.add(repeat)
-    for tensor in views.programs.graph.outputs:
-        if not order.has(tensor) and views.programs.graph.types[tensor].size:
-            yield VerifyError(f"no group computes output {quote(tensor)}")
-
-
-def _in_order(group: Group, order: _Order) -> Iterator[VerifyError]:
-    for tensor in group.inputs:
-        if not order.has(tensor, group.units):
-            yield VerifyError(f"group {', '.join(map(quote, group.units))} reads {quote(tensor)} before it is computed")
-    order.done.update(group.units)
-    order.present.update(t for t in group.outputs if t not in order.producers)
-
-
-class _Order:
-    """Which tensors are there, while groups run one after the other.
-
-    A tensor is there when all units that write it have run. A unit that needs no kernel has run when what it reads is
-    there. Of a tensor that is written in pieces, units need those that stand in front of them.
-    """
-
-    def __init__(self, views: Views) -> None:
-        graph = views.programs.graph
-        self.producers = views.programs.producers()
-        self.place = {unit.name: place for place, unit in enumerate(views.programs.units)}
-        self.reads = {unit.name: unit.reads for unit in views.programs.units}
-        self.present = {*graph.inputs, *graph.constants, *views.programs.tables}
-        self.done: set[str] = set()
-
-    def has(self, tensor: str, readers: Sequence[str] = ()) -> bool:
-        """Whether a tensor is there, or as much of it as some units need."""
-        places = [self.place[unit] for unit in readers if tensor in self.reads[unit]]
-        pending, later = [(tensor, min(places, default=len(self.place)))], False
-        while pending:
-            name, place = pending.pop()
-            units = self.producers.get(name, [])
-            if name in self.present:
-                continue
-            waiting = [u for u in units if u.name not in self.done and self.place[u.name] < place]
-            later = later or any(u.name not in self.done for u in units)
-            if not units or any(not u.free for u in waiting):
-                return False
-            pending.extend((t, self.place[u.name]) for u in waiting for t in u.reads)
-        self.present |= set() if later else {tensor}
-        return True
+    raise_all([*launch_violations(launches, places, views)])
 
 
 def verify_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> None:

@@ -4,6 +4,8 @@ other machines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir import CutsError
 from ..passes.schedule import Candidate, assess, check_schedule, choose
 from .build import Built, Scored, make_kernel
@@ -68,8 +70,21 @@ def modelled(problem: Problem) -> TunedChoice:
 
 def hints(database: Database, problem: Problem) -> list[Scored]:
     """Return the winners of other machines that are points of this problem's space."""
+    return _points(database.hints(problem), problem)
+
+
+def best_tried(task: SearchTask) -> list[Scored]:
+    """Return the fastest point that was measured before, if there is one: what else a search proposes, it must not end
+    with less.
+    """
+    ran = [trial for trial in task.trials.values() if trial.ok and trial.seconds is not None]
+    best = min(ran, key=lambda t: (t.seconds or 0.0, t.score, t.schedule), default=None)
+    return [] if best is None else _points([best.schedule], task.problem)
+
+
+def _points(texts: Sequence[str], problem: Problem) -> list[Scored]:
     found = []
-    for text in database.hints(problem):
+    for text in texts:
         try:
             schedule = read_schedule(text)
             if not check_schedule(problem.form, schedule, problem.target):

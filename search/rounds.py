@@ -9,9 +9,9 @@ from math import inf
 
 from ..ir import PassError
 from ..passes.schedule import make_space
-from .build import Done, Scored
+from .build import Done, Job, Scored
 from .curve import Search
-from .earlier_results import hints
+from .earlier_results import best_tried, hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
@@ -23,6 +23,8 @@ from .trials import Trials
 RANKED = Settings().first
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
+#: Seconds behind the end of a budget in which spaces are ranked that nothing is known of.
+LATE = 2.0
 
 
 class Rounds:
@@ -37,6 +39,8 @@ class Rounds:
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
         record = self.search(tasks)
+        if self._resources.expired and not self._resources.interrupted:
+            self._rank(tasks)
         found = {t.problem.key: t.choice or best_known(t, self._settings, self._resources.ranked) for t in tasks}
         record.end(self._resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])
         return found
@@ -66,6 +70,26 @@ class Rounds:
             self._resources.drop()
         return record
 
+    def _rank(self, tasks: Sequence[SearchTask]) -> None:
+        """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
+        is at least what it is without a search. That is worth what was kept back of the budget, and a little more.
+        """
+        missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
+        with self._resources.interruptible():
+            for key, problem in missing.items():
+                self._resources.builder.submit(Job(key, "rank", (problem, self._settings.model, RANKED), (0.0,)))
+            end = self._resources.budget.seconds + LATE
+            while missing and not self._resources.interrupted and self._resources.elapsed < end:
+                for done in self._resources.builder.collect(0.1):
+                    if missing.pop(done.job.owner, None) is not None and done.value:
+                        self._resources.ranked[done.job.owner] = done.value
+        if missing:
+            self._resources.drop()
+
+    def _unknown(self, task: SearchTask) -> bool:
+        ranked = task.first or task.lost or space_key(task, self._settings) in self._resources.ranked
+        return not ranked and task.choice is None and task.best is None
+
     def _begin(self, task: SearchTask) -> None:
         self._resources.database.register(task.problem)
         self._trials.refer(task)
@@ -77,7 +101,9 @@ class Rounds:
             self._settings.model,
             self._settings.first if self._settings.final else max(RANKED, self._settings.first),
         )
-        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (task.place, -2.0), *wanted)
+        # Under a budget all spaces are ranked first: what is not measured then is the model's choice at least.
+        first = -1.0 if self._resources.budget.limited and self._settings.final else task.place
+        self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (first, -2.0), *wanted)
 
     def _ranked(self, task: SearchTask, done: Done) -> None:
         """Begin with hints of other machines, then the model's order. Where the worker was lost over the space, there
@@ -103,7 +129,7 @@ class Rounds:
         task.strategy = make_strategy(
             self._settings.strategy, space, task.first, self._settings.model, self._settings.seed
         )
-        known = hints(self._resources.database, task.problem)
+        known = [*hints(self._resources.database, task.problem), *best_tried(task)]
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
     def _advance(self, task: SearchTask) -> None:

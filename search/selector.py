@@ -127,7 +127,7 @@ class MeasuredSelector:
         what the model says of them is kept.
         """
         found = self.tuner.plan(fragments)
-        for form, seconds in (each for kernels in found for each in kernels or ()):
+        for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
             self._costs.setdefault(form_key(form), seconds)
         return found
 

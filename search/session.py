@@ -40,6 +40,7 @@ def tuning_session(
     replay: Path | None = None,
     further: bool = False,
     guesses: bool = False,
+    fresh: bool = False,
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
@@ -48,13 +49,14 @@ def tuning_session(
     The budget runs since it was made, or from now on where it is a number of seconds. The first interrupt from the
     keyboard ends it, so that the compilation goes on with the best so far. With `replay`, a recorded database takes the
     device's place, and nothing of this search is kept. Where the final plan of a graph is known, only `further`
-    searches on. With `frozen` and `guesses`, the model's choice stands in for results that miss.
+    searches on. With `frozen` and `guesses`, the model's choice stands in for results that miss. A `fresh`
+    session knows nothing of earlier ones nor of packs, and keeps nothing.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
     budget = budget if isinstance(budget, Budget) else Budget.of(budget)
     monitor = make_monitor(quiet)
-    database = open_database(notice) if replay is None else Database(None)
+    database = Database(None) if fresh or replay is not None else open_database(notice)
     if database.path is not None and target.dialect == PACKED:
         offer_packs(database, notice)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from attrs import frozen
 
-from ..ir import ALGORITHMS_SHARE, MODEL_SHARE, WHOLE, Target, UsageError
+from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from .build import BundleMember, Job
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
@@ -174,20 +174,20 @@ class Tuner:
         """
         if not self.resources.started:  # there is nothing else for them to do
             return list
-        return self._shared_out("price", pricings, price, MODEL_SHARE)
+        return self._shared_out("price", pricings, price, SCHEDULES_SHARE)
 
     def _shared_out(
         self, method: str, asked: Sequence[S], here: Callable[[S], T], share: float
     ) -> Callable[[], list[T | None]]:
-        """Have workers answer questions, and return what waits for the answers: this process answers them too, from the
-        other end, until the first worker has, as workers take a while to start.
+        """Have workers answer questions, the last first, and return what waits for the answers: this process answers
+        them too, from the other end, until the first worker has, as workers take a while to start.
         """
         resources = self.resources
         resources.share = share
         found: list[T | None] = [None] * len(asked)
         waiting = set(range(len(asked)))
         with resources.interruptible():
-            for number in waiting if not resources.over() else ():
+            for number in reversed(range(len(asked))) if not resources.over() else ():
                 resources.builder.submit(Job(number, method, (asked[number],)))
 
         def wait() -> list[T | None]:
@@ -199,7 +199,7 @@ class Tuner:
                         found[done.job.owner], alone = done.value, False
                         waiting.discard(done.job.owner)
                     if alone and waiting:
-                        number = max(waiting)
+                        number = min(waiting)
                         found[number] = here(asked[number])
                         waiting.discard(number)
             resources.drop()  # what was not waited for, or not any more

@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from importlib import import_module
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, zip_longest
 from pathlib import Path
 from time import monotonic
 
 from cuts.bench.records import circumstances, exit_code, read_rows
-from cuts.ir import CutsError
 from cuts.search import export_pack, open_database
+from cuts.search.child import START_LIMIT
 
 from . import tables
-from .ledger import LEDGER, keep, missing, wanted
-from .models import ModelWorkload
-from .systems import OURS, SYSTEMS, USUAL, Case, Row, run
+from .isolated import Bout
+from .ledger import LEDGER, Pair, keep, missing, wanted
+from .systems import OURS, SYSTEMS, USUAL, Row
+
+#: Seconds that a row may end behind the limit of the call.
+LATE = 10.0
 
 
 def arguments() -> argparse.Namespace:
@@ -60,29 +62,35 @@ def arguments() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Measure what is missing, as long as there is time, and yield the rows."""
-    torch, start = import_module("torch"), monotonic()
-    gpu = torch.cuda.get_device_name()
+    end = monotonic() + options.limit
     pairs = wanted(options.only, options.systems)
-    pairs = pairs if options.again else missing(read_rows(options.out), pairs, gpu)
-    for workload, group in groupby(pairs, key=lambda pair: pair[0]):
-        case = None
-        for _, system in group:
-            budget = workload.budget or options.budget
-            needs = SYSTEMS[system].least + (budget if system in OURS else 0.0)
-            if monotonic() - start + needs > options.limit:
-                return
-            row: Row = {"model": workload.model.name, "task": workload.task, "batch": workload.batch, "system": system}
-            try:
-                case = case or _case(workload, torch, budget)
-                row |= run(case, system)
-            except (RuntimeError, CutsError) as error:  # of one system; the others go on
-                row["failure"] = (str(error).splitlines() or [type(error).__name__])[0][:300]
-            torch.cuda.empty_cache()
-            yield row | circumstances(gpu, options.commit)
+    bouts = _bouts(pairs, options.budget)
+    gpu = bouts[0].child.call(START_LIMIT, "gpu") if bouts else ""
+    if not options.again:
+        left = set(missing(read_rows(options.out), pairs, gpu))
+        for bout in bouts:
+            bout.systems = [system for system in bout.systems if (bout.workload, system) in left]
+    bouts = [bout for bout in bouts if bout.systems]
+    for bout, following in zip_longest(bouts, bouts[1:]):
+        for system in bout.systems:
+            if monotonic() + bout.expected(system) > end:
+                continue
+            row = bout.measure(system, end - monotonic() + LATE)
+            if following is not None:
+                following.child.start()  # it prepares itself beside the peers of this one
+            told: Row = {"model": bout.workload.model.name, "task": bout.workload.task, "batch": bout.workload.batch}
+            yield told | {"system": system} | row | circumstances(gpu, options.commit)
+        bout.child.close()
+    for bout in bouts:
+        bout.child.close()
 
 
-def _case(workload: ModelWorkload, torch: object, budget: float) -> Case:
-    return Case(workload, workload.model.make(workload.batch, False), torch, budget)
+def _bouts(pairs: Sequence[Pair], budget: float) -> list[Bout]:
+    """Return the workloads, each with its systems."""
+    return [
+        Bout(workload, [system for _, system in group], workload.budget or budget)
+        for workload, group in groupby(pairs, key=lambda pair: pair[0])
+    ]
 
 
 def line(row: Row) -> str:
@@ -90,14 +98,16 @@ def line(row: Row) -> str:
     label = f"{row['model']} b{row['batch']} {row['task']}"
     if "failure" in row:
         return f"{label:<32}{row['system']:<17}failed: {row['failure']}"
-    facts = f"{row['ms']:>10.3f} ms  spread {row['spread']:.1%}  error {row['error']:.1e}  {row['seconds']:.1f} s"
+    facts = f"{row['ms']:>10.3f} ms  spread {row['spread']:.1%}  error {row['error']:.1e}  {row['took']:.1f} s"
     return f"{label:<32}{row['system']:<17}{facts}"
 
 
 def show(rows: list[Row]) -> None:
     """Print all that the ledger says."""
     means = "\n".join(f"{name}: {mean:.2f} of {count}" for name, (mean, count) in tables.speedups(rows).items())
-    print(tables.times(rows), tables.winners_table(rows), means, tables.breakdowns(rows), sep="\n\n")
+    print(
+        tables.times(rows), tables.winners_table(rows), means, tables.anytime(rows), tables.breakdowns(rows), sep="\n\n"
+    )
 
 
 def main() -> int:

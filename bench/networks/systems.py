@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from cuts.backends import find_target
-from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
+from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
 from cuts.ir import CompileOptions, CutsError, Mode
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
 
@@ -59,14 +61,18 @@ class Case:
         return self._known["wanted"]
 
 
-def tuned(case: Case, mode: Mode, libraries: bool = False) -> tuple[CompiledPlan, dict[str, object]]:
-    """Return the plan that a search within the budget ends with, and what the search did."""
+def tuned(
+    case: Case, mode: Mode, libraries: bool = False, fresh: bool = False
+) -> tuple[CompiledPlan, dict[str, object]]:
+    """Return the plan that a search within the budget ends with, and what the search did; `fresh` knows nothing of
+    earlier ones.
+    """
     start = perf_counter()
     graph = load_model(case.program, load_spec([]), None, ())
     options = CompileOptions(mode=mode, budget=case.budget)
     settings = Settings(libraries=libraries)
     with tuning_session(
-        find_target("cuda"), budget=case.budget, settings=settings, evaluate=mode == "mixed"
+        find_target("cuda"), budget=case.budget, settings=settings, evaluate=mode == "mixed", fresh=fresh
     ) as selector:
         plan = build_graph(graph, load_spec([]), selector.target, options, selector)
         return plan, {**_search(selector), "seconds": perf_counter() - start}
@@ -78,16 +84,40 @@ def _search(selector: MeasuredSelector) -> dict[str, object]:
     return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
 
 
-def ours(case: Case, mode: Mode) -> Row:
+def untuned(case: Case) -> Row:
+    """Time the plan that the model makes without a measurement."""
+    start, spec, target = perf_counter(), load_spec([]), find_target("cuda")
+    graph, options = load_model(case.program, spec, None, ()), CompileOptions()
+    plan = plan_of(compile_model(graph, spec, target, options), graph, spec, target)
+    return {**_timed(case, plan), "seconds": perf_counter() - start}
+
+
+def afresh(case: Case, seconds: float) -> Row:
+    """Tune and time a plan of ours within a budget, where nothing is known of earlier searches or from packs."""
+    kept = os.environ.get("CUTS_CACHE_DIR")
+    with TemporaryDirectory() as folder:
+        os.environ["CUTS_CACHE_DIR"] = folder
+        try:
+            return ours(evolve(case, budget=seconds), "mixed", fresh=True)
+        finally:
+            os.environ.pop("CUTS_CACHE_DIR") if kept is None else os.environ.update(CUTS_CACHE_DIR=kept)
+
+
+def ours(case: Case, mode: Mode, fresh: bool = False) -> Row:
     """Tune and time a plan of ours."""
-    plan, search = tuned(case, mode)
+    plan, search = tuned(case, mode, fresh=fresh)
     seconds = search.pop("seconds")
+    row = {**_timed(case, plan), "budget": case.budget, "seconds": seconds, "search": search}
+    return row | _breakdown(case, lambda: of_plan(plan))
+
+
+def _timed(case: Case, plan: CompiledPlan) -> Row:
+    """Return the time of a plan, its error, and how many launches it has."""
     inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
     found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
     timing = plan.session.time_compute(warmup=5, repeats=50)
     row: Row = {"ms": timing.median * 1e3, "spread": timing.spread, "error": error_of(found, case.wanted)}
-    row |= {"launches": plan.plan.launch_count, "budget": case.budget, "seconds": seconds, "search": search}
-    return row | _breakdown(case, lambda: of_plan(plan))
+    return row | {"launches": plan.plan.launch_count}
 
 
 def eager(case: Case) -> Row:
@@ -147,28 +177,41 @@ def compiled(case: Case, mode: str) -> Row:
 
 @frozen
 class System:
-    """A contender: how it is measured in inference, whether it is in training, and the least seconds that this takes
-    besides searching.
+    """A contender: how it is measured in inference, whether it is in training, the seconds that this takes about
+    besides searching, and those that it searches, none where these are the case's.
     """
 
     infer: Callable[[Case], Row]
     trains: bool = False
-    least: float = 10.0
+    least: float = 25.0
+    search: float | None = 0.0
+
+    def seconds(self, budget: float) -> float:
+        """Return the seconds that a row takes about."""
+        return self.least + (budget if self.search is None else self.search)
 
     def takes(self, task: Task) -> bool:
         """Whether it takes part in a task."""
         return self.trains or task == "inference"
 
 
+def _at(seconds: float) -> System:
+    return System(lambda case: afresh(case, seconds), least=15.0, search=seconds)
+
+
+#: Budgets at which the plans of a search are compared.
+CURVE = (10, 30, 60, 120, 300)
 #: What is measured, in the order in which it says most.
 SYSTEMS: Mapping[str, System] = {
-    "cuts mixed": System(lambda case: ours(case, "mixed"), trains=True),
-    "PyTorch": System(eager, trains=True, least=3.0),
+    "cuts mixed": System(lambda case: ours(case, "mixed"), trains=True, least=15.0, search=None),
+    "PyTorch": System(eager, trains=True, least=8.0),
     "torch.compile": System(lambda case: compiled(case, "default"), trains=True),
     "reduce-overhead": System(lambda case: compiled(case, "reduce-overhead")),
-    "cuts fusion": System(lambda case: ours(case, "fusion")),
-    "cuts no-fusion": System(lambda case: ours(case, "no-fusion")),
-    "max-autotune": System(lambda case: compiled(case, "max-autotune")),
+    "cuts untuned": System(untuned),
+    "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
+    "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
+    "max-autotune": System(lambda case: compiled(case, "max-autotune"), least=60.0),
+    **{f"cuts {seconds} s": _at(seconds) for seconds in CURVE},
 }
 OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 PEERS = tuple(name for name in SYSTEMS if name not in OURS)

@@ -5,13 +5,14 @@ over graphed PyTorch, the breakdown of section 7.3, and the table of README.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from textwrap import fill
 
 from cuts.bench.records import geomean
 
 from .ledger import measured
 from .models import APPLICATIONS
-from .systems import OURS, PEERS, SYSTEMS, Row
+from .systems import CURVE, OURS, PEERS, SYSTEMS, Row
 
 #: Columns of a document's text.
 WIDTH = 120
@@ -75,6 +76,31 @@ def speedups(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
     return {name: (geomean(ratios[name]), len(ratios[name])) for name in SYSTEMS if name in ratios}
 
 
+def anytime(rows: Sequence[Row]) -> str:
+    """Return the milliseconds of the plans that searches of several budgets end with, by how much a longer one was
+    slower at most, and what the plan without measurements takes over the tuned one.
+    """
+    names = ["cuts untuned", *(f"cuts {seconds} s" for seconds in CURVE), OURS[0]]
+    lines = [f"| workload | {' | '.join(names)} | rise | untuned / tuned |", "|---" * (len(names) + 3) + "|"]
+    ratios: list[float] = []
+    for (model, task, batch), each in measured(rows).items():
+        times = [each[name]["ms"] for name in names[:-1] if name in each]
+        if task == "training" or not times:
+            continue
+        rise = max(
+            (later / least for later, least in zip(times[1:], accumulate(times, min), strict=False)), default=1.0
+        )
+        ratio = each[names[0]]["ms"] / each[OURS[0]]["ms"] if {names[0], OURS[0]} <= each.keys() else None
+        ratios += [ratio] if ratio else []
+        cells = [f"{each[name]['ms']:.3g}" if name in each else "" for name in names]
+        last = "" if ratio is None else f"{ratio:.2f}"
+        lines.append(f"| {model} b{batch} | {' | '.join(cells)} | {max(0.0, rise - 1):.1%} | {last} |")
+    if not lines[2:]:
+        return ""
+    mean = [f"Untuned over tuned, geometric mean of {len(ratios)}: {geomean(ratios):.2f}."] if ratios else []
+    return "\n".join([*lines, *mean])
+
+
 def breakdowns(rows: Sequence[Row]) -> str:
     """Return the microseconds of each kind of kernel, of the rows that have them."""
     kinds = ("complex", "complex (fusion)", "simple", "simple (fusion)")
@@ -113,7 +139,7 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
         return
     gpus, dates = sorted({row["gpu"] for row in rows}), sorted({row["date"][:10] for row in rows})
     torches = sorted({row["versions"].get("torch", "?") for row in rows})
-    budgets = sorted({row["budget"] for row in rows if row["system"] in OURS})
+    budgets = sorted({row["budget"] for row in rows if row["system"] == OURS[0]})
     searched = " to ".join(f"{b:g}" for b in dict.fromkeys((budgets[0], budgets[-1])))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     yield fill(
@@ -136,6 +162,7 @@ def whole(rows: Sequence[Row]) -> str:
     lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
     means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in speedups(rows).items()]
     lines += [fill(f"Geometric means over graphed PyTorch, with how many workloads: {', '.join(means)}.", WIDTH), ""]
+    lines += [curve, ""] if (curve := anytime(rows)) else []
     lines += ["Microseconds of each kind of kernel (section 7.3 of the paper):", "", breakdowns(rows), ""]
     lines += [f"Failed: {r['model']} b{r['batch']} {r['system']}: {r['failure'][:80]}." for r in rows if "failure" in r]
     return "\n".join([*lines, *_circumstances([row for each in measured(rows).values() for row in each.values()])])

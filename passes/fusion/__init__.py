@@ -11,6 +11,7 @@ from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
 from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
+from .settle import settle
 from .solve import solve
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
@@ -49,6 +50,7 @@ __all__ = [
     "rename_statement",
     "reorder",
     "reorder_unit",
+    "settle",
     "solve",
     "split_groups",
     "taken",

@@ -151,6 +151,12 @@ class Partitioner:
         """Return the groups, and the units that are loops, in an order in which each comes behind what it reads; ties
         go to the graph's order.
         """
+        result = self.sorted(groups)
+        assert result is not None, "the partition has a cycle"
+        return result
+
+    def sorted(self, groups: Sequence[Group]) -> list[Group | str] | None:
+        """Return them in that order, nothing where they wait for each other in a circle."""
         owner = self.owners(groups)
         vertices = dict.fromkeys(owner.values())
         place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
@@ -171,8 +177,7 @@ class Partitioner:
                 waits[w] -= 1
                 if not waits[w]:
                     heapq.heappush(ready, (place[w], next(ties), w))
-        assert sum(isinstance(v, Group) for v in result) == len(groups), "the partition has a cycle"
-        return result
+        return result if sum(isinstance(v, Group) for v in result) == len(groups) else None
 
 
 def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:

@@ -89,20 +89,23 @@ def _followed(tensor: str, programs: Programs) -> Programs:
         types[name] = TensorType(types[tensor].dtype, tuple(a.extent for a in statement.axes))
         parts[unit.name] = statement, name
     units: list[Unit] = []
+    taken = {unit.name for unit in programs.units}
     for unit in programs.units:
         if unit.name in parts:
             statement, name = parts[unit.name]
             alone = evolve(statement, target=name, write=tuple(map(as_index, statement.axes)))
             units.append(evolve(unit, statements=(alone,), writes=(name,)))
         elif tensor in unit.reads:
-            units += [_reader(unit, tensor, n, *part) for n, part in enumerate(parts.values())]
+            for number, part in enumerate(parts.values()):
+                units.append(_reader(unit, tensor, unused_name(f"{unit.name}.{number}", taken), *part))
+                taken.add(units[-1].name)
         else:
             units.append(unit)
     return evolve(programs, units=tuple(units), types=types)
 
 
-def _reader(unit: Unit, tensor: str, number: int, piece: Statement, name: str) -> Unit:
-    """Return the part of an elementwise unit that reads one piece of a tensor."""
+def _reader(unit: Unit, tensor: str, called: str, piece: Statement, name: str) -> Unit:
+    """Return the part of an elementwise unit that reads one piece of a tensor, as a unit of some name."""
     (statement,) = unit.statements
     fresh = {axis: Var(f"e{n}", axis.extent) for n, axis in enumerate(piece.axes)}
     places = [substitute(index, fresh) for index in piece.write]
@@ -119,4 +122,4 @@ def _reader(unit: Unit, tensor: str, number: int, piece: Statement, name: str) -
         body=substitute_expr(rebuild(statement.body, leaf), moved),
     )
     reads = tuple(name if t == tensor else t for t in unit.reads)
-    return evolve(unit, name=f"{unit.name}.{number}", statements=(part,), reads=reads)
+    return evolve(unit, name=called, statements=(part,), reads=reads)

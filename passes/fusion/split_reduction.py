@@ -10,7 +10,7 @@ Both are ordinary groups, so nothing behind this pass knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf, prod
 
 from attrs import evolve, field, frozen
@@ -149,14 +149,16 @@ def _results_per_tile(reduction: Reduction) -> int:
 
 @frozen
 class Splitting:
-    """What groups cost where each may be split: the model says in how many parts, `evaluator` whether that is faster:
-    whether they take less than the part `worth` of the whole.
+    """What groups cost where each may be split: the model says in how many parts. Where both ways are `timed`,
+    `evaluator` says whether that is faster; elsewhere the model must see the parts take less than the part `worth` of
+    the whole.
     """
 
     evaluator: GroupEvaluator
     modelled: GroupEvaluator
     target: Target
     worth: float = 1.0
+    timed: Callable[[FusedGroup], bool] = lambda form: False
     known: dict[Hashable, int] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
@@ -165,15 +167,24 @@ class Splitting:
 
     def best(self, group: FusedGroup) -> tuple[float, int]:
         """Return the least seconds and in how many parts they are reached."""
-        whole = self.evaluator.cost(group)
-        parts = self.most_useful(group)
-        seconds = _seconds(group, parts, self.evaluator) if parts > 1 else inf
-        return (seconds, parts) if seconds < self.worth * whole else (whole, 1)
+        halves, whole = self.halves(group), self.evaluator.cost(group)
+        if not halves:
+            return whole, 1
+        parts = _sum(halves, self.evaluator)
+        if all(map(self.timed, (group, *halves))):
+            split = parts < whole
+        else:
+            split = _sum(halves, self.modelled) < self.worth * self.modelled.cost(group)
+        return (parts, self.most_useful(group)) if split else (whole, 1)
 
     def parts(self, group: FusedGroup) -> int:
         """Return in how many parts a group is fastest, one where no kernel computes it."""
         seconds, parts = self.best(group)
         return parts if seconds < inf else 1
+
+    def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return what computes a group as it is fastest: the group, or its halves."""
+        return self.halves(group) if self.parts(group) > 1 else (group,)
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that would take a group's place, none where it is not worth splitting."""
@@ -198,7 +209,11 @@ class Splitting:
 
 def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
     halves = split_reduction(group, parts)
-    return inf if halves is None else evaluator.cost(halves[0]) + evaluator.cost(halves[1])
+    return inf if halves is None else _sum(halves[:2], evaluator)
+
+
+def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
+    return sum(evaluator.cost(group) for group in groups)
 
 
 def split_groups(

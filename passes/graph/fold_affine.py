@@ -222,15 +222,17 @@ def _fold_constants(graph: Graph, target: _Target, affine: _Affine) -> dict[str,
         if formal not in target.dims or formal is None or value is None:
             continue
         type_ = target.instance.program.tensors[formal]
-        old = np.zeros(type_.shape) if value == _NEW else graph.constants[value].astype(np.float64)
+        old = np.zeros(type_.shape) if value == _NEW else graph.constants[value]
         dim = target.dims[formal]
-        new = old * (
-            affine.scale if dim is None else affine.scale.reshape([-1 if n == dim else 1 for n in range(old.ndim)])
-        )
-        if target.slot is not None and formal == target.slot[0]:
-            new = new + _along(affine.shift / target.slot[2], target, type_)
+        scale = affine.scale if dim is None else affine.scale.reshape([-1 if n == dim else 1 for n in range(old.ndim)])
         with np.errstate(over="ignore"):
-            arrays[formal] = new.astype(type_.dtype.numpy)
+            if target.slot is not None and formal == target.slot[0]:
+                shift = _along(affine.shift / target.slot[2], target, type_)
+                arrays[formal] = (old.astype(np.float64) * scale + shift).astype(type_.dtype.numpy)
+            else:  # large weights are read and written once
+                arrays[formal] = np.multiply(
+                    old, scale, out=np.empty(type_.shape, type_.dtype.numpy), dtype=np.float64, casting="unsafe"
+                )
         if not np.all(np.isfinite(arrays[formal])):
             return None
     return arrays

@@ -41,10 +41,12 @@ def least(a: Count, b: Count) -> Count:
     return np.minimum(a, b)
 
 
-def distinct_values(values: Count) -> Any:
+def distinct_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the different values of an array of integers, in order."""
     ordered = np.sort(values)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
+    fresh = np.ones(len(ordered), dtype=bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[fresh])
 
 
 @frozen

@@ -193,7 +193,7 @@ def _embed(coarse: Structure, full: Structure, rows: _Array) -> _Array:
     for axis, (thin, knob) in enumerate(zip(coarse.knobs, full.knobs, strict=True)):
         where = {value: place for place, value in enumerate(knob.values)}
         found[:, axis] = np.asarray([where[value] for value in thin.values])[rows[:, axis]]
-    return found @ _weights(full)
+    return np.asarray(found @ _weights(full))
 
 
 def _weights(structure: Structure) -> _Array:
@@ -206,7 +206,8 @@ def _weights(structure: Structure) -> _Array:
 def _places(structure: Structure, numbers: _Array) -> _Array:
     """Return the places of each knob, a row per point."""
     weights, shape = _weights(structure), structure.shape
-    return (numbers[:, None] // weights % np.asarray(shape, dtype=weights.dtype)).astype(np.int64)
+    places = numbers[:, None] // weights % np.asarray(shape, dtype=weights.dtype)
+    return np.asarray(places, dtype=np.int64)
 
 
 def _scored(space: Space, structure: Structure, numbers: _Array, model: str) -> _Array:
@@ -257,4 +258,4 @@ def _siblings(knob: Knob) -> _Array:
         run = np.equal(tile, vector) & np.greater(tile, 1)
         near |= run[:, None] & np.not_equal(table[:, None, 1], table[None, :, 1]) & run[None, :]
         near |= run[None, :] & np.equal(table[:, None, 0], table[None, :, 0]) & ~np.eye(len(table), dtype=bool)
-    return near
+    return np.asarray(near)

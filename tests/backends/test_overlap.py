@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from cuts.backends.cuda.overlap import MOST, PORT, overlap_launches
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ..needs import needs_toolchain
 from .test_arithmetic import machine_code, needs_disassembler
@@ -44,7 +46,7 @@ class Graph:
         return 0, [a for a, _, _ in self.edges], [b for _, b, _ in self.edges], data, len(self.edges)
 
     def cuGraphNodeGetType(self, node: str) -> tuple[int, str]:
-        return 0, "copy" if node == "copy" else "kernel"
+        return 0, "copy" if node.startswith("copy") else "kernel"
 
     def cuGraphKernelNodeGetParams(self, node: str) -> tuple[int, Any]:
         return 0, SimpleNamespace(func=node)
@@ -77,6 +79,22 @@ def test_edges_between_kernels_of_ours_hold_no_launch_back() -> None:
 def test_what_does_not_wait_follows_the_end() -> None:
     assert overlapped("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
     assert overlapped("copy", "a_waits", "copy", "b_waits") == set()
+
+
+@given(st.lists(st.sampled_from(("waits", "gemm", "copy")), min_size=1, max_size=12))
+def test_nothing_touches_memory_before_all_in_front_have_ended(kinds: list[str]) -> None:
+    """The law of launches that are placed early: what is read was written, and what is written over was read, since a
+    node touches nothing before the ends of all nodes in front. One that does not wait touches memory from its
+    beginning; an early edge lets a node begin as soon as the one in front has begun.
+    """
+    nodes = [f"kernel{number}_waits" if kind == "waits" else f"{kind}{number}" for number, kind in enumerate(kinds)]
+    early = overlapped(*nodes)
+    began: set[int] = set()  # the nodes whose ends come before the beginning of this one
+    for number, node in enumerate(nodes):
+        held = number and (nodes[number - 1], node) not in early
+        began = set(range(number)) if held else began
+        seen = set(range(number)) if node.endswith("_waits") else began
+        assert seen == set(range(number)), f"{node} may touch memory before {set(range(number)) - seen} have ended"
 
 
 def test_a_long_recording_is_left_as_it_is() -> None:

@@ -12,12 +12,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.bench.networks import ledger, tables
+from cuts.bench.networks import isolated, ledger, tables
 from cuts.bench.networks.breakdown import _is_complex
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
 from cuts.bench.networks.training import loss_of, without_dropout
 from cuts.bench.records import read_rows
 from cuts.compile.build import build
+from cuts.search.child import Child
 
 from ..needs import needs_opencl
 
@@ -150,6 +151,32 @@ def test_complex_kernels_sum_products_beyond_a_window() -> None:
             assert not _is_complex(group["form"]), operation
     assert any(_is_complex(group["form"]) for group in plan.plan.groups if group["ops"] == ["conv"])
     assert not all(_is_complex(group["form"]) for group in plan.plan.groups if group["ops"] == ["conv"])
+
+
+def test_a_system_that_hangs_or_fails_costs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "PATIENCE", -7.0)
+    bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["PyTorch", "torch.compile"], 5.0)
+    assert isolated.text_of(bout.workload) == "dlrm:1"
+    bout.child = Child("cuts.tests.search.services:Hanging")
+    rows = [bout.measure(system, 100.0) for system in bout.systems]
+    bout.child.close()
+    assert [row["failure"] for row in rows] == ["no answer in 1 seconds", "RuntimeError: out of memory"]
+
+
+def test_budgets_are_part_of_what_a_row_takes() -> None:
+    asked = ModelWorkload(BY_NAME["dlrm"], "training", 2048, 40.0)
+    assert ledger.parse_workload(isolated.text_of(asked)) == asked
+    bout = isolated.Bout(asked, ["cuts mixed"], 40.0)
+    assert bout.expected("cuts mixed") - 40.0 == bout.expected("cuts 120 s") - 120.0 > bout.expected("PyTorch")
+
+
+def test_a_curve_tells_what_rose_and_what_measuring_gained() -> None:
+    rows = [row(f"cuts {name}", ms) for name, ms in (("untuned", 3.0), ("10 s", 2.0), ("30 s", 2.2), ("mixed", 1.5))]
+    text = tables.anytime([*rows, row("PyTorch", 9.0, "ResNet-50")])
+    assert text.splitlines()[2:] == [
+        "| DLRM b1 | 3 | 2 | 2.2 |  |  |  | 1.5 | 10.0% | 2.00 |",
+        "Untuned over tuned, geometric mean of 1: 2.00.",
+    ]
 
 
 def test_a_workload_says_its_name() -> None:

@@ -24,7 +24,7 @@ from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.fragments import Fragment, cut_fragment
+from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment
 from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
@@ -102,19 +102,84 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     graph = convolution(2, 16, 16, 16, 16)
     step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed")
     chosen = step.run(graph)
-    assert [c.best for c in step.choices] == [best]
+    assert step.replaced == ({"c": best} if best else {})
     assert (chosen is graph) == (not best)
     final = Canonicalise(INSTANCES).run(chosen)
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
 
 
-def test_nothing_is_replaced_on_the_word_of_a_model() -> None:
+#: Kernels of fragments by what is computed, so that tests about decisions cut each into kernels once.
+CUT: dict[tuple[object, ...], Priced] = {}
+
+
+def searched(seconds: Sequence[float]) -> Planner:
+    """Return a planner whose model says what declarations take, and then their alternatives."""
+    said = iter(seconds)
+
+    def kernels(fragment: Fragment) -> Priced:
+        key = tuple((n.op, *(str(fragment.graph.types[v]) for v in n.operands)) for n in fragment.graph.nodes)
+        if key not in CUT:
+            CUT[key] = cut_fragment(fragment)
+        made = CUT[key]
+        return None if made is None else evolve(made, searched=next(said))
+
+    return lambda fragments: [kernels(fragment) for fragment in fragments]
+
+
+@pytest.mark.parametrize(("seconds", "guessed"), [((1.0, 2.0, 0.8), ""), ((1.0, 0.9, 0.7), "winograd_4x4")])
+def test_the_word_of_a_model_counts_where_it_cannot_err_that_much(seconds: Sequence[float], guessed: str) -> None:
+    graph = convolution(2, 16, 16, 16, 16)
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", searched(seconds), known=lambda form: False)
+    step.run(graph)
+    assert step.replaced == ({"c": guessed} if guessed else {})
+    assert [form for question in step.questions for form in question], "it is measured where there is time"
+
+
+@pytest.mark.parametrize(("contraction", "best"), [(0.0, ""), (1.0, "winograd_4x4")])
+@pytest.mark.parametrize("seconds", [(1.0, 2.0, 0.9), (1.0, 0.9, 0.1)])
+def test_what_was_measured_decides_whatever_a_model_said(
+    contraction: float, best: str, seconds: Sequence[float]
+) -> None:
     graph = convolution(2, 16, 16, 16, 16)
     known: list[FusedGroup] = []
-    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", known=lambda form: form in known)
+    step = ChooseAlgorithms(
+        INSTANCES, Words(contraction), TARGET, "mixed", searched(seconds), known=lambda form: form in known
+    )
+    step.run(graph)
+    for _ in seconds:  # as a search measures them
+        known += [form for question in step.questions for form in question]
+        step.run(graph)
+    assert step.replaced == ({"c": best} if best else {})
+
+
+def test_an_alternative_that_moves_too_much_is_not_cut_into_kernels() -> None:
+    """Transformed filters of 16x16 tiles are 20 times as large as filters of 7x1: reading them takes twice as long as
+    the declaration.
+    """
+    graph = convolution(1, 160, 192, 17, 17, (3, 0, 3, 0), False, (7, 1))
+    asked: list[set[str]] = []
+
+    def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        asked.append({n.op for f in fragments for n in f.graph.nodes})
+        return [PricedKernels((), 5e-6) for f in fragments]
+
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan)
     assert step.run(graph) is graph
-    known += [form for question in step.questions for form in question]  # as a search measures them
-    assert step.run(graph) is not graph
+    assert asked == [{"conv", "relu"}]
+
+
+def test_what_the_model_cannot_decide_is_asked_first() -> None:
+    """The layer that the model is sure of has more to win."""
+    shapes = {"x": (2, 8, 16, 16), "u": (8, 8, 3, 3), "v": (16, 8, 3, 3)}
+    nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in (("x", "u", "a"), ("a", "v", "b"))]
+    graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v"})
+    step = ChooseAlgorithms(
+        INSTANCES, Words(1.0), TARGET, "mixed", searched((1.0, 9.0, 2.0, 9.0, 0.9, 1.0)), known=lambda form: False
+    )
+    step.run(graph)
+    assert step.replaced == {"b": "winograd_4x4"}
+    terms = [Words(1.0).cost(question[0]) for question in step.questions]
+    assert terms == sorted(terms)
 
 
 def test_what_most_time_depends_on_is_asked_first() -> None:
@@ -177,7 +242,7 @@ def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
     graph = convolution(2, 16, 16, 32, 32, (2, 2, 2, 2), size=size)
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed")
     step.run(graph)
-    assert [c.best for c in step.choices] == ["fourier_16"]
+    assert step.replaced == {"c": "fourier_16"}
 
 
 def between(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collection[str]) -> Graph:
@@ -206,7 +271,7 @@ def test_kernels_within_a_network_are_compared_as_they_are_there(contraction: fl
     (compared,) = (plans[best] for plans in step.plans.values() if best in plans and "winograd_2x2" in plans)
     whole = cut_fragment(Fragment(chosen, REGISTRY, TARGET, "mixed", "fp32x3"))
     assert compared and whole
-    assert {form_key(form) for form, _ in compared} <= {form_key(form) for form, _ in whole}
+    assert {form_key(form) for form, _ in compared.priced} <= {form_key(form) for form, _ in whole.priced}
 
 
 @needs_opencl

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.groups import Group, Workshop
 from cuts.passes.fusion.legality import Policy, issue_slots
-from cuts.passes.fusion.partition import Partitioner, algorithm_1, improve, partition
+from cuts.passes.fusion.partition import Partitioner, algorithm_1, fuse_all, improve, partition
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.fusion.settle import places, settle
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
@@ -151,3 +153,38 @@ def test_a_dense_block_costs_one_kernel_per_convolution() -> None:
     lines += [op("all", "concat", *prefix, axis=1), op("y", "relu", "all")]
     parts = partitioner(graph(inputs, *lines, out="y"), TARGET)
     assert len(partition(parts, "fusion")) == 5  # four convolutions, and the relu behind the last concatenation
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(), st.integers(0, 99))
+def test_the_best_of_two_partitions_is_no_slower_than_either(made: object, seed: int) -> None:
+    """Where nothing makes a circle, it takes at each place what is faster there; it always computes every unit once."""
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+
+    def cost(group: Group) -> float:
+        return 1.0 + crc32(repr((seed, group.parts)).encode()) % 1000
+
+    def total(groups: Sequence[Group]) -> float:
+        return sum(map(cost, groups))
+
+    initial = parts.singletons()
+    first, second = improve(parts, initial), fuse_all(parts, initial)
+    for found in (first, second):
+        best = settle(parts, initial, found, lambda before, after: total(after) < total(before))
+        assert sorted(u for g in best for u in g.units) == sorted(u for g in initial for u in g.units)
+        assert total(best) <= min(total(initial), total(found))
+        assert parts.schedule(best) == best
+    assert set(settle(parts, first, second, lambda before, after: True)) == set(second)
+    assert set(settle(parts, first, second, lambda before, after: False)) == set(first)
+
+
+def test_where_two_partitions_differ_the_other_one_may_stand() -> None:
+    made = graph({"x": (4, 4), "z": (4, 4)}, op("a", "relu", "x"), op("b", "exp", "z"), op("c", "add", "a", "b"),
+                 op("y", "add", "c", "b"), out="y")  # fmt: skip
+    parts = partitioner(made, TARGET)
+    single = {g.units[0]: g for g in parts.singletons()}
+    fused = parts.workshop.fuse(single["n0"], single["n2"])
+    assert isinstance(fused, Group)
+    found = [single["n1"], fused, single["n3"]]
+    assert settle(parts, parts.singletons(), found, lambda before, after: True) == parts.schedule(found)
+    assert list(places(parts.singletons(), found)) == [([single["n0"], single["n2"]], [fused])]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
@@ -15,6 +16,7 @@ from cuts.ir.statement import Program
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.pieces import follow_pieces
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.verify import verify_programs
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -63,6 +65,17 @@ def test_pieces_compute_the_same(
     expected, found = evaluate_graph(whole, REGISTRY, inputs), evaluate(program, inputs)
     for name in whole.outputs:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-9)
+
+
+def test_pieces_of_a_unit_have_no_name_of_another() -> None:
+    """The gradients of a node's operands are called like pieces are."""
+    whole = model(3, 2, 1, 0, 4, False, "a chain")
+    named = dict(zip([node.name for node in whole.nodes], ["first", "n", "n.1", "n.1.0"], strict=True))
+    whole = evolve(whole, nodes=tuple(evolve(node, name=named[node.name]) for node in whole.nodes))
+    programs = follow_pieces(build_programs(whole, REGISTRY))
+    names = [unit.name for unit in programs.units]
+    assert len(set(names)) == len(names)
+    verify_programs(programs)
 
 
 @needs_opencl

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from .planting import Bug
 
+_LAUNCHES, _SHARED = "tests/fusion/test_launch_order.py", "tests/fusion/test_side_by_side.py"
+_DECISIONS = "tests/search/test_decisions.py"
+
 BUGS = (
     Bug("legality", "values that other threads compute count as one's own",
         "passes.fusion.normalise:_Normaliser._resolve",
@@ -47,6 +50,29 @@ BUGS = (
         "return form_key(group.form), len(group.storages(views))"),
     Bug("partition", "groups that differ in constants are equal", "passes.fusion.groups:form_key",
         "        form.segments,\n", "        len(form.segments),\n"),
+    Bug("launches", "what adds to memory waits for nothing that fills it", "passes.side_by_side:dependencies",
+        "pending += group.outputs if group.form.adds_to_memory else ()", "pass", _LAUNCHES),
+    Bug("launches", "who reads through a view does not wait", "passes.side_by_side:dependencies",
+        "pending += passed", "pass", _LAUNCHES),
+    Bug("launches", "launches come when the first that they wait for is done", "passes.side_by_side:_in_order",
+        "missing = [len(before) for before in waits]", "missing = [min(len(before), 1) for before in waits]",
+        _SHARED),
+    Bug("launches", "groups on one path have one level", "passes.side_by_side:levels",
+        "1 + max((found[n] for n in waits), default=-1)", "max((found[n] for n in waits), default=0)", _LAUNCHES),
+    Bug("launches", "no check finds a loop whose groups share launches", "passes.launch_order:check_loops_whole",
+        "if loops and len(launch) > 1:", "if False:", _LAUNCHES),
+    Bug("launches", "no check finds members that need each other", "passes.launch_order:_in_order",
+        "for tensor in changed_in_place(group):", "order.ran(group)\n        for tensor in changed_in_place(group):",
+        _LAUNCHES),
+    Bug("launches", "no check finds what is added to before it is filled", "passes.launch_order:changed_in_place",
+        "if output.into", "if not output.into", _LAUNCHES),
+    Bug("launches", "a sum is there when its parts are", "passes.launch_order:_Order.ran",
+        "if not self.missing[unit]", "", _LAUNCHES),
+    Bug("launches", "who reads what is changed may come behind it", "passes.launch_order:_Order.waiting_readers",
+        "self.place[unit.name] < place and", "self.place[unit.name] < 0 and", _LAUNCHES),
+    Bug("launches", "launches are told by whoever knew them, in any order", "passes.side_by_side:_told",
+        "for broken in launch_violations([launch.groups for launch in found], told.launches, views):",
+        "for broken in ():", _DECISIONS),
     Bug("split", "parts of a reduction that does not divide lose its end",
         "passes.fusion.split_reduction:split_reduction",
         "Var(axis.name, -(-axis.extent // parts))", "Var(axis.name, axis.extent // parts)"),

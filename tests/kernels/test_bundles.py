@@ -144,8 +144,8 @@ def test_threads_leave_a_member_as_each_of_them_would_opencl(first: str) -> None
 
 
 @needs_opencl
-def test_threads_beside_a_member_whose_threads_meet_take_their_own_values_opencl() -> None:
-    """PoCL gave the threads of a row another row's sum, and let them write behind the end."""
+def test_threads_beside_a_member_whose_threads_meet_store_under_their_own_condition_opencl() -> None:
+    """PoCL let all threads store where the first one does, beside and behind what is theirs."""
     make = builder()
     rows = make.node("reduce_sum", make.input(5, 4, 1), axes=(0,), keepdims=True)
     spread = make.node("expand", rows, shape=(3, 4, 5))

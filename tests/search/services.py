@@ -19,6 +19,15 @@ class Slow:
         os._exit(3)
 
 
+class Hanging:
+    """Measures one system for ever, and fails on the others."""
+
+    def measure(self, system: str) -> dict[str, object]:
+        if system == "PyTorch":
+            time.sleep(300)
+        raise RuntimeError("out of memory")
+
+
 class Broken:
     """Cannot be made."""
 

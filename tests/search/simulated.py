@@ -19,7 +19,7 @@ from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 
 #: Simulated seconds of a job by its method.
-SECONDS = {"plan": 0.5, "rank": 0.2, "refer": 0.2, "simple": 0.05, "build": 0.4, "prove": 0.1}
+SECONDS = {"plan": 0.5, "price": 0.5, "rank": 0.2, "refer": 0.2, "simple": 0.05, "build": 0.4, "prove": 0.1}
 
 #: What jobs were answered before: simulated workers may take their time, but the tests may not.
 _ANSWERS: dict[tuple[str, bytes], object] = {}
@@ -93,13 +93,14 @@ class SimulatedWorkers:
             self.free[worker] = max(self.free[worker], since) + (job.limit if hangs else self.seconds[job.method])
             heapq.heappush(self.running, (self.free[worker], number, done))
 
-    @staticmethod
-    def _answer(job: Job) -> object:
+    def _answer(self, job: Job) -> object:
         if job.method in ("refer", "prove"):
             return None
         key = job.method, pickle.dumps(job.arguments)
         if key not in _ANSWERS:
+            now = self.clock.now
             _ANSWERS[key] = getattr(Factory(), job.method)(*job.arguments)
+            self.clock.now = now  # it is another process whose time that is
         return _ANSWERS[key]
 
     def drop(self) -> None:
@@ -118,7 +119,7 @@ class SimulatedGPU:
     """A bench that takes simulated time: `cost` gives the seconds of a kernel."""
 
     clock: FakeClock
-    cost: Callable[[KernelFunction], float] = lambda kernel: 1e-4
+    cost: Callable[[KernelFunction], float]
     times: dict[str, float] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -149,7 +150,18 @@ class SimulatedGPU:
         self.clock.pass_by(0.5)
 
 
-def session(budget: Budget, clock: FakeClock, lost: frozenset[str] = frozenset(), **slow: float) -> Resources:
+def usual(kernel: KernelFunction) -> float:
+    """Return what any kernel takes unless a test says otherwise."""
+    return 1e-4
+
+
+def session(
+    budget: Budget,
+    clock: FakeClock,
+    lost: frozenset[str] = frozenset(),
+    cost: Callable[[KernelFunction], float] = usual,
+    **slow: float,
+) -> Resources:
     """Return resources of a simulated machine; `slow` gives methods of workers other seconds."""
     workers = lambda: SimulatedWorkers(clock, seconds={**SECONDS, **slow}, lost=lost)  # noqa: E731
-    return Resources(Database(None), workers, lambda: SimulatedGPU(clock), budget)
+    return Resources(Database(None), workers, lambda: SimulatedGPU(clock, cost), budget)

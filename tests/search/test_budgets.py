@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 from attrs import frozen
@@ -14,6 +16,7 @@ from cuts.compile.build import build
 from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
@@ -136,6 +139,27 @@ def test_a_huge_graph_keeps_its_budget(
     assert len(found.steps) <= 80
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_longer_budget_gives_no_slower_plan(seed: int, slow_host: Callable[..., None]) -> None:
+    """Whatever kernels take, plans are those without measurements, or faster."""
+    graph, taken = layers(6), []
+
+    def cost(kernel: KernelFunction) -> float:
+        return 1e-4 * 2 ** (zlib.crc32(f"{seed}{kernel.source}".encode()) % 1000 / 500)
+
+    for seconds in (None, 1.0, 5.0, 9.0, 14.0, 25.0):
+        clock = FakeClock()
+        slow_host(clock, 0.1)
+        selector = None
+        if seconds is not None:
+            selector = MeasuredSelector(OPENCL, Tuner(session(Budget.of(seconds, clock), clock, cost=cost)), SHORT)
+        options = CompileOptions(mode="mixed", budget=seconds)
+        found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+        taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
+    assert all(later <= 1.02 * least for later, least in zip(taken[1:], accumulate(taken, min), strict=False))
+    assert taken[-1] < 0.9 * taken[0]
+
+
 def test_what_ends_the_choice_of_algorithms_leaves_time_for_that_of_groups() -> None:
     run = tuned(layers(4), 30.0, plan=100.0)
     assert run.selector._measured
@@ -195,14 +219,26 @@ def test_stages_are_timed_and_add_up() -> None:
     assert budget.spent == {"partition": 3.0}
 
 
-def test_behind_its_share_the_model_gives_way_to_the_roofline() -> None:
+def test_a_model_that_used_its_part_of_the_budget_gives_way_to_the_roofline(slow_host: Callable[..., None]) -> None:
     clock = FakeClock()
+    slow_host(clock, 11.0)
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
     group = group_of("matmul", ((32, 32), (32, 32)))
     full = limited.cost(group)
-    clock.pass_by(10.0 * MODEL_SHARE)
-    assert limited.cost(group) <= full
+    assert not limited.expired
+    assert clock() > 10.0 * MODEL_SHARE
+    assert limited.cost(group) <= full * (1 + 1e-9)
     assert limited.expired
+
+
+def test_however_late_it_begins_the_model_has_its_part_of_the_budget() -> None:
+    clock = FakeClock()
+    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
+    group = group_of("matmul", ((32, 32), (32, 32)))
+    for moment, expired in ((10.0, False), (10.0 + 1.1 * GRACE, True)):
+        clock.pass_by(moment - clock())
+        limited.cost(group)
+        assert limited.expired == expired
 
 
 def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:

@@ -20,7 +20,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.language.inference import default_inference
-from cuts.passes.choose_algorithms import AlgorithmChoice
+from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.fusion.split_reduction import Splitting
 from cuts.passes.pipeline import compile_graph
@@ -110,7 +110,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> None:
         return (1e-9, parts) if parts > 1 else found
 
     monkeypatch.setattr(Splitting, "best", best)
-    monkeypatch.setattr(AlgorithmChoice, "best", property(lambda self: max(self.seconds)))
+    monkeypatch.setattr(choose_algorithms, "_cheapest", lambda seconds, margin: max(seconds))
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,17 @@ def test_decisions_about_other_units_are_foreign() -> None:
     told.decisions = selector.made
     with pytest.raises(ForeignDecisionsError):
         compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+
+
+def test_launches_in_an_order_that_cannot_run_are_foreign() -> None:
+    database = Database(None)
+    before, selector = tuned(chain(4), database, slow_when_fused)
+    assert len(before.steps) > 1 and selector.made is not None
+    for order in (selector.made.launches[::-1], (tuple(p for places in selector.made.launches for p in places),)):
+        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        told.decisions = evolve(selector.made, launches=order)
+        with pytest.raises(ForeignDecisionsError, match="before it is computed"):
+            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, told)
 
 
 def test_damaged_decisions_lead_to_a_search() -> None:

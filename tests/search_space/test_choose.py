@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from attrs import evolve
@@ -9,9 +11,11 @@ from cuts.backends.devices import find_target
 from cuts.backends.targets import descriptions
 from cuts.ir.errors import PassError, UsageError
 from cuts.passes.model.bound import bound
+from cuts.passes.schedule import climb
+from cuts.passes.schedule import enumerate as points
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess, choose, choose_soon, explain, structural_key
-from cuts.passes.schedule.enumerate import batches, to_schedule
+from cuts.passes.schedule.enumerate import batches, evaluate, to_schedule
 from cuts.passes.schedule.prune import prune
 from cuts.passes.schedule.space import make_space
 
@@ -38,6 +42,27 @@ def test_the_choice_is_close_to_the_best_of_the_whole_space():
         space = make_space(group, H200, coarse=True)
         everything = prune(space, "bound", most=1)
         assert choose(group, H200)[0].score <= everything.scores[0] * 1.0001
+
+
+@pytest.mark.parametrize("group", [matmul(64, 96, 48), softmax(64, 256), pointwise(64, 64)])
+def test_points_numbered_by_integers_of_any_length_are_the_same(group, monkeypatch):
+    short = climb.best_points(group, H200, "bound", 8)
+    monkeypatch.setattr(climb, "LONG", 0)
+    assert climb.best_points(group, H200, "bound", 8) == short
+
+
+def test_a_choice_looks_at_no_more_points_than_it_did(monkeypatch):
+    counted = Counter()
+
+    def looked(*given):
+        batch = evaluate(*given)
+        counted.update(batches=1, points=batch.size)
+        return batch
+
+    monkeypatch.setattr(climb, "evaluate", looked)
+    monkeypatch.setattr(points, "evaluate", looked)
+    climb.best_points(matmul(256, 256, 64), H200, "bound", 1)
+    assert not counted - Counter(batches=18, points=37_819)  # on 22 November 2026
 
 
 @pytest.mark.parametrize("name", sorted(ALL))

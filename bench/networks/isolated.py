@@ -1,0 +1,82 @@
+"""Workloads in processes of their own: what hangs or crashes costs one row, and memory is free again behind each.
+
+A process imports PyTorch, makes the model and exports it on the CPU when it starts, which is while another one still
+measures peers; the GPU is touched by one process at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from time import monotonic
+
+from attrs import define, field
+from cuts.ir import CutsError
+from cuts.search.child import Child, Lost
+
+from .ledger import parse_workload
+from .models import ModelWorkload, Task
+from .systems import OURS, SYSTEMS, Case, Row, run
+
+#: Seconds that a row may take beyond what it is expected to.
+PATIENCE = 60.0
+
+
+class Contest:
+    """A workload that systems are measured on; what a child process hosts."""
+
+    def __init__(self, text: str, budget: float, exported: bool) -> None:
+        workload = parse_workload(text)
+        self.case = Case(workload, workload.model.make(workload.batch, False), import_module("torch"), budget)
+        if exported:
+            _ = self.case.program
+
+    def measure(self, system: str) -> Row:
+        """Return what a system takes, or why it fails."""
+        try:
+            return run(self.case, system)
+        except (RuntimeError, CutsError) as error:  # of one system; the others go on
+            return {"failure": (str(error).splitlines() or [type(error).__name__])[0][:300]}
+        finally:
+            self.case.torch.cuda.empty_cache()
+
+    def gpu(self) -> str:
+        """Return the name of the GPU."""
+        return str(self.case.torch.cuda.get_device_name())
+
+
+@define
+class Bout:
+    """One workload with the systems that it is still to be measured on."""
+
+    workload: ModelWorkload
+    systems: Sequence[str]
+    budget: float
+    child: Child = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        exported = self.workload.task == "inference" and any(system in OURS for system in self.systems)
+        self.child = Child(f"{__name__}:Contest", text_of(self.workload), self.budget, exported)
+
+    def expected(self, system: str) -> float:
+        """Return the seconds that a system needs about."""
+        return SYSTEMS[system].seconds(self.budget)
+
+    def measure(self, system: str, limit: float) -> Row:
+        """Return the row of a system; one that takes longer than it may ends with its process, and the next system
+        gets a new one.
+        """
+        start = monotonic()
+        try:
+            found: Row = self.child.call(min(limit, self.expected(system) + PATIENCE), "measure", system)
+        except Lost as lost:
+            found = {"failure": str(lost)}
+        except CutsError as error:  # the model could not be made
+            found = {"failure": error.message.splitlines()[0][:300]}
+        return found | {"took": round(monotonic() - start, 1)}
+
+
+def text_of(workload: ModelWorkload) -> str:
+    """Return a workload as `parse_workload` reads it."""
+    task: Task = workload.task
+    return f"{workload.model.name}:{'training' if task == 'training' else workload.batch}".lower()

@@ -1,0 +1,228 @@
+"""The law of launches: it holds whatever order the needs of groups allow, and tells every order that they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.errors import CutsError
+from cuts.ir.graph import Graph
+from cuts.ir.types import DType, TensorType
+from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.views import Views
+from cuts.passes.launch_order import changed_in_place, launch_violations
+from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.side_by_side import Launch, _in_order, dependencies, levels
+from cuts.passes.stages import Compilation
+from cuts.passes.verify import verify_launches
+from cuts.tests.amounts import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .build import REGISTRY, Line, graph, op
+from .test_side_by_side import PLAIN, recurrence
+
+GPU = find_target("cuda:h200")
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+INPUTS = {
+    "x": (6, 24),
+    "w": (24, 24),
+    "g": (1, 72, 24),
+    "long": (2, 1 << 20),
+    "i": TensorType(DType.I32, (3, 1)),
+    "u": (3, 24),
+}
+
+
+@st.composite
+def branches(draw: st.DrawFn) -> Graph:
+    """Draw a graph with branches: kernels, views, tensors in pieces, atomic updates, loops, long sums."""
+    lines: list[Line] = []
+    values = ["x"]
+    for number in range(draw(st.integers(2, 7))):
+        kind, source = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(values))
+        lines += KINDS[kind](f"v{number}", source)
+        values.append(f"v{number}")
+    outputs = draw(st.sets(st.sampled_from(values[1:]), min_size=1))
+    return graph(INPUTS, *lines, out=" ".join(sorted(outputs)))
+
+
+def _pieces(name: str, source: str) -> list[Line]:
+    """Two halves computed apart, in one tensor."""
+    return [
+        op(f"{name}a", "slice", source, starts=(0,), ends=(3,), axes=(0,), steps=(1,)),
+        op(f"{name}b", "slice", source, starts=(3,), ends=(6,), axes=(0,), steps=(1,)),
+        op(f"{name}c", "softmax", f"{name}a", axis=1),
+        op(f"{name}d", "exp", f"{name}b"),
+        op(name, "concat", f"{name}c", f"{name}d", axis=0),
+    ]
+
+
+def _summed(name: str, source: str) -> list[Line]:
+    """A sum of so many terms that it is split, beside the source."""
+    return [
+        op(f"{name}s", "reduce_sum", "long", axes=(0, 1), keepdims=True),
+        op(name, "add", source, f"{name}s"),
+    ]
+
+
+def _gated(name: str, source: str) -> list[Line]:
+    """A recurrence of several kernels a turn, that begins with what is computed of its input."""
+    return [
+        op(f"{name}x", "reshape", source, shape=(6, 1, 24)),
+        op(f"{name}h", "reduce_max", source, axes=(0,), keepdims=True),
+        op(f"{name}s", "reshape", f"{name}h", shape=(1, 1, 24)),
+        op(f"{name}o {name}l", "gru", f"{name}x", "g", "g", None, None, f"{name}s"),
+        op(name, "reshape", f"{name}o", shape=(6, 24)),
+    ]
+
+
+KINDS: dict[str, Any] = {
+    "function": lambda name, source: [op(name, "tanh", source)],
+    "product": lambda name, source: [op(name, "matmul", source, "w")],
+    "rows": lambda name, source: [op(name, "softmax", source, axis=1)],
+    "update": lambda name, source: [op(name, "scatter_nd", source, "i", "u", reduction="add", atomic=True)],
+    "pieces": _pieces,
+    "loop": recurrence,
+    "gates": _gated,
+    "sum": _summed,
+}
+
+
+def performed(model: Graph, last: str, mode: Mode = "mixed") -> Compilation:
+    """Compile a graph up to a stage, every seam verified."""
+    work = Compilation(REGISTRY, GPU, CompileOptions(mode, verify=True), emit, model)
+    for stage in all_stages(REGISTRY):
+        stage.perform(work)
+        if stage.name == last:
+            return work
+    raise AssertionError(f"there is no stage {last}")
+
+
+def violations(launches: Sequence[Launch], views: Views) -> list[str]:
+    groups = [launch.groups for launch in launches]
+    return [error.message for error in launch_violations(groups, [launch.places for launch in launches], views)]
+
+
+def single(groups: Sequence[Group], places: Iterable[int]) -> list[Launch]:
+    return [Launch((groups[n],), (), (n,)) for n in places]
+
+
+@settings(max_examples=examples(12, 300), deadline=None, suppress_health_check=_SLOW)
+@given(branches(), st.sampled_from(("no-fusion", "no-fusion", "mixed")), st.randoms(use_true_random=False))
+def test_any_order_that_needs_allow_keeps_the_law_and_no_other(model: Graph, mode: Mode, draw: Any) -> None:
+    """Which groups of a level share a launch is for the model and the clock to say: any choice is legal."""
+    work = performed(model, "split", mode)
+    needs = dependencies(work.groups, work.views)
+    order = _shuffled(needs, work.groups, draw)
+    assert violations(single(work.groups, order), work.views) == []
+    assert violations(list(_in_order(_shared(needs, work.groups, draw), needs)), work.views) == []
+    loops = [group.repeat or object() for group in work.groups]
+    for behind, before in ((n, m) for n, waits in enumerate(needs) for m in waits if loops[n] != loops[m]):
+        moved = [n for n in order if n == behind or loops[n] == loops[behind]]
+        rest = [n for n in order if n not in moved]
+        at = min(n for n, place in enumerate(rest) if place == before or loops[place] == loops[before])
+        assert violations(single(work.groups, [*rest[:at], *moved, *rest[at:]]), work.views), (behind, before)
+        pair = Launch((work.groups[before], work.groups[behind]), (), (before, behind))
+        launches = single(work.groups, [n for n in order if n != behind])
+        together = [pair if launch.places == (before,) else launch for launch in launches]
+        assert violations(together, work.views), f"{behind} and {before} share a launch"
+
+
+def _shared(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[Launch]:
+    """Return launches of groups of one level, as many as chance has it."""
+    found: dict[object, list[int]] = {}
+    for place, level in enumerate(levels(needs, groups)):
+        alone = level is None or groups[place].form.adds_to_memory
+        found.setdefault((place,) if alone else (level, draw.randrange(2)), []).append(place)
+    return [Launch(tuple(groups[n] for n in places), (), tuple(places)) for places in found.values()]
+
+
+def _shuffled(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[int]:
+    """Return places in an order that needs allow, loops whole and as they were."""
+    runs: dict[object, list[int]] = {}
+    for place, group in enumerate(groups):
+        runs.setdefault(place if group.repeat is None else group.repeat, []).append(place)
+    done: list[int] = []
+    while waiting := [run for run in runs.values() if run[0] not in done]:
+        ready = [run for run in waiting if all(needs[n] <= {*done, *run} for n in run)]
+        done += draw.choice(ready)
+    return done
+
+
+@settings(max_examples=examples(3, 60), deadline=None, suppress_health_check=_SLOW)
+@given(branches())
+def test_what_the_stage_leaves_keeps_the_law(model: Graph) -> None:
+    work = performed(model, "launches")
+    verify_launches(work.launches, work.places, work.views)
+
+
+def updated() -> Compilation:
+    """What updates meet in, filled by a kernel that another one could share a launch with."""
+    lines = [op("s", "scatter_nd", "x", "i", "u", reduction="add", atomic=True), op("e", "softmax", "x", axis=1)]
+    return performed(graph(INPUTS, *lines, out="s e"), "split")
+
+
+def test_an_update_in_front_of_what_fills_it_is_told() -> None:
+    work = updated()
+    adding = next(n for n, group in enumerate(work.groups) if changed_in_place(group))
+    others = [n for n in range(len(work.groups)) if n != adding]
+    assert "adds to 'n0.added' before it is filled" in " ".join(
+        violations(single(work.groups, [adding, *others]), work.views)
+    )
+    assert violations(single(work.groups, range(len(work.groups))), work.views) == []
+
+
+def test_a_reader_of_what_an_update_changes_is_not_left_behind_it() -> None:
+    """Nothing reads what is filled and not yet updated, so a unit is made that does."""
+    work = updated()
+    programs = work.views.programs
+    adding = next(n for n, group in enumerate(work.groups) if changed_in_place(group))
+    reader = next(n for n, group in enumerate(work.groups) if group.outputs == ("e",))
+    units = {unit.name: unit for unit in programs.units}
+    early = evolve(units[work.groups[reader].units[0]], reads=("n0.added",))
+    update = units[work.groups[adding].units[0]]
+    rest = tuple(u for u in programs.units if u.name not in (early.name, update.name))
+    views = evolve(work.views, programs=evolve(programs, units=(*rest, early, update)))
+    fills = [n for n in range(len(work.groups)) if n not in (adding, reader)]
+    assert violations(single(work.groups, [*fills, reader, adding]), views) == []
+    found = violations(single(work.groups, [*fills, adding, reader]), views)
+    assert found == [f"group '{update.name}' adds to 'n0.added' before '{early.name}' has read it"]
+
+
+def test_a_loop_that_shares_a_launch_or_is_torn_apart_is_told() -> None:
+    work = performed(graph(INPUTS, *_gated("a", "x"), op("e", "tanh", "x"), out="a e"), "split")
+    groups = work.groups
+    loop = [n for n, group in enumerate(groups) if group.repeat is not None]
+    free = next(n for n, group in enumerate(groups) if "e" in group.outputs)
+    front = [n for n in range(loop[0]) if n != free]
+    behind = [n for n in range(loop[-1] + 1, len(groups)) if n != free]
+    assert violations(single(groups, [*front, free, *loop, *behind]), work.views) == []
+    shared = Launch((groups[loop[0]], groups[free]), (), (loop[0], free))
+    launches = [*single(groups, front), shared, *single(groups, [*loop[1:], *behind])]
+    assert any("shares a launch" in text for text in violations(launches, work.views))
+    torn = single(groups, [*front, loop[0], free, *loop[1:], *behind])
+    assert any("in 2 pieces" in text for text in violations(torn, work.views))
+    turned = single(groups, [*front, free, *reversed(loop), *behind])
+    assert any("changed their order" in text for text in violations(turned, work.views))
+
+
+def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that forgets that updates wait for what fills memory ends in an error where seams are verified."""
+
+    def forgetful(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
+        needs = dependencies(groups, views)
+        return [frozenset() if changed_in_place(g) else n for g, n in zip(groups, needs, strict=True)]
+
+    inputs = {"x": (4, 3), "i": TensorType(DType.I32, (3, 1)), "u": (3, 3)}
+    lines = [op(f"s{n}", "scatter_nd", "x", "i", "u", reduction="add", atomic=True) for n in range(2)]
+    model = graph(inputs, *lines, out="s0 s1")
+    compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)
+    monkeypatch.setattr("cuts.passes.side_by_side.dependencies", forgetful)
+    with pytest.raises(CutsError, match="stage 'launches' broke what it made"):
+        compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)

@@ -1,0 +1,139 @@
+"""Costs that are found ahead, side by side, are those that are found one after another; and how much is looked at."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from attrs import field, frozen
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph
+from cuts.ir.segment import FusedGroup
+from cuts.ir.text import print_ir
+from cuts.passes import evaluators, pipeline
+from cuts.passes.pricing import Prices, Pricing, price
+from cuts.passes.schedule.enumerate import Batch, sampled
+from cuts.passes.stages import Compilation
+
+from ..kernels.cases import ByModel
+from .build import REGISTRY, graph, op
+
+TARGET = find_target("cuda:h200")
+
+
+def network() -> Graph:
+    """Return a convolution and a matrix of few rows, which may be split, and functions of elements behind them."""
+    inputs: dict[str, tuple[int, ...]] = {"x": (1, 8, 14, 14), "f": (8, 8, 3, 3), "w": (8 * 14 * 14, 10)}
+    lines = [
+        op("a", "conv", "x", "f", pads=(1, 1, 1, 1)),
+        op("b", "relu", "a"),
+        op("c", "add", "b", "x"),
+        op("d", "tanh", "c"),
+        op("e", "mul", "d", "a"),
+        op("g", "exp", "e"),
+        op("flat", "reshape", "g", shape=(1, 8 * 14 * 14)),
+        op("m", "matmul", "flat", "w"),
+        op("n", "tanh", "m"),
+        op("o", "mul", "n", "m"),
+        op("p", "exp", "o"),
+        op("q", "add", "p", "m"),
+        op("y", "relu", "q"),
+    ]
+    return graph(inputs, *lines, out="y")
+
+
+NETWORK = network()
+Answers = Callable[[Sequence[Pricing]], Sequence[Prices | None]]
+
+
+@frozen
+class Others(ByModel):
+    """A selector whose workers price groups in some way; it notes how many were asked for."""
+
+    answers: Answers = field(default=lambda pricings: [None] * len(pricings), eq=False)
+    asked: list[int] = field(factory=list)
+
+    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+        """Price groups when the answers are waited for."""
+        self.asked.append(len(pricings))
+        return lambda: self.answers(pricings)
+
+
+def compiled(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
+    """Return what a compilation holds behind the partition."""
+    found: list[Compilation] = []
+
+    def noted(*given: object) -> Compilation:
+        found.append(Compilation(*given))  # type: ignore[arg-type]
+        return found[0]
+
+    monkeypatch.setattr(pipeline, "Compilation", noted)
+    options = CompileOptions(mode="mixed", stop_after="partition")
+    pipeline.compile_graph(NETWORK, REGISTRY, TARGET, options, emit, selector)
+    return found[0]
+
+
+def in_any_order(pricings: Sequence[Pricing]) -> Sequence[Prices | None]:
+    """Price in other processes, as it were, the last first; have no time for every fourth."""
+    found: list[Prices | None] = [None] * len(pricings)
+    for k in reversed(range(len(pricings))):
+        if k % 4 != 3:
+            found[k] = pickle.loads(pickle.dumps(price(pickle.loads(pickle.dumps(pricings[k])))))
+    return found
+
+
+def test_costs_found_ahead_are_those_found_when_asked_for(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
+    selector = Others(TARGET, answers=in_any_order)
+    together = compiled(selector, monkeypatch)
+    assert len(selector.asked) == 2
+    assert min(selector.asked) > 1
+    assert [print_ir(g.form) for g in together.groups] == [print_ir(g.form) for g in alone.groups]
+    assert alone.modelled.costs.items() <= together.modelled.costs.items()
+    assert len(together.modelled.costs) <= 1.2 * len(alone.modelled.costs)
+
+
+#: What the partition of the network looked at on 22 November 2026: groups, structures of them, points of these.
+LOOKED_AT = Counter(groups=155, structures=303, points=74_802)
+
+
+@pytest.fixture(scope="module")
+def counted() -> Counter[str]:
+    """What a partition looks at."""
+    return Counter()
+
+
+@pytest.fixture(scope="module")
+def alone(counted: Counter[str]) -> Iterator[Compilation]:
+    """A compilation whose costs are found when they are asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        whole, cost = evaluators.evaluate, evaluators.Modelled.cost
+
+        def looked(*given: Any) -> Batch:
+            batch = whole(*given)
+            counted.update(structures=1, points=batch.size)
+            return batch
+
+        def costed(self: evaluators.Modelled, group: FusedGroup) -> float:
+            counted.update(groups=1)
+            return cost(self, group)
+
+        patch.setattr(evaluators, "evaluate", looked)
+        patch.setattr(evaluators, "sampled", lambda *given: map(noted, sampled(*given)))
+        patch.setattr(evaluators.Modelled, "cost", costed)
+
+        def noted(batch: Batch) -> Batch:
+            counted.update(structures=1, points=batch.size)
+            return batch
+
+        yield compiled(ByModel(TARGET), patch)
+
+
+def test_a_partition_looks_at_no_more_than_it_did(alone: Compilation, counted: Counter[str]) -> None:
+    """Time to plan grows unnoticed: a clock says little on a busy machine, so what takes the time is counted."""
+    assert alone.groups
+    assert not counted - LOOKED_AT
