@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product as cartesian
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,6 +46,8 @@ Box = dict[Var, tuple[int, int]]
 Moved: TypeAlias = Callable[[str, Values], Values]
 Read: TypeAlias = Callable[[str, Array], Array]
 
+#: Elements along either side of the blocks in which an array is turned round.
+BLOCK = 64
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 
 
@@ -189,7 +192,10 @@ class _Run:
         """Write a part of the target, which joins what another part of a reduction left there."""
         if self.combiner and not self.combiner.position and again:
             part = self.combiner.function.numpy(array[where], part)
-        array[where] = part
+        if where is ...:
+            copy_array(array, part)
+        else:
+            array[where] = part
 
     def _order(self, flat: Values, places: Values, terms: Values) -> Values | int:
         """Return by how much the order of terms that meet in a sum of floats may change it, where steps are moved."""
@@ -219,6 +225,21 @@ class _Run:
         groups = [expr_variables(f) for f in self.factors] or [frozenset(box)]
         groups.append(frozenset(self.statement.axes))
         return max(math.prod(box[v][1] - box[v][0] for v in group if v in box) for group in groups)
+
+
+def copy_array(target: Values, source: Values) -> None:
+    """Copy an array of equal shape; where it is turned round, block by block, so that what a cache line brings is used
+    before it is gone.
+    """
+    wide = [d for d, extent in enumerate(target.shape) if extent > 1]
+    to, of = (min(wide, key=lambda d: abs(array.strides[d]), default=0) for array in (target, source))
+    if to == of or source.strides[of] == 0 or target.size < BLOCK**3:
+        target[...] = source
+        return
+    for first, second in cartesian(range(0, target.shape[to], BLOCK), range(0, target.shape[of], BLOCK)):
+        place = [slice(None)] * target.ndim
+        place[to], place[of] = slice(first, first + BLOCK), slice(second, second + BLOCK)
+        target[tuple(place)] = source[tuple(place)]
 
 
 def _magnitude(terms: Values) -> Values:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuts.ir.types import TensorType, dtype_of_numpy
 from cuts.ops import Registry
-from cuts.ops.reference import evaluate
+from cuts.ops.reference import copy_array, evaluate
 
 helper = pytest.importorskip("onnx.helper")
 reference = pytest.importorskip("onnx.reference")
@@ -330,3 +330,11 @@ def test_every_step_can_be_moved() -> None:
     found = evaluate(program, {"x": np.ones((2, 3), np.float32)}, moved=moved)["y"]
     np.testing.assert_allclose(found, 2 * 3**0.5)
     assert {"sqrt", "add"} <= set(seen)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
+def test_arrays_are_turned_round_block_by_block(order: tuple[int, ...]) -> None:
+    source = np.random.default_rng(0).standard_normal((3, 301, 299)).transpose(order)
+    target = np.empty(source.shape)
+    copy_array(target, source)
+    assert np.array_equal(target, source)
