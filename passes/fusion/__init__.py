@@ -11,6 +11,7 @@ from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
+from .share_sums import share_sums
 from .solve import solve
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
@@ -49,6 +50,7 @@ __all__ = [
     "reorder",
     "reorder_unit",
     "settle",
+    "share_sums",
     "solve",
     "split_groups",
     "taken",

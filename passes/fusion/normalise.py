@@ -48,7 +48,7 @@ from .align import Places, align
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .orders import Order, order_of
-from .running import running_of
+from .scans import running_of
 from .solve import is_bijection, solve
 
 

@@ -212,7 +212,11 @@ def _runs(
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor."""
+    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory goes one
+    by one, and neighbours then belong to neighbouring threads.
+    """
+    if any(output.into for output in segment.outputs):
+        return (1,)
     last = structure.dims[d][-1]
     bodies = segment.expressions
     inner = any(r.indices and last in variables(r.indices[-1]) for b in bodies for r in reads(b))
