@@ -86,7 +86,7 @@ def best_known(
     """
     winner = task.winner(settings)
     known = unfinished(task) if winner is None or faster_before(task) else None
-    if known is not None:
+    if known is not None and (known.seconds or 0.0) < (inf if winner is None else winner.seconds):
         return known
     if winner is not None:
         return TunedChoice(
