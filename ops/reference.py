@@ -331,7 +331,8 @@ class _Box(Evaluation):
             return None
         if any(self.box[v][1] > extent for v, extent in zip(axes, array.shape, strict=True)):
             return None
-        part = array[(*(slice(*self.box[v]) for v in axes), ...)]
+        where: tuple[Any, ...] = (*(slice(*self.box[v]) for v in axes), ...)
+        part = array[where]
         order = sorted(range(len(axes)), key=lambda n: self.dims[axes[n]])
         apart = [n for v, n in self.dims.items() if v not in axes]
         return np.expand_dims(part.transpose(order), apart)

@@ -73,13 +73,15 @@ def hints(database: Database, problem: Problem) -> list[Scored]:
     return _points(database.hints(problem), problem)
 
 
-def best_tried(task: SearchTask) -> list[Scored]:
-    """Return the fastest point that was measured before, if there is one: what else a search proposes, it must not end
-    with less.
+def faster_before(task: SearchTask) -> list[Scored]:
+    """Return the fastest point that was measured before, if a search has not proposed it and found none as fast: it
+    must not end with less.
     """
-    ran = [trial for trial in task.trials.values() if trial.ok and trial.seconds is not None]
+    ran = [t for t in task.trials.values() if t.ok and t.seconds is not None and t.schedule not in task.entries]
     best = min(ran, key=lambda t: (t.seconds or 0.0, t.score, t.schedule), default=None)
-    return [] if best is None else _points([best.schedule], task.problem)
+    if best is None or (best.seconds or 0.0) >= task.seconds:
+        return []
+    return _points([best.schedule], task.problem)
 
 
 def _points(texts: Sequence[str], problem: Problem) -> list[Scored]:

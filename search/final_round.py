@@ -12,7 +12,7 @@ from ..passes.fusion import form_key
 from ..passes.schedule import assess, choose_soon
 from .build import Done, Scored
 from .database import Winner
-from .earlier_results import unfinished
+from .earlier_results import faster_before, unfinished
 from .proof import simple_schedule
 from .settings import Settings, TunedChoice
 from .task import Entry, SearchTask
@@ -32,6 +32,7 @@ class Ending:
         """
         task.ending = True
         loop = self._trials.loop
+        self._trials.propose(task, faster_before(task))
         if task.seconds == inf:
             loop.submit(
                 task, lambda done: self._last_resort(task, done.value), "simple", (task.place, float(task.round))
@@ -84,6 +85,9 @@ def best_known(
     that of a small part of the space where nobody had the time to `rank` it.
     """
     winner = task.winner(settings)
+    known = unfinished(task) if winner is None or faster_before(task) else None
+    if known is not None and (known.seconds or 0.0) < (inf if winner is None else winner.seconds):
+        return known
     if winner is not None:
         return TunedChoice(
             winner.scored.candidate,
@@ -94,8 +98,6 @@ def best_known(
             task.start,
             task.proof,
         )
-    if (known := unfinished(task)) is not None:
-        return known
     first = task.first or (ranked or {}).get(space_key(task, settings))
     if first:
         return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))

@@ -11,7 +11,7 @@ from ..ir import PassError
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
 from .curve import Search
-from .earlier_results import best_tried, hints
+from .earlier_results import hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
@@ -129,7 +129,7 @@ class Rounds:
         task.strategy = make_strategy(
             self._settings.strategy, space, task.first, self._settings.model, self._settings.seed
         )
-        known = [*hints(self._resources.database, task.problem), *best_tried(task)]
+        known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
     def _advance(self, task: SearchTask) -> None:
