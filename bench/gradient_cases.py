@@ -11,6 +11,7 @@ from functools import cache
 
 from attrs import frozen
 from cuts.bench.shapes import Case, convolution_cases
+from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
@@ -36,9 +37,9 @@ class GradientCase(Case):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The derived declaration."""
-        _, text = self._derived
-        return (text,)
+        """The derived declaration, and those that its algorithms need."""
+        _, texts = self._derived
+        return texts
 
     def graph(self, registry: Registry) -> Graph:
         """Return the case as a graph of one node."""
@@ -48,19 +49,20 @@ class GradientCase(Case):
         return Graph(self.key, tuple(self.inputs), ("y",), types, (node,))
 
     @property
-    def _derived(self) -> tuple[Node, Source]:
+    def _derived(self) -> tuple[Node, tuple[Source, ...]]:
         return _derive(self.forward, tuple(sorted(self.nodes[0][3].items())), self.position, self.dtype)
 
 
 @cache
 def _derive(
-    shapes: tuple[tuple[int, ...], ...], attributes: tuple[tuple[str, object], ...], position: int, dtype: DType
-) -> tuple[Node, Source]:
-    """Return the node that computes a gradient, and its declaration."""
+    shapes: tuple[tuple[int, ...], ...], attributes: tuple[tuple[str, Attribute], ...], position: int, dtype: DType
+) -> tuple[Node, tuple[Source, ...]]:
+    """Return the node that computes a gradient, and the declarations that it needs."""
     gradients = Gradients(Registry.builtin())
     instance = gradients.registry["conv"].instantiate([TensorType(dtype, s) for s in shapes], dict(attributes))
     (step,) = gradients.steps(instance, (OPERANDS[position],), ("y",))
-    return Node(step.name, step.op, step.inputs, ("y",)), Source(f"{step.op}.cuts", gradients.texts[step.op])
+    texts = tuple(Source(f"{name}.cuts", text) for name, text in gradients.texts.items())
+    return Node(step.name, step.op, step.inputs, ("y",)), texts
 
 
 def gradient_cases(batches: Iterable[int] = TRAINING_BATCHES) -> Iterator[Case]:

@@ -65,11 +65,12 @@ STAGES: tuple[Stage[Any], ...] = (
           "channels), by what its groups cost; only where times are measured; filters are transformed by the compiler; "
           "alternatives are cut into kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
     Stage("programs", write_programs, show_programs, verify_statements,
-          "graph -> statements over graph values, cut into units that one kernel can compute; means that values are "
-          "centred by become sums of differences, scatters atomic operations in any order, recurrences loops over "
-          "slices, sums over strides an axis or a statement for each residue, which what reads them follows, running "
-          "sums rows that lanes hold or parts, ranks orders of rows, lookups that step evenly indices",
-          ("fusion/programs.py", "fusion/loops.py", "fusion/centre.py", "fusion/scatters.py",
+          "graph -> statements over graph values, cut into units that one kernel can compute; sums that several nodes "
+          "compute are computed once, means that values are centred by become sums of differences, scatters atomic "
+          "operations in any order, recurrences loops over slices, sums over strides an axis or a statement for each "
+          "residue, which what reads them follows, running sums rows that lanes hold or parts, ranks orders of rows, "
+          "lookups that step evenly indices",
+          ("fusion/programs.py", "fusion/loops.py", "fusion/share_sums.py", "fusion/centre.py", "fusion/scatters.py",
            "fusion/residues.py", "fusion/pieces.py", "fusion/scans.py", "fusion/orders.py",
            "fusion/fold_lookups.py")),
     Stage("layouts", order_dims, show_programs, verify_statements,

@@ -57,6 +57,7 @@ from .fusion import (
     form_key,
     partition,
     settle,
+    share_sums,
     split_groups,
     with_parts,
 )
@@ -307,7 +308,7 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
 
 
 def _programs(graph: Graph, registry: Registry) -> Programs:
-    return follow_pieces(centre_means(fold_units(build_programs(graph, registry))))
+    return follow_pieces(centre_means(share_sums(fold_units(build_programs(graph, registry)))))
 
 
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:

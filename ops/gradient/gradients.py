@@ -86,15 +86,14 @@ class Gradients:
         if not instance.algorithms or len(derived.found) != 1:
             return {}
         ((name, operand),) = derived.found.items()
-        op, known = self.registry.get(instance.op), [*derived.given]
-        form = own_form(op, instance, operand, derived.program, known[0]) if op and len(known) == 1 else None
+        op, gradients = self.registry.get(instance.op), [*derived.given]
+        form = own_form(op, instance, operand, derived.program, gradients[0]) if op and len(gradients) == 1 else None
         if form is not None:
             return self._of_own_form(form, name, derived)
         given = {result: gradient for gradient, result in derived.given.items()}
         found: dict[str, tuple[Node, ...]] = {}
         for algorithm, steps in instance.algorithms.items():
-            known = dict(instance.program.tensors)
-            made = through_steps(steps, known, operand, given, name, self._mean, self.steps)
+            made = through_steps(steps, instance.program.tensors, operand, given, name, self._mean, self.steps)
             outside = {v for n in made for v in n.operands} - {v for n in made for v in n.outputs}
             if made and outside <= set(derived.program.inputs):
                 found[algorithm] = made
@@ -108,7 +107,7 @@ class Gradients:
         names = {form.given: given, form.other: turned, form.proposed.outputs[0]: result}
 
         def renamed(nodes: Sequence[Node]) -> tuple[Node, ...]:
-            return tuple(evolve(n, inputs=_names(n.inputs, names), outputs=_names(n.outputs, names)) for n in nodes)
+            return tuple(_renamed(node, names) for node in nodes)
 
         return {name: (first, *renamed(steps)) for name, steps in form.proposed.algorithms.items()}
 
@@ -122,9 +121,10 @@ def _share_nothing(program: Program) -> bool:
     return targets == set(program.outputs) and not any(targets.intersection(s.tensors_read) for s in program.statements)
 
 
-def _names(values: Sequence[str | None], names: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return values of an algorithm by the names that they have in the gradient's."""
-    return tuple(v if v is None else names.get(v, f"its_{v}") for v in values)
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """Return a step of an algorithm over the names that its values have in the gradient's."""
+    inputs = tuple(v if v is None else names.get(v, f"its_{v}") for v in node.inputs)
+    return evolve(node, inputs=inputs, outputs=tuple(names.get(v, f"its_{v}") for v in node.outputs))
 
 
 def _stated(instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...]:

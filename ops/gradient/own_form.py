@@ -14,12 +14,12 @@ wrong one costs time and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import evolve, frozen
 
 from ...ir import (
     CutsError,
-    Expr,
     Index,
     Program,
     Read,
@@ -95,7 +95,7 @@ def own_form(op: OpDecl, instance: Instance, operand: str, gradient: Program, gi
     return OwnForm(turned, proposed, operand, other) if _is_same(wanted, order, proposed, operand, other) else None
 
 
-def _attributes(instance: Instance) -> Mapping[str, object]:
+def _attributes(instance: Instance) -> Mapping[str, Any]:
     return {name: value for name, value in instance.attributes.items() if value is not None}
 
 
@@ -163,7 +163,7 @@ def _is_same(wanted: _Product, order: Sequence[int], proposed: Instance, operand
     found = _product(statements[0], operand, other) if len(statements) == 1 else None
     if found is None:
         return False
-    renamed: dict[Expr | Var, Index] = {}
+    renamed: dict[Var, Index | Var | int] = {}
     pairs = [*zip(found.statement.write, wanted.statement.write, strict=True)]
     pairs += [(index, wanted.other.indices[d]) for index, d in zip(found.other.indices, order, strict=True)]
     for mine, its in pairs:

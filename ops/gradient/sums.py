@@ -26,6 +26,7 @@ from ...ir import (
 from ..language import AxisClass, canonicalise, classify_axes, is_complex, unused_name
 from .conditions import hoist
 from .derivatives import add
+from .deviations import is_sum_of_deviations
 
 
 @frozen
@@ -63,6 +64,7 @@ class Sums:
         self, name: str, tensor: str, axes: tuple[Var, ...], element: tuple[Index, ...], terms: Sequence[Term]
     ) -> None:
         """Emit statements that add terms up at an element, for all axes."""
+        terms = [t for t in terms if not self._vanishes(t)] or terms[:1]
         pieces = [t for t in terms if t.element != element]
         whole = self._joined([t for t in terms if t.element == element])
         if not whole:
@@ -78,6 +80,12 @@ class Sums:
             return
         dtype = self.tensors[tensor].dtype
         self._emit(name, axes, element, fold(lambda a, b: add(a, b, dtype), values))
+
+    def _vanishes(self, term: Term) -> bool:
+        """Whether a term is zero, as it adds up deviations from their mean."""
+        return bool(term.free) and is_sum_of_deviations(
+            hoist(term.body, frozenset(term.free))[0], term.free, self.program
+        )
 
     def _joined(self, terms: Sequence[Term]) -> list[Term]:
         """Add up terms that are summed over equal ranges, unless one is a contraction, which stands best alone."""

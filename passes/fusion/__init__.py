@@ -9,9 +9,9 @@ from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
-from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
+from .share_sums import share_sums
 from .solve import solve
 from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
@@ -47,10 +47,10 @@ __all__ = [
     "partition",
     "put_back",
     "rename_group",
-    "rename_statement",
     "reorder",
     "reorder_unit",
     "settle",
+    "share_sums",
     "solve",
     "split_groups",
     "taken",

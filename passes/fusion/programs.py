@@ -7,6 +7,7 @@ them in memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import prod
@@ -29,8 +30,10 @@ from ...ir import (
     Var,
     as_index,
     indirects,
+    rename_statement,
     retold,
     substitute,
+    variables,
 )
 from ...ops import Instance, Registry
 from .fold_lookups import fold_lookups, past_copies, tensors_looked_up
@@ -38,13 +41,14 @@ from .fold_tables import unroll_tables
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .orders import mark_orders
-from .rename import rename_statement
 from .residues import split_residues
 from .scans import cut_scans
 from .scatters import settle_scatters
 
 #: Few results of long reductions: such a reduction fills no machine unless it is split.
 FEW, LONG = 64, 1 << 14
+#: Elements of the rows that statements share which a block can keep: longer ones are read again by each statement.
+KEPT = 1 << 16
 
 
 @frozen
@@ -206,12 +210,23 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
 
 
 def _is_narrow(run: Sequence[Statement]) -> bool:
-    """Whether few instances would hold a long reduction and something else that takes as long: apart from each other,
-    reductions can be split, and the rest has as many threads as it has elements.
+    """Whether a long reduction is apart from something else that takes as long: where few instances would hold it, or
+    their rows are too long to be kept. Apart from each other reductions can be split, and the rest has as many threads
+    as it has elements.
     """
     work = [(prod(v.extent for v in s.axes), prod(v.extent for v in s.reduce)) for s in run]
+    if sum(places * terms >= LONG for places, terms in work) < 2:
+        return False
+    readers = Counter(tensor for s in run for tensor in s.tensors_read)
+    shared = [sum(readers[t] > 1 for t in _rows(s)) for s in run]
     few = any(s.combine and places <= FEW and terms >= LONG for s, (places, terms) in zip(run, work, strict=True))
-    return few and sum(places * terms >= LONG for places, terms in work) > 1
+    return few or any(terms * rows > KEPT for (_, terms), rows in zip(work, shared, strict=True))
+
+
+def _rows(statement: Statement) -> set[str]:
+    """Return the tensors of which a reduction reads other elements for each of its terms."""
+    reduced = set(statement.reduce)
+    return {r.tensor for r in statement.reads if any(reduced & variables(i) for i in r.indices)}
 
 
 def _is_part(copy: Statement, tensors: Mapping[str, TensorType]) -> bool:

@@ -53,8 +53,9 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
 
     The workspace is the only output of the first and the first input of the second. None where the group is not one
     reduction, none of its reduced axes has that many elements, or no guard keeps it from what lies behind the last.
+    Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or group.segments[0].holds_rows:
+    if not _is_one_reduction(group):
         return None
     (segment,) = group.segments
     (reduction,) = segment.reductions
@@ -81,6 +82,14 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
     after = _group(group, second, {name: workspace}, group.outputs)
     return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
+
+
+def _is_one_reduction(group: FusedGroup) -> bool:
+    """Whether a group is one reduction, and neither it nor what is written needs whole rows."""
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+        return False
+    (segment,) = group.segments
+    return not segment.holds_rows and not any(output.extra for output in segment.outputs)
 
 
 def _axis(reduction: Reduction, parts: int) -> Var | None:
@@ -122,7 +131,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
     There are none where the group has tiles enough by itself, large ones if it is a contraction.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or group.segments[0].holds_rows:
+    if not _is_one_reduction(group):
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions
@@ -199,11 +208,17 @@ class Splitting:
                 yield from found[:2]
 
     def most_useful(self, group: FusedGroup) -> int:
-        """Return the number of parts that is best by the model."""
+        """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
         key = form_key(group)
         if key not in self.known:
-            times = [(_seconds(group, parts, self.modelled), parts) for parts in candidates(group, self.target)]
-            self.known[key] = min(times, default=(inf, 1))[1]
+            found, slower = (inf, 1), False
+            for parts in reversed(candidates(group, self.target)):
+                seconds = _seconds(group, parts, self.modelled)
+                slower = seconds >= found[0]
+                found = min(found, (seconds, parts))
+                if slower:
+                    break
+            self.known[key] = found[1]
         return self.known[key]
 
 

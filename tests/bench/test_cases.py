@@ -50,7 +50,7 @@ OPERATIONS = list({c.nodes[0][0] + str(len(c.nodes)): small(c) for c in memory_c
 
 GRADIENTS = [
     gradient_case(convolution_case(read_convolution(text)[0], 2), position, kind)
-    for text in ("4x9 6x3x3 /2 +1", "4x6 5x1x3 +0,1", "6x5 6x3x3 +1 dw")
+    for text in ("4x9 6x3x3 /2 +1", "4x6 5x1x3 +0,1", "6x5 6x3x3 +1 dw", "2x5 3x3x3 +1")
     for position, kind in enumerate(KINDS)
 ]
 

@@ -68,6 +68,19 @@ def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGro
         np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
 
 
+def test_a_reduction_is_not_split_where_its_lanes_write_a_row() -> None:
+    """As many lanes as there are parts would write it."""
+    types = {"x": TensorType(DType.F32, (64, 1 << 18)), "y": TensorType(DType.F32, (64, 1 << 18))}
+    node = Node("n", "log_softmax", ("x",), ("y",), {"axis": 1})
+    programs = build_programs(Graph("g", ("x",), ("y",), types, (node,)), Registry.builtin())
+    shop = Workshop(find_views(programs), Policy())
+    forms = [shop.single(unit.name).form for unit in programs.units]
+    rows = [form for form in forms if any(o.extra for s in form.segments for o in s.outputs)]
+    assert not any(candidates(form, GPU) or split_reduction(form, 4) for form in rows)
+    alone = [form for form in forms if form not in rows and form.segments[0].reductions]
+    assert all(candidates(form, GPU) for form in alone)
+
+
 def test_the_halves_of_any_operation_read_nothing_that_is_not_there() -> None:
     """Parts of unequal lengths: what lies behind the last is not looked up, be it in a condition or as a place."""
     seen = 0

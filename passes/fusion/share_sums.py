@@ -1,0 +1,114 @@
+"""Sums that several units compute are computed once.
+
+The gradient of a norm begins with the statistics of its data, which the norm has computed before:
+
+    m[c] = sum_r x[r, c] / n;   y = (x - m) * s         m[c] = sum_r x[r, c] / n;   y = (x - m) * s
+    k[c] = sum_r x[r, c] / n;   ds = sum (x - k) * dy   ->   ds = sum (x - m) * dy
+
+What is kept for the later reader is small beside what it was made of, so that reading it is cheaper than anything that
+computes it again. What is made of such sums alone, one by one, is shared with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+
+from attrs import define, evolve, field
+
+from ...ir import Statement, rename_axes, rename_statement
+from .normalise import Illegal, normalise
+from .programs import Programs, Unit
+
+#: Fewest terms of a sum that is kept: so much smaller is what is kept.
+TERMS = 64
+
+
+def share_sums(programs: Programs) -> Programs:
+    """Return programs in which later statements that mean what an earlier one means are left out."""
+    found = _Sharing(programs).run()
+    return found if all(_has_form(unit, found) for unit in found.units if unit not in programs.units) else programs
+
+
+def _has_form(unit: Unit, programs: Programs) -> bool:
+    return unit.repeat is not None or not isinstance(
+        normalise(unit.statements, programs.types, unit.writes, programs.tables), Illegal
+    )
+
+
+@define
+class _Sharing:
+    """What is known of the units so far: statements that may be shared, by what they mean, and the names that took the
+    place of others.
+    """
+
+    programs: Programs
+    known: dict[Statement, str] = field(factory=dict)
+    shared: set[str] = field(factory=set)
+    names: dict[str, str] = field(factory=dict)
+    writers: Counter[str] = field(init=False)
+    looped: set[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.writers = Counter(s.target for unit in self.programs.every_unit for s in unit.statements)
+        self.looped = {t for unit in self.programs.units if unit.repeat for t in (*unit.reads, *unit.writes)}
+
+    def run(self) -> Programs:
+        units = [self._unit(unit) for unit in self.programs.units]
+        if not self.names:
+            return self.programs
+        read = {t for unit in units for t in unit.reads if t in self.names.values()}
+        kept = (_writing(unit, read) for unit in units if unit.statements or unit.repeat is not None)
+        return evolve(self.programs, units=tuple(kept))
+
+    def _unit(self, unit: Unit) -> Unit:
+        """Return a unit without what is known already."""
+        if unit.repeat is not None:
+            return unit
+        left = []
+        for statement in unit.statements:
+            statement = rename_statement(statement, self.names)
+            if not self._replaced(statement):
+                left.append(statement)
+        if len(left) == len(unit.statements) and not self.names.keys() & set(unit.reads):
+            return unit
+        own = {s.target for s in left}
+        read = dict.fromkeys(t for s in left for t in s.tensors_read if t not in own and t not in self.programs.tables)
+        extra = tuple(t for t in unit.reads if t in own)  # what a scatter adds to
+        writes = tuple(t for t in unit.writes if t in own)
+        return evolve(unit, statements=tuple(left), reads=(*read, *extra), writes=writes)
+
+    def _replaced(self, statement: Statement) -> bool:
+        """Whether an earlier statement means the same; else it is remembered where later ones may be left out."""
+        target = statement.target
+        if not self._may_be_shared(statement):
+            return False
+        form = evolve(rename_axes(statement, "s"), target="")
+        before = self.known.setdefault(form, target)
+        self.shared.add(before)
+        if before == target or target in self.programs.graph.outputs:
+            return False
+        if self.programs.types[before] != self.programs.types[target]:
+            return False
+        self.names[target] = before
+        return True
+
+    def _may_be_shared(self, statement: Statement) -> bool:
+        """Whether a statement writes a tensor of its own that is much smaller than what it is made of, or is made of
+        such tensors.
+        """
+        types, plain = self.programs.types, statement.into is None and statement.step is None
+        if not plain or self.writers[statement.target] != 1 or statement.target in self.looped:
+            return False
+        if statement.combine is not None:
+            return prod(v.extent for v in statement.reduce) >= TERMS
+        made = [types[t].size for t in statement.tensors_read if t in self.shared]
+        return bool(made) and types[statement.target].size <= max(made)
+
+
+def _writing(unit: Unit, read: set[str]) -> Unit:
+    """Return a unit that leaves what others read in memory."""
+    targets: Sequence[str] = tuple(dict.fromkeys(s.target for s in unit.statements))
+    writes = (*unit.writes, *(t for t in targets if t in read and t not in unit.writes))
+    return unit if writes == unit.writes else evolve(unit, writes=writes)

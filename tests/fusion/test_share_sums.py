@@ -1,0 +1,71 @@
+"""Sums that two nodes compute are computed once: the statistics of a norm serve its gradient."""
+
+from __future__ import annotations
+
+import cuts
+import numpy as np
+import pytest
+from cuts.ir.graph import Graph
+from cuts.ir.statement import Program
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate, evaluate_graph
+from cuts.passes.fusion.programs import KEPT, Programs, build_programs
+from cuts.passes.fusion.share_sums import share_sums
+from cuts.passes.verify import verify_programs
+
+from .build import REGISTRY, graph, op
+
+
+def norm(channels: int, size: int) -> tuple[Graph, Registry]:
+    """Return a batch norm with a loss, and its gradient."""
+    shapes = {"x": (2, channels, size, size), **dict.fromkeys(("s", "b", "m", "v"), (channels,))}
+    forward = op("y rm rv", "batch_norm_training", "x", "s", "b", "m", "v")
+    square = op("q", "mul", "y", "y")
+    made = cuts.grad(
+        graph(shapes, forward, square, op("l", "reduce_sum", "q", keepdims=False), out="l"), wrt=["x", "s", "b"]
+    )
+    return made.graph, made.spec.registry
+
+
+def sums(programs: Programs) -> int:
+    return sum(s.combine is not None for unit in programs.units for s in unit.statements)
+
+
+@pytest.mark.parametrize(("channels", "size"), [(3, 9), (2, 100)])
+def test_statistics_of_a_norm_are_computed_once(channels: int, size: int) -> None:
+    whole, registry = norm(channels, size)
+    before = build_programs(whole, registry)
+    after = share_sums(before)
+    verify_programs(after)
+    assert sums(before) - sums(after) == 2  # the mean and the variance
+    statements = tuple(s for unit in after.units for s in unit.statements)
+    program = Program(after.types, whole.inputs, whole.outputs, statements, after.tables)
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal(whole.types[name].shape) for name in whole.inputs}
+    inputs |= dict(whole.constants)
+    found = evaluate(Program(program.tensors, tuple(inputs), whole.outputs, statements, after.tables), inputs)
+    for name, expected in evaluate_graph(whole, registry, {n: inputs[n] for n in whole.inputs}).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_as_large_as_what_it_was_made_of_is_computed_again() -> None:
+    shapes = {"x": (64, 64)}
+    whole = graph(shapes, op("a", "softmax", "x"), op("b", "softmax", "x"), op("y", "add", "a", "b"), out="y")
+    after = share_sums(build_programs(whole, REGISTRY))
+    assert sums(after) == 3  # the maximum is shared, not the exponentials
+    assert {"a", "b"} <= {t for unit in after.units for t in unit.writes}
+
+
+def test_outputs_stay() -> None:
+    shapes = {"x": (4, 128)}
+    lines = [op(name, "reduce_sum", "x", axes=(1,)) for name in ("a", "b")]
+    programs = share_sums(build_programs(graph(shapes, *lines, out="a b"), REGISTRY))
+    assert sorted(t for unit in programs.units for t in unit.writes) == ["a", "b"]
+
+
+@pytest.mark.parametrize("size", [100, 400])
+def test_rows_that_no_block_can_keep_are_read_by_kernels_of_their_own(size: int) -> None:
+    whole, registry = norm(65, size)
+    units = build_programs(whole, registry).units
+    first = [unit for unit in units if unit.op == "batch_norm_training"]
+    assert (2 * size * size > KEPT) == (len(first) > 1)

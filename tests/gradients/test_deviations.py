@@ -1,0 +1,35 @@
+"""Deviations from a mean add up to zero, which gradients of norms know."""
+
+from __future__ import annotations
+
+import pytest
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.gradient.adjoint import adjoint
+
+
+def _sums(op: str, shapes: list[tuple[int, ...]], operands: tuple[str, ...]) -> list[set[str]]:
+    """Return what each sum of a gradient reads."""
+    instance = Registry.builtin()[op].instantiate([TensorType(DType.F32, s) for s in shapes])
+    program = adjoint(instance.program, operands, ("y",)).program
+    return [set(s.tensors_read) for s in program.statements if s.combine == "sum"]
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [
+        ("batch_norm_training", [(2, 3, 4), (3,), (3,), (3,), (3,)]),
+        ("instance_norm", [(2, 3, 4), (3,), (3,)]),
+        ("layer_norm", [(2, 3, 4), (4,), (4,)]),
+    ],
+)
+def test_a_mean_gets_no_gradient_by_way_of_the_variance(op: str, shapes: list[tuple[int, ...]]) -> None:
+    """Beside mean and variance there are sums of dy, and of dy times the deviation: none reads x alone."""
+    found = _sums(op, shapes, ("x",))
+    assert [read for read in found if "d_y" in read and "x" not in read]
+    assert sum("x" in read for read in found) == 3
+
+
+def test_shift_and_mean_share_a_sum() -> None:
+    found = _sums("batch_norm_training", [(2, 3, 4), (3,), (3,), (3,), (3,)], ("x", "bias"))
+    assert found.count({"d_y"}) >= 1
