@@ -1,0 +1,110 @@
+"""Orders of rows: what finds elements by their rank is sorted where the comparison is a total order, and only there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.statement import Program
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate
+from cuts.passes.fusion.orders import mark_orders, order_of
+
+from ..needs import needs_opencl
+from .build import graph, op
+
+OP = """
+op {name} "places of elements by their rank" {{
+  type T: number
+  in x: T[N, M]
+  temp near: i32[N, M]
+  out p: i64[N, M]
+  near[n, i] = sum[j < M] (i32(1) if {before} else 0)
+  p[n, c] = sum[j < M] (i64({place}) if near[n, j] == c else 0)
+}}
+"""
+#: Whether the element at j stands before the one at i, and which order that is, if any.
+BEFORE = {
+    "by_nan": ("x[n, j] < x[n, i] or x[n, j] == x[n, i] and j < i or isnan(x[n, i]) "
+               "and (not isnan(x[n, j]) or j < i)", "rising"),
+    "falls": ("isnan(x[n, j]) and (not isnan(x[n, i]) or j < i) or x[n, j] > x[n, i] "
+              "or x[n, j] == x[n, i] and i - j >= 1", "falling"),
+    "without_nan": ("x[n, j] < x[n, i] or x[n, j] == x[n, i] and j < i", ""),
+    "without_ties": ("x[n, j] < x[n, i]", ""),
+    "last_first": ("x[n, j] < x[n, i] or x[n, j] == x[n, i] and j > i or isnan(x[n, i]) "
+                   "and (not isnan(x[n, j]) or j > i)", ""),
+    "by_size": ("abs(x[n, j]) < abs(x[n, i]) or abs(x[n, j]) == abs(x[n, i]) and j < i", ""),
+    "near_ones": ("j - i < 3 and (x[n, j] < x[n, i] or x[n, j] == x[n, i] and j < i)", ""),
+    "by_another": ("x[n, j] < x[n, 0] or x[n, j] == x[n, i] and j < i", ""),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    path = tmp_path_factory.mktemp("spec") / "own.cuts"
+    declared = [OP.format(name=name, before=before, place="j") for name, (before, _) in BEFORE.items()]
+    declared.append(OP.format(name="moved", before=BEFORE["falls"][0], place="2 * j + n"))
+    path.write_text("".join(declared))
+    return Registry.builtin().load(path)
+
+
+def program_of(own: Registry, name: str, shape: tuple[int, int] = (3, 40), dtype: DType = DType.F32) -> Program:
+    return own[name].instantiate([TensorType(dtype, shape)], {}).program
+
+
+def values(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    generator = np.random.default_rng(0)
+    found = generator.integers(-3, 4, shape).astype(np.float64)
+    found[generator.random(shape) < 0.2] = np.nan
+    found[0, :2] = 0.0, -0.0
+    return found
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_comparison_is_an_order_by_what_it_answers(name: str, own: Registry) -> None:
+    program, wanted = program_of(own, name), BEFORE[name][1]
+    found = mark_orders(program)
+    marked = [s for s in found.statements if s.along is not None]
+    assert bool(marked) == bool(wanted) and (found is program) == (not wanted)
+    if wanted:
+        order = order_of(marked[0], found.statements, found.tensors)
+        assert order is not None and order.along == wanted
+
+
+@pytest.mark.parametrize("name", ["by_nan", "falls", "moved"])
+def test_what_is_marked_means_the_same(name: str, own: Registry) -> None:
+    program = program_of(own, name)
+    found, x = mark_orders(program), {"x": values((3, 40))}
+    assert found is not program
+    np.testing.assert_array_equal(evaluate(found, x)["p"], evaluate(program, x)["p"])
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((3, 16), DType.F32), ((1, 4097), DType.F32), ((3, 40), DType.I64)])
+def test_what_lanes_cannot_sort_is_compared(shape: tuple[int, int], dtype: DType, own: Registry) -> None:
+    program = program_of(own, "by_nan", shape, dtype)
+    assert mark_orders(program) is program
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((2, 101), {"k": 101, "axis": 1}),
+        ((2, 101), {"k": 1, "axis": 1, "largest": False}),
+        ((2, 20, 3), {"k": 7, "axis": 1}),
+        ((2, 6000), {"k": 3, "axis": 1}),
+        ((0, 20), {"k": 20, "axis": 1}),
+        ((3, 0), {"k": 0, "axis": 1}),
+    ],
+)
+def test_rows_are_sorted(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    """Along any axis, as many as are wanted, of odd, many and no elements."""
+    model = graph({"x": shape}, op("y p", "top_k", "x", **attributes), out="y p")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    assert all(result.ok and not result.error for result in plan.verify())
