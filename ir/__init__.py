@@ -123,7 +123,7 @@ from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import ALONG, ORDERS, FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
 from .source import Source, Span
-from .statement import Program, Statement, runs
+from .statement import Program, Statement, rename_axes, rename_statement, runs
 from .target import Target
 from .text import parse_ir, print_ir
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
@@ -351,8 +351,10 @@ __all__ = [
     "reads",
     "rebuild",
     "relative_error",
+    "rename_axes",
     "rename_expr",
     "rename_index",
+    "rename_statement",
     "retold",
     "row_major",
     "row_slice",

@@ -21,14 +21,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS
 from .index import Index, Var, as_index
 from .source import Span
 from .types import TensorType
-from .walk import indirects, reads, tensors_read, variables
+from .walk import (
+    indirects,
+    reads,
+    rename_expr,
+    rename_index,
+    substitute,
+    substitute_expr,
+    tensors_read,
+    variables,
+)
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -136,3 +145,24 @@ def runs(statements: Iterable[Statement]) -> Iterator[tuple[Var | None, tuple[St
     """Yield neighbours with the same step together, with their step: a recurrence, or statements one after another."""
     for step, run in groupby(statements, key=lambda statement: statement.step):
         yield step, tuple(run)
+
+
+def rename_statement(statement: Statement, names: Mapping[str, str]) -> Statement:
+    """Replace the names of all tensors of a statement."""
+    return evolve(
+        statement,
+        target=names.get(statement.target, statement.target),
+        write=tuple(rename_index(w, names) for w in statement.write) if statement.into else statement.write,
+        body=rename_expr(statement.body, names),
+    )
+
+
+def rename_axes(statement: Statement, prefix: str) -> Statement:
+    """Give all axes fresh names that start with `prefix`, numbered in order."""
+    old = (*statement.axes, *statement.reduce)
+    new = {axis: Var(f"{prefix}{n}", axis.extent) for n, axis in enumerate(old)}
+    write = tuple(substitute(w, new) for w in statement.write)
+    axes, reduce = (tuple(new[a] for a in group) for group in (statement.axes, statement.reduce))
+    along = statement.along and new[statement.along]
+    body = substitute_expr(statement.body, new)
+    return evolve(statement, axes=axes, write=write, body=body, reduce=reduce, along=along)

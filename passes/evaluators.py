@@ -155,8 +155,8 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 class Limited:
     """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. However late it
     begins, a part of the budget is its own: the plan that the model makes is what measurements begin with.
-    `expired` says whether the roofline did answer; `ratios` are costs over its own, of the groups before; `spent` are
-    seconds of the model.
+    `expired` says whether it was asked behind its share; `ratios` are costs over the roofline's, of the groups before;
+    `spent` are seconds of the model.
     """
 
     evaluator: Modelled
@@ -167,8 +167,8 @@ class Limited:
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        self.expired = self.expired or self._over()
-        if self.expired:
+        self.expired = self.expired or self.budget.over(MODEL_SHARE)
+        if self.expired and self._over():
             return Roofline(self.evaluator.target).cost(group) * self._doubt(group)
         start = self.budget.elapsed
         found = self.evaluator.cost(group)

@@ -96,10 +96,6 @@ class Selector(Protocol):
         """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
         ...
 
-    def reaches(self, count: int, share: float) -> bool:
-        """Whether a share of the budget is enough to measure as many groups."""
-        ...
-
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Return the schedule of each kernel, found before a share of the budget is used up."""
         ...

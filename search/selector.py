@@ -30,8 +30,6 @@ from .tuner import Tuner
 CHUNK, LEAST_CHUNK = 64, 8
 #: Groups per second that are measured together, until it is known.
 PACE = 4.0
-#: How many groups can be measured once in the time of a short search for one.
-ONCE = 4
 #: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
 #: measured, where a budget may leave them so.
 DOUBT = 0.75
@@ -159,10 +157,6 @@ class MeasuredSelector:
         late = self.budget.over(share)
         self.tuner.resources.expired = self.tuner.resources.expired or late
         return late
-
-    def reaches(self, count: int, share: float) -> bool:
-        """Whether a share of the budget is enough to measure as many groups at least once."""
-        return count <= ONCE * self._rate * self.budget.left(share)
 
     @property
     def _rate(self) -> float:

@@ -9,7 +9,6 @@ from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
 from .programs import Programs, Unit, build_programs, copied
-from .rename import rename_statement
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums
@@ -48,7 +47,6 @@ __all__ = [
     "partition",
     "put_back",
     "rename_group",
-    "rename_statement",
     "reorder",
     "reorder_unit",
     "settle",

@@ -25,11 +25,11 @@ from ...ir import (
     map_guards,
     rename_expr,
     rename_index,
+    rename_statement,
 )
 from .legality import Policy, register_level, shared_level
 from .normalise import Illegal
 from .programs import Unit
-from .rename import rename_statement
 from .views import Views
 
 #: Elements that the widest access moves.

@@ -30,6 +30,7 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
+    rename_statement,
     row_slice,
     rows_touched,
     runs,
@@ -38,7 +39,6 @@ from ...ir import (
     with_rows,
 )
 from ...ops.language import unused_name
-from .rename import rename_statement
 
 
 @frozen

@@ -39,6 +39,7 @@ from ...ir import (
     expr_variables,
     factors,
     rebuild,
+    rename_axes,
     substitute,
     substitute_expr,
     variables,
@@ -47,7 +48,6 @@ from .align import Places, align
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .orders import Order, order_of
-from .rename import rename_axes
 from .running import running_of
 from .solve import is_bijection, solve
 

@@ -33,6 +33,7 @@ from ...ir import (
     indirects,
     is_contraction,
     reads,
+    rename_statement,
     retold,
     substitute,
     variables,
@@ -44,7 +45,6 @@ from .lone_pieces import spread_lone_pieces
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .orders import mark_orders
-from .rename import rename_statement
 from .residues import split_residues
 from .scans import cut_scans
 from .scatters import settle_scatters

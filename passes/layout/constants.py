@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 from attrs import evolve
 
-from ...ir import Read, Statement, TensorType, Var, factors, narrow
-from ..fusion import Order, Programs, Unit, rename_statement, reorder_unit, taken
+from ...ir import Read, Statement, TensorType, Var, factors, narrow, rename_statement
+from ..fusion import Order, Programs, Unit, reorder_unit, taken
 
 
 def order_constants(programs: Programs, products: Iterable[tuple[str, int]]) -> Programs:

@@ -150,16 +150,12 @@ class Slowest:
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         return [False] * len(launches)
 
-    def reaches(self, count: int, share: float) -> bool:
-        """Have time."""
-        return True
-
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""
 
     def knows(self, group: FusedGroup) -> bool:
-        """Know nothing."""
-        return False
+        """Know all that was to be learnt."""
+        return self.rounds > 0
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())

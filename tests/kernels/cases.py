@@ -293,10 +293,6 @@ class ByModel:
         """Doubt it."""
         return [False] * len(launches)
 
-    def reaches(self, count: int, share: float) -> bool:
-        """Have time."""
-        return True
-
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""
 

@@ -235,10 +235,11 @@ def test_however_late_it_begins_the_model_has_its_part_of_the_budget() -> None:
     clock = FakeClock()
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
     group = group_of("matmul", ((32, 32), (32, 32)))
-    for moment, expired in ((10.0, False), (10.0 + 1.1 * GRACE, True)):
+    for moment, asked in ((10.0, 1), (10.0 + 1.1 * GRACE, 1)):
         clock.pass_by(moment - clock())
         limited.cost(group)
-        assert limited.expired == expired
+        assert limited.expired
+        assert len(limited.ratios) == asked
 
 
 def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:
