@@ -23,6 +23,7 @@ from ...ir import (
     Node,
     Program,
     Read,
+    Segment,
     Slice,
     SpecError,
     Statement,
@@ -30,6 +31,8 @@ from ...ir import (
     Var,
     as_index,
     indirects,
+    is_contraction,
+    reads,
     rename_statement,
     retold,
     substitute,
@@ -38,6 +41,7 @@ from ...ir import (
 from ...ops import Instance, Registry
 from .fold_lookups import fold_lookups, past_copies, tensors_looked_up
 from .fold_tables import unroll_tables
+from .lone_pieces import spread_lone_pieces
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .orders import mark_orders
@@ -206,7 +210,20 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
         return False
     found = normalise(run, program.tensors, writes, program.constants)
     # Tables that do not fold into a run as a whole may fold into its parts: a transform by rows, then by columns.
-    return not isinstance(found, Illegal) and not (found.constants and len(run) > 1)
+    if isinstance(found, Illegal) or (found.constants and len(run) > 1):
+        return False
+    return len(run) == 1 or not any(map(_spreads, found.segments))
+
+
+def _spreads(segment: Segment) -> bool:
+    """Whether a product's results are written several times, or among zeros: lanes that share it would do that, as they
+    would write a row, where threads that stage operands compute it several times as fast.
+    """
+    own = {r.name for r in segment.reductions}
+    wide = [o for o in segment.outputs if o.extra]
+    read = [r for o in wide for r in reads(o.body) if r.tensor not in own]
+    alone = not any(set(o.extra) & variables(i) for o in wide for r in read for i in r.indices)
+    return bool(wide) and alone and any(is_contraction(r, own) for r in segment.reductions)
 
 
 def _is_narrow(run: Sequence[Statement]) -> bool:
@@ -394,7 +411,8 @@ class _Builder:
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = self._folded(instance, known)
-            program = settle_scatters(cut_scans(mark_orders(split_residues(unroll_tables(program)))))
+            program = spread_lone_pieces(split_residues(unroll_tables(program)))
+            program = settle_scatters(cut_scans(mark_orders(program)))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:
