@@ -136,7 +136,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @needs_opencl
-@settings(max_examples=examples(12, 400), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(6, 400), deadline=None, suppress_health_check=_SLOW)
 @given(held_rows(), st.integers(0, 2**32 - 1))
 def test_rows_are_what_they_mean_opencl(case: Any, seed: int) -> None:
     check("opencl", SMALL_GPU, case, seed)
