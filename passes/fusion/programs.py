@@ -41,11 +41,10 @@ from ...ir import (
 from ...ops import Instance, Registry
 from .fold_lookups import fold_lookups, past_copies, tensors_looked_up
 from .fold_tables import unroll_tables
-from .lone_pieces import spread_lone_pieces
 from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
 from .normalise import Illegal, normalise
 from .orders import mark_orders
-from .residues import split_residues
+from .residues import split_residues, spread_lone_pieces
 from .scans import cut_scans
 from .scatters import settle_scatters
 

@@ -13,6 +13,13 @@ leaves as many taps, and has as many elements, residues are an axis, and what is
 Else there is a statement for each residue, over so many terms as it has. These write one tensor in pieces, as gradients
 of strided reads do. Only what is elementwise is fused with them (`pieces`), so only sums are split that also run over
 enough other terms to be limited by arithmetic.
+
+Of the gradient of a convolution whose stride is greater than its filters, one such piece is a sum and all others are
+zero. The sum is then a dense tensor of its own, and what spreads it is elementwise: it fuses with what reads the whole,
+and writes whole lines, where pieces would be written by kernels of their own, an element here and there:
+
+    dx[2*t] = sum[k] w[k] * dy[k, t];   dx[2*t + 1] = 0
+      ->   p[t] = sum[k] w[k] * dy[k, t];   dx[i] = p[i // 2] if i % 2 == 0 else 0
 """
 
 from __future__ import annotations
@@ -32,14 +39,16 @@ from ...ir import (
     InRange,
     Mod,
     Program,
+    Read,
     Statement,
+    TensorType,
     Var,
     as_index,
     primary_index,
     substitute,
     substitute_expr,
 )
-from ...ops.language import split_axis
+from ...ops.language import canonicalise, split_axis, unused_name
 
 #: Most statements that one becomes, and fewest terms besides those that conditions thin out.
 MOST_PIECES, LEAST_TERMS = 16, 8
@@ -226,3 +235,68 @@ def _first(condition: _Condition, residue: int) -> tuple[int | None, int]:
     if residue % common:
         return None, step
     return -(residue // common) * pow(condition.factor // common, -1, step) % step, step
+
+
+# ---- one piece among zeros
+
+
+def spread_lone_pieces(program: Program) -> Program:
+    """Return the program with the sums of such tensors apart from what spreads them."""
+    tensors, statements = dict(program.tensors), list(program.statements)
+    for target in dict.fromkeys(s.target for s in program.statements):
+        pieces = [s for s in program.statements if s.target == target]
+        found = _lone(pieces)
+        if found is None:
+            continue
+        name = unused_name(f"{target}_piece", tensors)
+        type_ = program.tensors[target]
+        tensors[name] = TensorType(type_.dtype, tuple(a.extent for a in found.axes))
+        alone = evolve(found, target=name, write=tuple(map(as_index, found.axes)))
+        last = statements.index(pieces[-1])
+        statements[last : last + 1] = [pieces[-1], alone, canonicalise(_spread(found, name, type_))]
+        statements = [s for s in statements if s not in pieces]
+    return evolve(program, tensors=tensors, statements=tuple(statements))
+
+
+def _lone(pieces: Sequence[Statement]) -> Statement | None:
+    """Return the piece that is a long sum, written at multiples of its axes, where all others are zero."""
+    sums = [s for s in pieces if s.combine == "sum" and prod(v.extent for v in s.reduce) >= LEAST_TERMS]
+    others = [s for s in pieces if s not in sums]
+    if len(sums) != 1 or not others or any(s.step is not None or s.into is not None for s in pieces):
+        return None
+    (found,) = sums
+    if not all(s.is_pointwise and isinstance(s.body, Const) and s.body.value == 0 for s in others):
+        return None
+    places = [_place(index) for index in found.write]
+    used = [var for place in places if place is not None for var in place[:1] if var is not None]
+    return found if None not in places and sorted(used, key=str) == sorted(found.axes, key=str) else None
+
+
+def _place(index: Index) -> tuple[Var | None, int] | None:
+    """Return the variable of an index `n * v + first`, with n; no variable where it is a number."""
+    if not index.terms:
+        return None, 1
+    (primary, factor), *rest = index.terms
+    return (primary, factor) if isinstance(primary, Var) and factor > 0 and not rest else None
+
+
+def _spread(piece: Statement, name: str, type_: TensorType) -> Statement:
+    """Return the statement that writes a whole tensor from the piece of it that is not zero."""
+    axes = tuple(Var(f"e{n}", extent) for n, extent in enumerate(type_.shape))
+    tests: list[Guard] = []
+    values: dict[Var, Index] = {}
+    for axis, index in zip(axes, piece.write, strict=True):
+        place = _place(index)
+        assert place is not None
+        var, factor = place
+        moved = as_index(axis) - index.const
+        if var is None:
+            tests.append(Guard(moved, 0, 1))
+            continue
+        values[var] = moved // factor
+        tests += [Guard(moved % factor, 0, 1), Guard(values[var], 0, var.extent)]
+    kept = tuple(test for test in tests if not test.always)
+    body = Read(name, tuple(values[a] for a in piece.axes), kept, 0.0)
+    wide = tuple(a for a in axes if a.extent > 1)
+    write = tuple(as_index(a) if a.extent > 1 else as_index(0) for a in axes)
+    return Statement(piece.target, wide, write, body, span=piece.span)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import Spec
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
@@ -11,6 +15,8 @@ from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.language import Instances
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.graph import prune
+
+from ..needs import needs_opencl
 
 SAME = {"pads": (1, 1, 1, 1)}
 USES = {
@@ -50,6 +56,19 @@ def test_every_algorithm_computes_the_gradient(name: str, operand: str) -> None:
         changed = prune(replace_node(graph, graph.nodes[0], algorithm, instances))
         (result,) = evaluate_graph(changed, registry, arrays).values()
         np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-9, err_msg=algorithm)
+
+
+@needs_opencl
+@pytest.mark.parametrize("operand", ["x", "w"])
+def test_gradients_by_winograd_on_a_device(operand: str) -> None:
+    graph, registry = _graph(((2, 4, 9, 8), (8, 4, 3, 3)), SAME, operand)
+    changed = prune(replace_node(graph, graph.nodes[0], "winograd_4x4", Instances(registry)))
+    plan = build_graph(changed, Spec(registry, {}), find_target("opencl"), CompileOptions())
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal(graph.types[name].shape).astype(np.float32) for name in graph.inputs}
+    (wanted,), (found,) = evaluate_graph(graph, registry, arrays).values(), plan.run(arrays).values()
+    # 2.5e-7 and 5e-7 of the greatest element were seen: the transforms lose eight times what a sum of products does.
+    assert np.abs(found - wanted).max() < 16 * np.finfo(np.float32).eps * np.abs(wanted).max()
 
 
 def test_a_data_gradient_is_a_convolution_of_turned_filters() -> None:
