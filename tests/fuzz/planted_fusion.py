@@ -41,7 +41,7 @@ BUGS = (
         "if computed:", "if len(computed) > 1:"),
     Bug("partition", "a path may leave a group and come back", "passes.fusion.partition:Partitioner.convex",
         "if second in following:", "if False:"),
-    Bug("partition", "groups run before what they read", "passes.fusion.partition:Partitioner.schedule",
+    Bug("partition", "groups run before what they read", "passes.fusion.partition:Partitioner.sorted",
         "ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]",
         "waits = {v: min(n, 1) for v, n in waits.items()}\n    "
         "ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]"),
