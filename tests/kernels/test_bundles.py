@@ -9,7 +9,6 @@ import pytest
 from cuts.backends.device import Device
 from cuts.backends.source.emit import emit
 from cuts.ir.kernel import Bundle, Kernel, member_name
-from cuts.ir.rounding import tolerance
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.text import parse_ir, print_ir
@@ -17,13 +16,13 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.side_by_side import joined
-from cuts.runtime.verify import compare
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
-from .cases import accumulation, arrays, builder, chains, pairs, points, whole
+from .cases import arrays, builder, chains, pairs, points, whole
+from .judging import judged
 from .test_points import _SLOW, GPU, SMALL_GPU, _device, _run
 
 #: What PoCL makes of barriers under conditions depends on how it optimises.
@@ -51,13 +50,13 @@ def check(device: Device, drawn: list[tuple[FusedGroup, Kernel]]) -> None:
     inputs = arrays(whole, 1)
     found = _run(device, function, whole, inputs)
     for number, (group, _) in enumerate(drawn):
-        expected = interpret(group, {t: inputs[member_name(number, t)] for t in group.inputs})
+        given = {t: inputs[member_name(number, t)] for t in group.inputs}
+        expected = interpret(group, given)
         for tensor, value in expected.items():
             if tensor not in group.outputs:
                 continue
             name = member_name(number, tensor)
-            allowed = 4 * tolerance(group.tensors[tensor].dtype, *accumulation(group))
-            result = compare(name, found[name], value, allowed)
+            result = judged(tensor, group, given, found[name], value)
             assert result.error <= result.tolerance, f"{result}\n{function.source}"
 
 

@@ -13,20 +13,19 @@ from cuts.backends.device import Buffer, Device, Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.ir.launch import KernelFunction
-from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.runtime.verify import compare
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
-from .cases import accumulation, arrays, chains, pairs, points
+from .cases import arrays, chains, pairs, points
+from .judging import judged
 
 pytestmark = pytest.mark.as_users_build
 
@@ -77,9 +76,7 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
     found = _run(device, function, group, inputs)
     expected = interpret(group, inputs)
     for name in group.outputs:
-        result = compare(
-            name, found[name], expected[name], 4 * tolerance(group.tensors[name].dtype, *accumulation(group))
-        )
+        result = judged(name, group, inputs, found[name], expected[name])
         assert result.error <= result.tolerance, f"{result}\n{schedule}\n{function.source}"
 
 

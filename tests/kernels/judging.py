@@ -1,0 +1,55 @@
+"""Whether rounding explains what a kernel computes: its operations, or else how ill-conditioned the group is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from cuts.ir.rounding import epsilon, tolerance
+from cuts.ir.segment import FusedGroup
+from cuts.passes.fusion.interpret import interpret
+from cuts.runtime.verify import Comparison, compare
+
+from .cases import accumulation
+
+Array = np.ndarray[Any, Any]
+
+#: How often inputs are moved by their rounding, and how many times as far an element may be off as it moves then: the
+#: margin of `tolerance`.
+MOVES, MARGIN = 4, 8.0
+
+
+def judged(name: str, group: FusedGroup, inputs: Mapping[str, Array], found: Array, expected: Array) -> Comparison:
+    """Compare an output of a group with what the group means.
+
+    An element that is further off than the number of operations explains may be as far off as rounding errors of the
+    inputs move it: `exp(exp(x))` multiplies them by `exp(x)`, up to 88 in single precision.
+    """
+    allowed = 4 * tolerance(group.tensors[name].dtype, *accumulation(group))
+    result = compare(name, found, expected, allowed)
+    if result.error <= allowed or found.shape != expected.shape:
+        return result
+    reach = MARGIN * _moves(name, group, inputs, expected)
+    with np.errstate(invalid="ignore"):
+        explained = np.abs(found.astype(np.float64) - expected) <= reach
+    return compare(name, np.where(explained, expected.astype(found.dtype), found), expected, allowed)
+
+
+def _moves(name: str, group: FusedGroup, inputs: Mapping[str, Array], expected: Array) -> Array:
+    """Return how far each element of an output moves where inputs are off by a rounding error, 0 where it is no longer
+    a number.
+    """
+    generator = np.random.default_rng(0)
+    farthest = np.zeros(expected.shape)
+    for _ in range(MOVES):
+        moved = {
+            tensor: array * (1 + epsilon(group.tensors[tensor].dtype) * generator.choice((-1, 1), array.shape))
+            if group.tensors[tensor].dtype.is_float
+            else array
+            for tensor, array in inputs.items()
+        }
+        with np.errstate(invalid="ignore"):
+            far = np.abs(interpret(group, moved)[name].astype(np.float64) - expected)
+        farthest = np.maximum(farthest, np.where(np.isfinite(far), far, 0.0))
+    return farthest
