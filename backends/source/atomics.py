@@ -2,9 +2,11 @@
 
     cuts_into_max_f32(&p0[i], v);    // p0[i] = max(p0[i], v)
 
-Where the language has an instruction for it, or one for integers in the same order, the helper is that. Else it
-exchanges the word that holds the element until nobody changed the word in between; a word holds several elements of
-narrow types. The function itself is that of the table, so that NaN and wraparound are those of every other kernel.
+Where the language has an instruction for it, the helper is that. Else it exchanges the word that holds the element
+until nobody changed the word in between; a word holds several elements of narrow types. The function itself is that of
+the table, so that NaN, wraparound and the order of zeros are those of every other kernel. Floats have no instruction
+for extremes: as integers in the same order they would tell zeros apart, and lose a NaN whose sign bit is set, which is
+the one that x86 makes.
 """
 
 from __future__ import annotations

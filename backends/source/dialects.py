@@ -265,15 +265,7 @@ _CUDA_HELPERS = (
 )
 
 _UNSIGNED = "(unsigned long long*)p, (unsigned long long)v"
-#: Floats are in order as integers: signed ones where the sign bit is clear, unsigned ones, turned round, where it is
-#: set. What is no number becomes the pattern that nothing changes any more.
-_CUDA_FLOAT_EXTREME = (
-    "const unsigned x = v != v ? {none} : __float_as_uint(v); "
-    "if ((int)x >= 0) atomic{first}((int*)p, (int)x); else atomic{second}((unsigned*)p, x);"
-)
 _CUDA_ATOMICS = {
-    "max_f32": _CUDA_FLOAT_EXTREME.format(none="0x7fffffffu", first="Max", second="Min"),
-    "min_f32": _CUDA_FLOAT_EXTREME.format(none="0xffffffffu", first="Min", second="Max"),
     **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},
     "sum_i64": f"atomicAdd({_UNSIGNED});",
     **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},

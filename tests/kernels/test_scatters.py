@@ -14,8 +14,21 @@ from cuts.backends import find_target
 from cuts.backends.cuda.compile import find_toolchain
 from cuts.backends.source import emit
 from cuts.backends.source.atomics import combining_helpers
-from cuts.backends.source.dialects import CUDA
-from cuts.ir import CompileOptions, CutsError, DType, Graph, Node, Program, Source, TensorType, parse_ir, print_ir
+from cuts.backends.source.ctext import call_text
+from cuts.backends.source.dialects import CUDA, OPENCL, Dialect
+from cuts.ir import (
+    COMBINERS,
+    CompileOptions,
+    CutsError,
+    DType,
+    Graph,
+    Node,
+    Program,
+    Source,
+    TensorType,
+    parse_ir,
+    print_ir,
+)
 from cuts.ops import Registry, evaluate
 from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
@@ -272,3 +285,12 @@ def test_kernels_that_add_to_memory_are_printed_and_read_back() -> None:
     assert sum(" into sum: " in text for text in printed) == 2
     assert sum("into max" in text for text in printed) == 3
     assert [print_ir(parse_ir(text)) for text in printed] == printed
+
+
+@pytest.mark.parametrize("dialect", [CUDA, OPENCL], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [d for d in DType if d.is_float])
+@pytest.mark.parametrize("into", ["max", "min"])
+def test_extremes_of_floats_are_those_of_every_other_kernel(into: str, dtype: DType, dialect: Dialect) -> None:
+    """As integers in the same order, zeros would differ, and a NaN whose sign bit is set would be the least."""
+    text, _ = combining_helpers([f"cuts_into_{into}_{dtype.value}"], dialect)
+    assert call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect) in text
