@@ -29,9 +29,9 @@ from cuts.ir import MATH_MODES, Array, Call, CutsError, DType, Expr, Graph, Prec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.precision import PRECISIONS
 from cuts.ops import Registry, evaluate, evaluate_graph
+from cuts.passes.compilation import Compilation
 from cuts.passes.graph.precision import is_contraction
 from cuts.passes.pipeline import all_stages
-from cuts.passes.stages import Compilation
 from cuts.tests.models import REAL
 
 Values = Mapping[str, Array]

@@ -21,12 +21,12 @@ from cuts.ir.target import Target
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
+from cuts.passes.compilation import Emit
 from cuts.passes.fusion import build_programs, centre_means
 from cuts.passes.fusion.groups import in_math
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.bound import warmed
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.stages import Emit
 from cuts.passes.workload import Selector
 from cuts.runtime.plan import extent_bytes
 

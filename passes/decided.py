@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from .compilation import Compilation
 from .decisions import Decisions, GroupDecision, digest_of
 from .fusion import Workshop
-from .stages import Compilation
 
 
 def decided(work: Compilation) -> Decisions:

@@ -13,8 +13,8 @@ from functools import reduce
 from attrs import asdict, frozen
 
 from ..ir import FusedGroup
+from .compilation import Compilation
 from .fusion import Group, Illegal, Partitioner, form_key, neighbours
-from .stages import Compilation
 
 
 @frozen

@@ -24,6 +24,7 @@ from ..ir import (
 from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
+from .compilation import Compilation, Emit
 from .decided import decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
@@ -31,8 +32,6 @@ from .merges import weighed
 from .second_thoughts import reconsider
 from .side_by_side import put_side_by_side
 from .stages import (
-    Compilation,
-    Emit,
     Stage,
     choose_algorithms,
     choose_schedules,

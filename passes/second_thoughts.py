@@ -15,9 +15,10 @@ from attrs import frozen
 
 from ..ir import SECOND_SHARE, FusedGroup, Graph
 from .assemble import kernel_key, turns
+from .compilation import Compilation
 from .fusion import Group, GroupEvaluator, Partitioner, Views, Workshop, form_key, partition, settle
 from .schedule import Candidate
-from .stages import Compilation, choose_schedules, split_long_reductions
+from .stages import choose_schedules, split_long_reductions
 from .workload import Selector
 
 

@@ -19,11 +19,11 @@ from attrs import frozen
 
 from ..ir import FusedGroup, Target, member_name
 from .assemble import kernel_key
+from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
 from .schedule import Candidate
-from .stages import Compilation
 from .workload import Selector
 
 #: Bytes of parameters that a pointer takes in a launch, whatever the dialect.

@@ -1,4 +1,4 @@
-"""What a stage of the pipeline is, what a compilation holds between stages, and the work of each stage.
+"""What a stage of the pipeline is, and the work of each stage.
 
 A stage reads what those before it left in a `Compilation`, leaves its own result there and returns it. `pipeline.py`
 has them in order.
@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from attrs import define, evolve, field, frozen
+from attrs import frozen
 
 from ..ir import (
     ALGORITHMS_SHARE,
     PARTITION_SHARE,
-    PRECISIONS,
     SCHEDULES_SHARE,
-    Budget,
     Bundle,
-    CompileOptions,
     CutsError,
     FusedGroup,
     Graph,
     Kernel,
     KernelFunction,
-    Node,
     PassError,
     Target,
     print_graph,
@@ -33,19 +29,15 @@ from ..ir import (
     verify_graph,
 )
 from ..ops import Registry
-from ..ops.language import Instances
 from .assemble import common_facts, distinct, kernel_key, turns
 from .choose_algorithms import ChooseAlgorithms
+from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError
-from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Group,
-    GroupEvaluator,
     Order,
-    Partitioner,
     Policy,
     Programs,
-    Remembered,
     Splitting,
     Views,
     Workshop,
@@ -64,137 +56,12 @@ from .fusion import (
 from .graph import Canonicalise, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
-from .pricing import Foreseeing
 from .schedule import Candidate, choose
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
-#: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
-UNMEASURED = 0.8
-#: Prints an extracted kernel in a dialect, with facts for reports.
-Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 S = TypeVar("S")
-
-
-@define
-class Compilation:
-    """One compilation: what it was asked, and what the stages so far have made.
-
-    `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
-    `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
-    group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
-    thread-level kernel, each by the key of the kernel. `considered` are the nodes that algorithms were chosen for,
-    `replaced` those whose place one took. `launches` are the groups in order of execution, those that are launched
-    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
-    where those groups stood before.
-    """
-
-    registry: Registry
-    target: Target
-    options: CompileOptions
-    emit: Emit
-    graph: Graph
-    selector: Selector | None = None
-    budget: Budget = field(init=False)
-    instances: Instances = field(init=False)
-    limited: Limited = field(init=False)
-    modelled: Remembered = field(init=False)
-    foreseeing: Foreseeing | None = field(init=False)
-    evaluator: Splitting = field(init=False)
-    algorithms: Mapping[str, str] = field(factory=dict)
-    considered: Sequence[Node] = ()
-    replaced: Mapping[str, str] = field(factory=dict)
-    programs: Programs = field(init=False)
-    views: Views = field(init=False)
-    placed: tuple[Graph, Views] | None = None
-    workshop: Workshop | None = None
-    formed: Sequence[Group] = ()
-    groups: Sequence[Group] = ()
-    unique: Mapping[Hashable, Group] = field(factory=dict)
-    launches: Sequence[tuple[Group, ...]] = ()
-    places: Sequence[tuple[int, ...]] = ()
-    chosen: Mapping[Hashable, Candidate] = field(factory=dict)
-    blocks: Mapping[Hashable, Kernel] = field(factory=dict)
-    threads: Mapping[Hashable, Kernel] = field(factory=dict)
-    functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)
-    _known: dict[tuple[str, int], tuple[Graph, object]] = field(factory=dict, init=False)
-    _verified: dict[tuple[int, ...], tuple[object, ...]] = field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.budget = self.options.begin() if self.selector is None else self.selector.budget
-        self.instances = Instances(self.registry)
-        self.limited = Limited(Modelled(self.target), self.budget)
-        self.modelled = Remembered(self.limited)
-        self.foreseeing = (
-            None if self.selector is None else Foreseeing(self.modelled, self.limited, self.selector.price)
-        )
-        self.evaluator = self._evaluator(self.foreseeing or self.modelled)
-
-    @property
-    def told(self) -> Decisions | None:
-        """What is known to be the best that measuring can decide."""
-        return None if self.selector is None else self.selector.decisions
-
-    def is_new(self, *made: object) -> bool:
-        """Whether these objects together are asked about for the first time.
-
-        What a stage made cannot change: where it was verified behind one stage, it need not be behind the next. The
-        objects are kept, so that no other one gets the identity of one that is gone.
-        """
-        key = tuple(map(id, made))
-        return self._verified.setdefault(key, made) is made
-
-    def known(self, stage: str, make: Callable[[], T]) -> T:
-        """Return what a stage makes of the graph as it is now; it is made once."""
-        key = stage, id(self.graph)
-        if key not in self._known:
-            self._known[key] = self.graph, make()
-        return cast(T, self._known[key][1])
-
-    def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
-        """Return a partitioner that ends when the budget is overdue."""
-        made = Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
-        return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
-
-    @property
-    def unmeasured(self) -> Splitting:
-        """What groups cost by the model alone, whatever was measured."""
-        return evolve(self.evaluator, evaluator=self.evaluator.modelled, timed=lambda form: False)
-
-    def times(self, groups: Sequence[Group]) -> tuple[float, bool]:
-        """Return what groups take together, and whether all of it was measured."""
-        kernels = [kernel for group in groups for kernel in self.evaluator.kernels(group.form)]
-        known = self.selector is not None and all(map(self.selector.knows, kernels))
-        return sum(self.evaluator.cost(group.form) for group in groups), known
-
-    def faster(self, before: Sequence[Group], after: Sequence[Group]) -> bool:
-        """Whether groups were measured to take less than others, which were measured too."""
-        (old, known), (new, sure) = self.times(before), self.times(after)
-        return known and sure and new < old
-
-    def least(self, form: FusedGroup) -> float:
-        """Return the seconds that a group's memory traffic takes at least, as costs are scaled."""
-        return Roofline(self.target).traffic(form) * (1.0 if self.selector is None else min(1.0, self.selector.scale))
-
-    @property
-    def math(self) -> str:
-        """The math mode of sums of products of f32, as the precision policy has it."""
-        return PRECISIONS[self.options.precision].math
-
-    @property
-    def complete(self) -> bool:
-        """Whether neither the budget nor the selector cut the search short."""
-        return not self.limited.expired and (self.selector is None or self.selector.complete)
-
-    def _evaluator(self, modelled: GroupEvaluator) -> Splitting:
-        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster: by the clock, or by more than the model may err.
-        """
-        alone = Splitting(modelled, modelled, self.target, UNMEASURED)
-        if self.selector is None:
-            return alone
-        return evolve(alone, evaluator=self.selector.evaluator(modelled), timed=self.selector.knows)
 
 
 @frozen

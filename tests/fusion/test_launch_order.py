@@ -13,12 +13,12 @@ from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
+from cuts.passes.compilation import Compilation
 from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.views import Views
 from cuts.passes.launch_order import changed_in_place, launch_violations
 from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.passes.side_by_side import Launch, _in_order, dependencies, levels
-from cuts.passes.stages import Compilation
 from cuts.passes.verify import verify_launches
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings

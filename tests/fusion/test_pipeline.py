@@ -16,13 +16,14 @@ from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
+from cuts.passes.compilation import Compilation
 from cuts.passes.decisions import Decisions
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose
-from cuts.passes.stages import Compilation, Stage
+from cuts.passes.stages import Stage
 from cuts.passes.workload import Member, Workload
 
 from .build import REGISTRY, graph, op

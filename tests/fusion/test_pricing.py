@@ -16,9 +16,9 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
 from cuts.passes import evaluators, pipeline
+from cuts.passes.compilation import Compilation
 from cuts.passes.pricing import Prices, Pricing, price
 from cuts.passes.schedule.enumerate import Batch, sampled
-from cuts.passes.stages import Compilation
 
 from ..kernels.cases import ByModel
 from .build import REGISTRY, graph, op

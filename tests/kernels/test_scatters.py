@@ -32,9 +32,9 @@ from cuts.ir import (
 from cuts.ops import Registry, evaluate
 from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
+from cuts.passes.compilation import Compilation
 from cuts.passes.fusion import scatters
 from cuts.passes.pipeline import all_stages
-from cuts.passes.stages import Compilation
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given, settings

@@ -14,11 +14,11 @@ from cuts.backends.source import emit
 from cuts.bench.products import FORMATS, product_group
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
+from cuts.passes.compilation import Compilation
 from cuts.passes.lowering import extract, lower
 from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.stages import Compilation
 from cuts.tests.kernels.test_atoms import convolution
 from cuts.tests.needs import needs_toolchain
 
