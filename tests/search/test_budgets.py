@@ -207,17 +207,17 @@ def test_kernels_that_take_long_to_be_lowered_keep_the_budget(monkeypatch: pytes
     clock, lower = FakeClock(), stages.lower
 
     def slow(*asked: Any) -> Any:
-        clock.pass_by(3.0)
+        clock.pass_by(5.0)
         return lower(*asked)
 
     monkeypatch.setattr(stages, "lower", slow)
-    monkeypatch.setattr(selector_module, "LOWERED", 3.0)
+    monkeypatch.setattr(selector_module, "LOWERED", 5.0)
     budget = Budget.of(40.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT)
     options = CompileOptions(mode="mixed", budget=40.0)
     found = compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
     assert not found.complete
-    assert budget.needed == 3.0 * len(found.kernels)
+    assert budget.needed == 5.0 * len(found.kernels) >= 10.0
     assert clock() <= 40.0 + GRACE
 
 
