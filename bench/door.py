@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -152,11 +153,18 @@ def caller(torch: Any, model: Any, way: str, budget: float | None) -> Any:
     return made[way]()
 
 
+@lru_cache(maxsize=1)
+def on_gpu(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
+    """Return a network and its inputs on the GPU."""
+    torch = import_module("torch")
+    model, inputs = BY_NAME[name].make(batch, False) if name in BY_NAME else network(name, batch, torch)
+    return model.to("cuda"), tuple(each.to("cuda") for each in inputs)
+
+
 def measure(torch: Any, name: str, batch: int, way: str, budget: float | None) -> Row:
     """Compile a network and time its calls."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model, inputs = BY_NAME[name].make(batch, False) if name in BY_NAME else network(name, batch, torch)
-    model, given = model.to("cuda"), tuple(each.to("cuda") for each in inputs)
+    model, given = on_gpu(name, batch)
     with torch.no_grad(), Watch() as watch:
         expected = model(*given)
         start = perf_counter()
