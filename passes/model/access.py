@@ -11,6 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import Expr, Read, Target, Var, expr_variables, linearise, reads, variables
+from ..lowering import ROW_STEPS
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -34,9 +35,14 @@ class Place:
     parallel: int
     threads: Count
 
+    @property
+    def rows(self) -> tuple[tuple[Var, ...], ...]:
+        """The loops that it is inside of."""
+        return self.thread.dims[self.parallel :]
+
     def repeats(self, used: frozenset[object]) -> Count:
         """How many trips compute something new that depends on the used variables."""
-        loops = zip(self.thread.dims[self.parallel :], self.trips, strict=True)
+        loops = zip(self.rows, self.trips, strict=True)
         return product(t for dim, t in loops if used.intersection(dim))
 
     def loads(self, read: Read, shape: Sequence[int]) -> Count:
@@ -63,21 +69,35 @@ def _runs(geometry: Geometry) -> tuple[tuple[Count, ...], Cover]:
 
 def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
     """Return the place inside the given loops of a segment."""
-    chunk = [geometry.chunk[k] for k in which]
-    per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
+    loops = tuple(geometry.structure.loops[k] for k in which)
+    return _place(geometry, loops, tuple(geometry.chunk[k] for k in which), tuple(geometry.trips[k] for k in which))
+
+
+def output_place(geometry: Geometry, row: tuple[Var, ...]) -> Place:
+    """Return the place of an output along a row: that of the loop over it, else of a loop of its own, or of none."""
+    if not row or row in geometry.structure.loops:
+        return place_of(geometry, [geometry.structure.loops.index(row)] if row else [])
+    length = prod(a.extent for a in row)
+    step = geometry.lanes * geometry.row_vector
+    chunk = least(ROW_STEPS, ceil_div(length, step)) * step
+    return _place(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
+
+
+def _place(
+    geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
+) -> Place:
+    per_lane = tuple(ceil_div(c, geometry.lanes) for c in chunk)
     padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)
-    lane = Cover(
-        tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents
-    )
+    lane = Cover(loops, per_lane, Cover.of(loops, per_lane).extents)
     block = geometry.block_cover
     groups, run = geometry.once("runs", lambda: _runs(geometry))
     return Place(
         padded.joined(lane),
         run.joined(lane),
         groups,
-        block.joined(geometry.loop_cover(which, chunk)),
-        block.joined(geometry.loop_cover(which, geometry.extents(which))),
-        tuple(geometry.trips[k] for k in which),
+        block.joined(Cover.of(loops, chunk)),
+        block.joined(Cover.of(loops, [prod(a.extent for a in loop) for loop in loops])),
+        trips,
         len(geometry.structure.dims),
         geometry.threads,
     )
@@ -98,9 +118,9 @@ def running_axis(read: Read) -> tuple[Var | None, int]:
     return (axis, gcd(*steps)) if all(abs(step) >= axis.extent for step in steps) else (None, 1)
 
 
-def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
+def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple[Var, ...], ...] = ()) -> Count:
     """Return how many elements one access moves: the vector of the dim whose last axis runs along the innermost tensor
-    dim.
+    dim, or of the lanes along one of `rows`.
     """
     axis, step = running_axis(read)
     if axis is None:
@@ -109,7 +129,7 @@ def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
             return np.gcd(vector, widest)
-    if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
+    if geometry.structure.lanes and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
 
@@ -220,23 +240,23 @@ def _lanes_apart(target: Target, used: frozenset[object], geometry: Geometry) ->
     return distinct
 
 
-def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
+def warp_lines(read: Read, shape: Sequence[int], unit: int, place: Place, geometry: Geometry, target: Target) -> Count:
     """Return how many memory lines of `unit` elements one access of a warp touches; neighbours of a thread's vector
     count as one run.
     """
-    cover = geometry.once(("warp", target.warp_size), lambda: _warp_cover(geometry, target.warp_size))
+    loops = tuple(dict.fromkeys((*geometry.structure.loops, *place.rows)))
+    cover = geometry.once(("warp", target.warp_size, loops), lambda: _warp_cover(geometry, target.warp_size, loops))
     return segments_of(read, shape, cover, unit)
 
 
-def _warp_cover(geometry: Geometry, warp_size: int) -> Cover:
-    """Return the cover of one access of a warp."""
+def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]]) -> Cover:
+    """Return the cover of one access of a warp, whose lanes may lie along any of some loops."""
     along = geometry.lanes_along(warp_size)
     cover = geometry.cover([a * v for a, v in zip(along, geometry.vector, strict=True)])
     if not geometry.structure.lanes:
         return cover
     row = least(warp_size, geometry.lanes) * geometry.row_vector
-    loops = range(len(geometry.structure.loops))
-    return cover.joined(geometry.loop_cover(loops, [row] * len(loops)))
+    return cover.joined(Cover.of(loops, [row] * len(loops)))
 
 
 def unmoved(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:

@@ -125,7 +125,7 @@ class Totals:
         times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
-        vector = access_vector(read, geometry, widest)
+        vector = access_vector(read, geometry, widest, place.rows)
         self.add("thread_loads", times)
         self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
@@ -166,7 +166,7 @@ class Totals:
             return
         kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
-        touched = warp_lines(read, kind.shape, unit, geometry, self.target)
+        touched = warp_lines(read, kind.shape, unit, place, geometry, self.target)
         self.add("lines", elements / vector * touched * warps)
         if geometry.structure.atom:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
