@@ -10,7 +10,7 @@ from math import gcd, prod
 import numpy as np
 from attrs import frozen
 
-from ...ir import Expr, Read, Target, Var, expr_variables, linearise, reads, variables
+from ...ir import WIDEST_BYTES, Expr, Read, Target, Var, expr_variables, linearise, reads, variables
 from ..lowering import ROW_STEPS
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
@@ -135,15 +135,59 @@ def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, where the tile
-    is no halo.
+    """Return how many neighbours of a staged tile a thread loads at once, where the tile is no halo: along the
+    innermost tile dim, or, of a tile that is turned round, along the depth.
     """
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
             aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
-            return np.where(np.logical_or(tile.halo, tile.turned), 1, np.where(aligned, vector, 1))
+            natural = np.where(aligned, vector, 1)
+            return np.where(tile.halo, 1, np.where(tile.turned, depth_vector(expr, tile, geometry), natural))
     return 1
+
+
+def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours along the depth of a tile that is turned round a thread loads at once."""
+    whole = WIDEST_BYTES // tile.size
+    depth = _innermost_chunk(expr, tile, geometry)
+    return np.where(np.equal(depth % whole, 0) & np.equal(geometry.pad % whole, 0), whole, 1)
+
+
+def _used_loops(expr: Expr, tile: StagedTile, geometry: Geometry) -> list[int]:
+    """Return the loops of a tile's reduction that it has coordinates for."""
+    used = expr_variables(expr)
+    return [k for k in geometry.structure.reduces[tile.reduction] if used.intersection(geometry.structure.loops[k])]
+
+
+def _innermost_chunk(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the extent of the innermost coordinate of a tile that is turned round: the first loop's of several
+    elements.
+    """
+    found: Count = 1
+    for k in reversed(_used_loops(expr, tile, geometry)):
+        found = np.where(np.greater(geometry.chunk[k], 1), geometry.chunk[k], found)
+    return found
+
+
+def _lanes_deep(read: Read, shape: Sequence[int], loops: Sequence[int], geometry: Geometry) -> Count:
+    """Return how many neighbours in memory of what a fetch walks over lie along loops, before it takes a step along a
+    tile dim.
+    """
+    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
+    structure, along = geometry.structure, dict(address.terms)
+    sides = [(structure.loops[k], geometry.chunk[k], True) for k in loops]
+    sides += [(dim, block, False) for dim, block in zip(structure.dims, geometry.block, strict=True)]
+
+    def distance(dim: Sequence[Var]) -> int:
+        return next((abs(along[a]) for a in reversed(dim) if a in along), 0)
+
+    found: Count = 1
+    over: Count = np.bool_(False)
+    for dim, size, deep in sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0])):
+        found = np.where(over, found, found * size) if deep else found
+        over = over if deep else np.logical_or(over, np.greater(size, 1))
+    return found
 
 
 def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
@@ -166,33 +210,33 @@ def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int
 
 
 def copy_cost(
-    expr: Expr, tile: StagedTile, geometry: Geometry, together: int, width: int | None = None
+    expr: Expr, tile: StagedTile, shape: Sequence[int], geometry: Geometry, together: int, width: int | None = None
 ) -> tuple[Count, Count]:
     """Return the instructions that move one element of a staged tile, `together` of which are moved at once, or `width`
-    where their addresses are looked at, and how many lanes' stores meet in a bank.
+    where their addresses are looked at, and how many lanes' stores meet in a bank; `shape` is that of the tensor.
 
-    A vector moves where memory and tile run along the same axis.
-
-    Elsewhere elements move one by one, or, with a single buffer, come as vectors and are stored one by one. A halo
-    decodes its coordinates.
+    A vector moves where memory and tile run along the same axis. Elsewhere elements move one by one, or, with a single
+    buffer, come as vectors and are stored one by one. A halo decodes its coordinates.
     """
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
     used = expr_variables(expr)
     axis, _ = running_axis(main)
     dims = [d for d in geometry.structure.dims if used.intersection(d) and any(a.extent > 1 for a in d)]
-    loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[tile.reduction]]
-    loops = [d for d in loops if used.intersection(d)]
+    loops = _used_loops(expr, tile, geometry)
     straight = bool(dims) and axis == dims[-1][-1]
-    turned = bool(loops) and axis == loops[0][-1]
-    along = np.where(tile.turned, turned, straight)
+    turned: Count = np.bool_(False)
+    for k in reversed(loops):
+        turned = np.where(np.greater(geometry.chunk[k], 1), axis == geometry.structure.loops[k][-1], turned)
+    wide = np.where(tile.turned, turned, straight)
+    deep = copied_width(main, shape, geometry, together)  # rows of an odd length begin anywhere
+    moved = np.where(tile.turned, np.gcd(width or deep, _innermost_chunk(expr, tile, geometry)), width or together)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
-    cost = np.where(tile.halo, 3.0, np.where(along, 1.0 / (width or together), apart))
-    depth = geometry.chunk[geometry.structure.reduces[tile.reduction][0]] if loops else 1
-    ways = np.maximum(
-        1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
-    )
-    return cost, np.where(np.logical_or(tile.halo, np.logical_or(along, not turned)), 1.0, ways)
+    cost = np.where(tile.halo, 3.0, np.where(wide, 1.0 / moved, apart))
+    lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
+    apart_in_banks = np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
+    ways = np.maximum(1.0, lanes / apart_in_banks)
+    return cost, np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
 
 
 def decoding_cost(read: Read, geometry: Geometry) -> float:

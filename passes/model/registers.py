@@ -126,8 +126,9 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     main = main_read(tile.expr, used)
     decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
     together = WIDEST_BYTES // tile.size
-    width = copied_width(main, tensors[main.tensor].shape, geometry, together)
-    cost, _ = copy_cost(tile.expr, tile, geometry, together, width)
+    shape = tensors[main.tensor].shape
+    width = copied_width(main, shape, geometry, together)
+    cost, _ = copy_cost(tile.expr, tile, shape, geometry, together, width)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
     row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
     trip = geometry.threads * width
