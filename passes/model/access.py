@@ -184,7 +184,7 @@ def _lanes_deep(read: Read, shape: Sequence[int], loops: Sequence[int], geometry
 
     found: Count = 1
     over: Count = np.bool_(False)
-    for dim, size, deep in sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0])):
+    for _, size, deep in sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0])):
         found = np.where(over, found, found * size) if deep else found
         over = over if deep else np.logical_or(over, np.greater(size, 1))
     return found
