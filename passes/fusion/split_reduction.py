@@ -44,8 +44,8 @@ from .views import Views
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
 #: reads each element least often are larger by `LARGER`.
 TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
-#: Fewest terms that a part keeps, and most parts.
-MIN_TERMS, MAX_PARTS = 16, 64
+#: Fewest terms that a part keeps, and most parts; of a contraction most for each element of its outermost axis.
+MIN_TERMS, MAX_PARTS, MAX_EACH = 16, 64, 4
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
@@ -59,28 +59,37 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
         return None
     (segment,) = group.segments
     (reduction,) = segment.reductions
-    axis = _axis(reduction, parts)
-    if axis is None:
+    cuts = _cuts(reduction, parts)
+    if not cuts:
         return None
-    part, rest = Var(_free("part", segment), parts), Var(axis.name, -(-axis.extent // parts))
-    try:
-        body = _part_of(reduction, axis, as_index(part) * rest.extent + rest, group)
-    except FusionError:
-        return None
-    reduce = tuple(v for v in (rest if v == axis else v for v in reduction.reduce) if v.extent > 1) or (rest,)
+    inside: dict[Var, Var] = {}
+    made: list[Var] = []
+    body = reduction.body
+    for axis, count in cuts:
+        part = Var(_free("part", segment, made), count)
+        inside[axis] = Var(axis.name, -(-axis.extent // count))
+        try:
+            body = _part_of(
+                evolve(reduction, body=body), axis, as_index(part) * inside[axis].extent + inside[axis], group
+            )
+        except FusionError:
+            return None
+        made.append(part)
+    rest = tuple(inside.get(v, v) for v in reduction.reduce)
+    reduce = tuple(v for v in rest if v.extent > 1) or rest[:1]
     kind = group.tensors[reduction.name]
-    workspace = TensorType(kind.dtype, (parts, *kind.shape))
+    workspace = TensorType(kind.dtype, (*(part.extent for part in made), *kind.shape))
     name = next(n for n in (f"parts{k}" for k in range(len(group.tensors) + 1)) if n not in group.tensors)
-    places = tuple(as_index(a) for a in segment.axes)
-    inner = (as_index(part), *places)
+    axes = (*made, *segment.axes)
+    inner = tuple(as_index(a) for a in axes)
     first = Segment(
-        (part, *segment.axes),
+        axes,
         (Reduction(reduction.name, reduce, reduction.combine, body, reduction.math),),
         (Output(name, inner, Read(reduction.name, inner)),),
     )
-    second = evolve(segment, reductions=(Reduction(reduction.name, (part,), reduction.combine, Read(name, inner)),))
+    total = Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner))
     before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
-    after = _group(group, second, {name: workspace}, group.outputs)
+    after = _group(group, evolve(segment, reductions=(total,)), {name: workspace}, group.outputs)
     return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
 
 
@@ -92,11 +101,18 @@ def _is_one_reduction(group: FusedGroup) -> bool:
     return not segment.holds_rows and not any(output.extra for output in segment.outputs)
 
 
-def _axis(reduction: Reduction, parts: int) -> Var | None:
-    """Return the reduced axis to split: one that divides evenly if there is any, the outermost of them."""
+def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
+    """Return the reduced axes to split and into how many parts: one that divides evenly if there is any, the outermost
+    of them; where none has that many elements, the outermost one into its elements and the next one besides.
+    """
     possible = [v for v in reduction.reduce if v.extent >= parts]
     even = [v for v in possible if v.extent % parts == 0]
-    return next(iter((*even, *possible)), None)
+    if possible:
+        return (((*even, *possible)[0], parts),)
+    first, *others = reduction.reduce
+    each = parts // first.extent
+    second = next((v for v in others[:1] if parts % first.extent == 0 and v.extent % each == 0), None)
+    return ((first, first.extent), (second, each)) if second is not None else ()
 
 
 def _part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) -> Expr:
@@ -107,8 +123,9 @@ def _part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) -
     return body if guard.always else apply_guards(body, (guard,), identity, group.tensors, frozenset())
 
 
-def _free(name: str, segment: Segment) -> str:
-    taken = {v.name for body in segment.expressions for v in expr_variables(body)} | {v.name for v in segment.axes}
+def _free(name: str, segment: Segment, made: Sequence[Var]) -> str:
+    taken = {v.name for body in segment.expressions for v in expr_variables(body)}
+    taken |= {v.name for v in (*segment.axes, *made)}
     return next(n for n in (name, *(f"{name}{k}" for k in range(len(taken)))) if n not in taken)
 
 
@@ -141,8 +158,12 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
     longest = max(v.extent for v in reduction.reduce)
-    limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // large)
+    most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
+    limit = min(MAX_PARTS, most, longest)
     found = [1 << k for k in range(1, 16) if 1 << k <= limit]
+    if is_contraction(reduction) and found and found[-1] == reduction.reduce[0].extent:
+        more = (each * found[-1] for each in (2, MAX_EACH))
+        found += [p for p in more if p <= most and len(_cuts(reduction, p)) > 1]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 

@@ -6,12 +6,14 @@ from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, lay_out
 from .kept_rows import kept_reads
 from .lower import lower
+from .outputs import ROW_STEPS
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
     "FRAGMENT_SETS",
     "NARROWEST_COPY",
+    "ROW_STEPS",
     "AxisBinding",
     "BlockLayout",
     "Frame",

@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Expr, FusedGroup, Read, Segment, Target, Var
+from ...ir import Expr, FusedGroup, Output, Read, Segment, Target, Var
 from ..lowering import kept_reads
-from .access import access_vector, place_of
+from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -109,8 +109,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
     for output in segment.outputs:
         known = done[output.extra]
-        which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
-        place = place_of(geometry, which)
+        place = output_place(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, known)
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
@@ -120,11 +119,11 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         known.update(dict.fromkeys(nodes(output.body)))
         size = totals.group.tensors[output.tensor].dtype.size
         written = Read(output.tensor, output.write)
-        vector = access_vector(written, geometry, totals.target.vector_bytes // size)
+        vector = access_vector(written, geometry, totals.target.vector_bytes // size, place.rows)
         totals.add("stores", per_thread / vector * geometry.threads)
         totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
         if output.tensor not in totals.group.shared:
-            totals.add("stored", _stored(totals, output.tensor, geometry, which))
+            totals.add("stored", _stored(totals, output, geometry))
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
@@ -137,7 +136,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     )
 
 
-def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int]) -> Count:
+def _stored(totals: Totals, output: Output, geometry: Geometry) -> Count:
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
-    return product(sizes) * float(prod(geometry.extents(which))) * totals.group.tensors[tensor].dtype.size
+    row = float(prod(v.extent for v in output.extra))
+    return product(sizes) * row * totals.group.tensors[output.tensor].dtype.size

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
+from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    expr_variables,
+    operands,
+    reads,
+    variables,
+)
 from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
 
@@ -61,8 +74,22 @@ def segment_knobs(
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
-        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else pads)
-        yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
+        turn = target.banked and _stages_deep(segment, structure)
+        likely = (4 * finer, 2) if turn else (0, 0)
+        yield _single(f"{prefix}pad", likely[:1] if coarse or not target.banked else pads)
+        yield _single(f"{prefix}order", likely[1:] if coarse or not target.banked else (0, 1, 2))
+
+
+def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
+    """Whether the memory of a staged operand runs along a reduced axis and no other."""
+    own = [r.name for r in segment.reductions]
+    for reduction, staged in zip(segment.reductions, structure.staged, strict=True):
+        parts = operands(reduction, own)
+        for main in (main_read(parts[k], frozenset(segment.axes + reduction.reduce)) for k in staged):
+            last = variables(main.indices[-1]) if main.indices else frozenset()
+            if last and last <= frozenset(reduction.reduce) and not last >= expr_variables(main):
+                return True
+    return False
 
 
 def atom_knobs(
