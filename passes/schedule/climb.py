@@ -138,7 +138,7 @@ def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, 
     for point in ordered:
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
-        loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "s"))
+        loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "l", "s"))
         thread = tuple(k.values[p][1] for k, p in knobs if len(k.names) == 3)
         kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), ("block", _block(space, point)))
         fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
