@@ -60,8 +60,8 @@ def atom_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[V
 
 @frozen
 class AtomFrame:
-    """A warp in a block: `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers the
-    warps that divide the depth of the same products among them.
+    """A warp in a block: `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers
+    those that divide the depth of the same products among them.
     """
 
     lane: Var

@@ -22,6 +22,7 @@ from ...ir import (
     Share,
     SharedBuffer,
     Target,
+    TileDim,
     Var,
     as_index,
     delinearise,
@@ -176,9 +177,7 @@ def taking_part(layout: BlockLayout, threads: int) -> tuple[Guard, ...]:
     return () if first.always else (first,)
 
 
-def _warp(
-    layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Index, part: Var
-) -> AtomFrame | None:
+def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Index, part: Var) -> AtomFrame | None:
     """Number lanes and warps where atoms multiply; the warps of the last dim are next to each other. `rest` numbers the
     threads that take the same part of the depth.
     """

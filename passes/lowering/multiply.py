@@ -67,8 +67,8 @@ class Multiplication:
 
     @property
     def added_to(self) -> str:
-        """The registers that atoms add to: those of the warp's sums, or, where the math mode promotes partial sums, of one
-        chunk.
+        """The registers that atoms add to: those of the warp's sums, or, where the math mode promotes partial sums, of
+        one chunk.
         """
         mode = MATH_MODES.get(self.reduction.math)
         return f"{self.reduction.name}.part" if mode is not None and mode.every else self.sums

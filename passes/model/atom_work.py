@@ -26,8 +26,8 @@ class AtomSide:
 
 @frozen
 class AtomWork:
-    """A warp's part of a chunk: steps along the depth, what is held of A and of B, products of parts, parts of an operand, and the
-    instructions that make them of one element.
+    """A warp's part of a chunk: steps along the depth, what is held of A and of B, products of parts, parts of an
+    operand, and the instructions that make them of one element.
     """
 
     atom: MatrixAtom

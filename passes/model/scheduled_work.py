@@ -285,8 +285,8 @@ def _add_atoms(
 
 
 def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
-    """Count the exchange of sums of warps that divide the depth: every thread stores its own, and adds up those of a part
-    of the results.
+    """Count the exchange of sums of warps that divide the depth: every thread stores its own, and adds up those of a
+    part of the results.
     """
     several = np.greater(geometry.lanes, 1)
     sums = np.where(several, product(geometry.block) * geometry.lanes, 0) * 1.0

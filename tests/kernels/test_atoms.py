@@ -203,8 +203,8 @@ def test_atoms_compute_what_is_meant_cuda(data: st.DataObject) -> None:
 def ahead_schedule(
     group: FusedGroup, name: str, threads: tuple[int, int], vectors: tuple[int, int], stages: int, warps: int
 ) -> Schedule:
-    """Return a point of some warps, which divide the depth, that load the fragments of each step ahead, two steps a chunk;
-    a thread holds so many rows and columns.
+    """Return a point of some warps, which divide the depth and load the fragments of each step ahead, two steps a
+    chunk; a thread holds so many rows and columns.
     """
     segment = group.segments[0]
     atom = next(a for a in MATRIX_ATOMS.values() if a.format == name)
@@ -218,8 +218,8 @@ def ahead_schedule(
 
 @st.composite
 def wide_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
-    """Draw a product of halves, stored as halves row by row or column by column, and a point of one warp, or of two that
-    divide the depth, whose lanes hold neighbours of several atoms.
+    """Draw a product of halves, stored as halves row by row or column by column, and a point of one warp, or of two
+    that divide the depth, whose lanes hold neighbours of several atoms.
     """
     atom = MATRIX_ATOMS["m16n8k16_f16"]
     m, n, k = (Var(name, draw(st.sampled_from(extents))) for name, extents in zip("mnk", SIZES, strict=True))
@@ -269,8 +269,8 @@ def test_results_leave_as_vectors_of_several_atoms_cuda(point: tuple[FusedGroup,
     check(_device("cuda"), GPU, *point)
 
 
-#: Format and mode, whether B lies along the depth, rows and columns of a thread and the vectors of either, stages, warps
-#: that divide the depth, depth: long and ragged, or shorter than the ring.
+#: Format and mode, whether B lies along the depth, rows and columns of a thread and the vectors of either, stages,
+#: warps that divide the depth, depth: long and ragged, or shorter than the ring.
 AHEAD = [
     ("bf16", "", False, (2, 4), (1, 2), 3, 1, 67),
     ("f16", "", True, (4, 2), (2, 2), 2, 2, 70),
