@@ -87,8 +87,9 @@ def join_warps(state: SegmentState, reduction: Reduction) -> None:
     assert loop is not None, "warps divide the depth of atoms"
     fast = written_side(frame.segment, [d.axes for d in dims], loop.rows, loop.columns)
     slow = loop.rows + loop.columns - fast
-    lanes, pitch = frame.schedule.lanes, _pitch(dims[fast].block, fast == loop.rows)
-    size = joined_places(dims[fast].block, dims[slow].block, fast == loop.rows, lanes)
+    lanes, blocks = frame.schedule.lanes, (dims[fast].block, dims[slow].block)
+    size: int = joined_places(*blocks, fast == loop.rows, lanes)
+    pitch: int = _pitch(blocks[0], fast == loop.rows)
     buffer = SharedBuffer(f"{frame.prefix}parts", dtype, size)
     state.layout.buffers[buffer.name] = buffer
     at = tuple(as_index(u) for u in frame.tiles)
