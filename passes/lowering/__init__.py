@@ -4,6 +4,7 @@ from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed
 from .extract import extract
 from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, lay_out
+from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .kept_rows import kept_reads
 from .lower import lower
 from .outputs import ROW_STEPS
@@ -23,6 +24,9 @@ __all__ = [
     "bind_dims",
     "check_barriers",
     "extract",
+    "joined_places",
+    "joined_shares",
+    "joined_vector",
     "kept_reads",
     "lanes_along",
     "lay_out",
@@ -31,4 +35,5 @@ __all__ = [
     "main_read",
     "mixed_atoms",
     "stage",
+    "written_side",
 ]

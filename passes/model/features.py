@@ -19,6 +19,7 @@ from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
+from .joined import joined_bytes, joined_geometry, may_join
 from .least_work import group_work, memory_reads, nodes, translations
 from .registers import Registers, register_limit, thread_registers
 from .scheduled_work import Totals, add_reduction
@@ -75,7 +76,7 @@ def count_features(
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
     """Return the shared bytes of a tensor the segment leaves for later ones, of the scratch of a reduction across
-    lanes, and of the rows that statements share.
+    lanes or of warps, and of the rows that statements share.
     """
     total: Count = 0
     if geometry.structure.shared:
@@ -85,6 +86,8 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
         widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
         scratch = geometry.threads * widest
         total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    if may_join(geometry):
+        total = total + joined_bytes(group, segment, geometry)
     if geometry.structure.keeps:
         for read in kept_reads(segment, (*group.shared, *group.constants)):
             size = group.tensors[read.tensor].dtype.size
@@ -103,6 +106,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         totals.begin(geometry, position > 0)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
+    geometry = joined_geometry(totals.group, segment, geometry, totals.target)
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once

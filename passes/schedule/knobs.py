@@ -24,6 +24,8 @@ from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power,
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
+#: Results of a block that keeps an SM's tensor cores busy: 64 rows and columns.
+FULL_TILE = 64 * 64
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
@@ -132,12 +134,24 @@ def atom_knobs(
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
+    yield _single(f"{prefix}lanes", _depth_warps(structure, extent, atom.k, target, coarse))
     # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
     stages = (1, 3) if coarse or not target.async_copy else RINGS_OF_ATOMS
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def _depth_warps(structure: SegmentStructure, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
+    """Return how many warps may divide the depth of the same results: several where there are too few results to keep
+    all SMs busy with tiles of them.
+    """
+    results = prod(a.extent for axes in structure.dims for a in axes)
+    most = min(8, next_power(depth) // step)
+    if results > target.NUM_SM * FULL_TILE or most < 2:
+        return (1,)
+    return tuple({1, min(4, most)}) if coarse else powers(1, most)
 
 
 def _atom_vectors(
