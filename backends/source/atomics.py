@@ -4,9 +4,9 @@
 
 Where the language has an instruction for it, the helper is that. Else it exchanges the word that holds the element
 until nobody changed the word in between; a word holds several elements of narrow types. The function itself is that of
-the table, so that NaN, wraparound and the order of zeros are those of every other kernel. Floats have no instruction
-for extremes: as integers in the same order they would tell zeros apart, and lose a NaN whose sign bit is set, which is
-the one that x86 makes.
+the table, so that NaN, wraparound and the order of zeros are those of every other kernel. Extremes of floats are those
+of integers in the same order where the table's function says that something changes, and that it is a number: as
+integers a NaN whose sign bit is set, which is the one that x86 makes, would be lost.
 """
 
 from __future__ import annotations

@@ -265,7 +265,19 @@ _CUDA_HELPERS = (
 )
 
 _UNSIGNED = "(unsigned long long*)p, (unsigned long long)v"
+#: Floats are in order as integers: signed ones where the sign bit is clear, unsigned ones, turned round, where it is
+#: set; zeros too, as in PTX. What changes nothing is not sent: most of what arrives. What is no number becomes, by
+#: whoever finds it first, the pattern that nothing changes any more.
+_CUDA_FLOAT_EXTREME = (
+    "const float a = *(volatile float*)p, m = cuts_{name}_f32(a, v); "
+    "if (m != m) {{ if (__float_as_uint(a) != {none}) atomicExch((unsigned*)p, {none}); }} "
+    "else if (__float_as_int(a) == __float_as_int(m)) return; "
+    "else if (__float_as_int(v) >= 0) atomic{first}((int*)p, __float_as_int(v)); "
+    "else atomic{second}((unsigned*)p, __float_as_uint(v));"
+)
 _CUDA_ATOMICS = {
+    "max_f32": _CUDA_FLOAT_EXTREME.format(name="max", none="0x7fffffffu", first="Max", second="Min"),
+    "min_f32": _CUDA_FLOAT_EXTREME.format(name="min", none="0xffffffffu", first="Min", second="Max"),
     **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},
     "sum_i64": f"atomicAdd({_UNSIGNED});",
     **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},

@@ -44,8 +44,9 @@ from .views import Views
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
 #: reads each element least often are larger by `LARGER`.
 TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
-#: Fewest terms that a part keeps, and most parts.
-MIN_TERMS, MAX_PARTS = 16, 64
+#: Fewest terms that a part keeps, and most parts: of a contraction, whose parts are tiles, and of another reduction,
+#: where 64 blocks are half of a large machine.
+MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
@@ -141,7 +142,8 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
     longest = max(v.extent for v in reduction.reduce)
-    limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // large)
+    most = MAX_PARTS if is_contraction(reduction) else MAX_ROWS
+    limit = min(most, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // large)
     found = [1 << k for k in range(1, 16) if 1 << k <= limit]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
