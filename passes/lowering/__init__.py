@@ -6,6 +6,7 @@ from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, lay_out
 from .kept_rows import kept_reads
 from .lower import lower
+from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
@@ -15,10 +16,12 @@ __all__ = [
     "AxisBinding",
     "BlockLayout",
     "Frame",
+    "Meeting",
     "Tile",
     "atom_faults",
     "atom_operands",
     "bind_dims",
+    "bins_of",
     "check_barriers",
     "extract",
     "kept_reads",
@@ -27,6 +30,9 @@ __all__ = [
     "local_vars",
     "lower",
     "main_read",
+    "may_meet",
+    "meeting_of",
     "mixed_atoms",
+    "own_axes",
     "stage",
 ]

@@ -22,8 +22,8 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, kept_reads, local_vars, stage
-from ..model import Features, Geometry, SegmentStructure, count_features
+from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, bins_of, kept_reads, local_vars, stage
+from ..model import Features, Geometry, SegmentStructure, count_features, turned_dim
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
@@ -66,7 +66,7 @@ def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]
 
 def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
-    lanes, rows that are kept.
+    lanes, rows that are kept, bins in which values meet.
     """
     total = sum(b.nbytes for b in layout.buffers.values()) + sum(size for _, size in tiles)
     widest = [
@@ -75,8 +75,13 @@ def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
         if frame.schedule.lanes > 1
         for r in frame.segment.reductions
     ]
+    bins = sum(
+        bins_of(frame.segment, layout.group, frame.schedule.dims).nbytes
+        for frame in layout.frames
+        if frame.schedule.meets
+    )
     kept = sum(-(-size // 16) * 16 for frame in layout.frames for size in _kept_bytes(layout.group, frame))
-    return total + kept + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+    return total + kept + bins + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
 
 
 def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
@@ -104,6 +109,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         **_atom_of(schedule),
         keeps=schedule.kept > 0,
         whole=whole_loops(segment, reduces),
+        meets=turned_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
     )
     return Geometry(
         structure,
@@ -123,6 +129,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(max((r.ahead for r in schedule.reductions), default=0)),
         np.int64(any(s.cached for r in schedule.reductions for s in r.staging)),
         np.int64(schedule.kept),
+        np.int64(prod(d.turns for d in schedule.dims)),
     )
 
 
