@@ -44,8 +44,9 @@ from .views import Views
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
 #: reads each element least often are larger by `LARGER`.
 TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
-#: Fewest terms that a part keeps, and most parts; of a contraction most for each element of its outermost axis.
-MIN_TERMS, MAX_PARTS, MAX_EACH = 16, 64, 4
+#: Fewest terms that a part keeps, and most parts: of a contraction, whose parts are tiles (most for each element of its
+#: outermost axis: `MAX_EACH`), and of another reduction, where 64 blocks are half of a large machine.
+MIN_TERMS, MAX_PARTS, MAX_EACH, MAX_ROWS = 16, 64, 4, 512
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
@@ -159,7 +160,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
         return ()
     longest = max(v.extent for v in reduction.reduce)
     most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
-    limit = min(MAX_PARTS, most, longest)
+    limit = min(MAX_PARTS if is_contraction(reduction) else MAX_ROWS, most, longest)
     found = [1 << k for k in range(1, 16) if 1 << k <= limit]
     if is_contraction(reduction) and found and found[-1] == reduction.reduce[0].extent:
         more = (each * found[-1] for each in (2, MAX_EACH))

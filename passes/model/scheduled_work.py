@@ -43,6 +43,7 @@ from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .joined import may_join
 from .least_work import memory_reads, node_cost, nodes
+from .meetings import combining
 from .registers import resident_row
 from .tiles import StagedTile, own_order, own_pad
 
@@ -82,6 +83,17 @@ class Totals:
             self.seen = set()
         self.repeat = np.where(resident, 0, 1) if again else 1
         self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
+
+    def combine(self, segment: Segment, geometry: Geometry) -> None:
+        """Count what a segment combines in memory, behind its values; where they meet in shared memory, tiles come in
+        turns, and only what is left of them is stored.
+        """
+        found = combining(segment, self.group, geometry, self.target)
+        if geometry.structure.meets >= 0:
+            self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
+            self.sums["stored"] = 0
+        for name, value in found.items():
+            self.add(name, value)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""

@@ -28,6 +28,8 @@ RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 FULL_TILE = 64 * 64
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
+#: Most tiles that a block takes one after another, where their values meet in shared memory.
+MOST_TURNS = 256
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
 SHORT = 7
 
@@ -58,6 +60,9 @@ def segment_knobs(
         ):
             triples += _runs(extent, counts, tiles, triples, target, coarse)
         yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
+    if structure.meets >= 0:
+        most = min(next_power(prod(a.extent for a in structure.dims[structure.meets])), MOST_TURNS)
+        yield _single(f"{prefix}turns", powers(1, most)[:: 2 if coarse else 1])
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         yield _single(
@@ -253,10 +258,10 @@ def _runs(
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory goes one
-    by one, and neighbours then belong to neighbouring threads.
+    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory at once
+    goes one by one, and neighbours then belong to neighbouring threads.
     """
-    if any(output.into for output in segment.outputs):
+    if structure.meets < 0 and any(output.into for output in segment.outputs):
         return (1,)
     last = structure.dims[d][-1]
     bodies = segment.expressions
