@@ -84,8 +84,10 @@ STAGES: tuple[Stage[Any], ...] = (
           ("fusion/partition.py", "fusion/groups.py", "fusion/legality.py", "fusion/normalise.py", "evaluators.py",
            "pricing.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
-          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; "
-          "without measurements where a fifth of the time is to be gained", ("fusion/split_reduction.py",)),
+          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order, "
+          "without measurements where a fifth of the time is to be gained; or one, whose blocks sum slices of them "
+          "side by side, where that was measured to be faster",
+          ("split/split_reduction.py", "split/slice_reduction.py", "split/splitting.py")),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
           "group -> the best point of its space, with its bound",
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",

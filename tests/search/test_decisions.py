@@ -23,8 +23,8 @@ from cuts.ops import Registry
 from cuts.ops.language.inference import default_inference
 from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
-from cuts.passes.fusion.split_reduction import Splitting
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.database import Database
 from cuts.search.decisions import structure_of
 from cuts.search.selector import MeasuredSelector
@@ -102,17 +102,20 @@ def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
     return [(found.kernels[step.kernel].source, found.kernels[step.kernel].grid) for step in found.steps]
 
 
-@pytest.fixture
-def changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a search find that an algorithm is better than each declaration that has some, and parts than a whole sum."""
-    whole = Splitting.best
+@pytest.fixture(params=["parts", "slices"])
+def changed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Let a search find that an algorithm is better than each declaration that has some, and parts or slices than a
+    whole sum.
+    """
+    whole, way = Splitting.best, str(request.param)
 
-    def best(self: Splitting, group: FusedGroup) -> tuple[float, int]:
-        found, parts = whole(self, group), self.most_useful(group)
-        return (1e-9, parts) if parts > 1 else found
+    def best(self: Splitting, group: FusedGroup) -> tuple[float, Division]:
+        parts = max(self.slicings(group), default=1) if way == "slices" else self.most_useful(group)
+        return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr(choose_algorithms, "_cheapest", lambda seconds, margin: max(seconds))
+    return way
 
 
 @pytest.mark.parametrize(
@@ -138,13 +141,14 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
     assert kernels(other) == kernels(before)
 
 
-@pytest.mark.usefixtures("changed")
-def test_algorithms_and_parts_are_taken_over_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithms_and_divisions_are_taken_over_for_other_weights(
+    monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
     database = Database(None)
     before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
-    assert any(group.parts > 1 for group in decisions.groups)
+    assert any(getattr(group, changed) > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
     again, _ = tuned(layer(seed=1), database, no_device, GPU)
