@@ -174,6 +174,20 @@ def _lanes_deep(read: Read, shape: Sequence[int], loops: Sequence[int], geometry
     """Return how many neighbours in memory of what a fetch walks over lie along loops, before it takes a step along a
     tile dim.
     """
+    found: Count = 1
+    over: Count = np.bool_(False)
+    for _, size, deep in _walked(read, shape, loops, geometry):
+        found = np.where(over, found, found * size) if deep else found
+        over = over if deep else np.logical_or(over, np.greater(size, 1))
+    return found
+
+
+def _walked(
+    read: Read, shape: Sequence[int], loops: Sequence[int], geometry: Geometry
+) -> list[tuple[tuple[Var, ...], Count, bool]]:
+    """Return the loops and tile dims that a fetch walks over, nearest in memory first, how much of each, and whether it
+    is a loop.
+    """
     address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
     structure, along = geometry.structure, dict(address.terms)
     sides = [(structure.loops[k], geometry.chunk[k], True) for k in loops]
@@ -182,12 +196,18 @@ def _lanes_deep(read: Read, shape: Sequence[int], loops: Sequence[int], geometry
     def distance(dim: Sequence[Var]) -> int:
         return next((abs(along[a]) for a in reversed(dim) if a in along), 0)
 
-    found: Count = 1
-    over: Count = np.bool_(False)
-    for _, size, deep in sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0])):
-        found = np.where(over, found, found * size) if deep else found
-        over = over if deep else np.logical_or(over, np.greater(size, 1))
-    return found
+    return sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0]))
+
+
+def walks_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> Count:
+    """Return where a thread fetches the same elements of a flattened loop in each of its copies of a trip, so that one
+    division serves them all: memory runs along that loop, and the threads take whole chunks at a time.
+    """
+    walked = _walked(read, shape, _used_loops(tile.expr, tile, geometry), geometry)
+    if not walked or not walked[0][2]:
+        return np.bool_(False)
+    _, chunk, _ = walked[0]
+    return np.equal(geometry.threads % chunk, 0)
 
 
 def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:

@@ -32,6 +32,7 @@ from .access import (
     divides,
     tile_vector,
     unmoved,
+    walks_evenly,
     warp_lines,
     wavefronts,
 )
@@ -390,9 +391,11 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
         totals.add("global_loads", moved / at_once)
         totals.add("certain", moved / at_once)
-        totals.add("fetched", np.maximum(moved * kind.size, _sectors(read, place, totals)))
+        more = np.maximum(0.0, _sectors(read, place, totals) - moved * kind.size)
+        totals.add("fetched", moved * kind.size + more)
         once = totals.block_traffic(read, place)
         totals.add("streamed", np.where(past, once, 0.0))
+        totals.add("missed", more / 2.0)  # with what is asked for, as many bytes through L2
         if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     totals.add("copies", moved * cost)
@@ -402,6 +405,9 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
-    divided = moved * np.where(atom | np.not_equal(tile.turned, 0), cost, 1.0)
+    divided = moved * (cost if atom else np.where(tile.turned, cost, 1.0))
+    if not atom:
+        even = walks_evenly(main, shape, tile, geometry)
+        divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
     totals.add("divided", divided * divides(main, geometry))
     return main
