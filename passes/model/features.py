@@ -14,12 +14,14 @@ from math import prod
 import numpy as np
 
 from ...ir import Expr, FusedGroup, Output, Read, Segment, Target, Var
-from ..lowering import kept_reads
+from ..lowering import kept_reads, may_meet
 from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
+from .joined import joined_bytes, joined_geometry, may_join
 from .least_work import group_work, memory_reads, nodes, translations
+from .meetings import bins_needed
 from .registers import Registers, register_limit, thread_registers
 from .scheduled_work import Totals, add_reduction
 from .tiles import StagedTile, staged_tiles
@@ -58,14 +60,16 @@ def count_features(
         instances = np.maximum(instances, product(part.thread))
     last = geometry[-1]
     grid = product(
-        ceil_div(prod(a.extent for a in d), b) * 1.0 for d, b in zip(last.structure.dims, last.block, strict=True)
+        ceil_div(prod(a.extent for a in d), b * last.turns if n == last.structure.meets else b) * 1.0
+        for n, (d, b) in enumerate(zip(last.structure.dims, last.block, strict=True))
     )
     stages: Count = 1
     for part in geometry:
         stages = np.maximum(stages, part.stages)
     useful, unique = work or group_work(group)
     limit = register_limit(threads, min_blocks, target)
-    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
+    taken = last.turns if last.structure.meets == 0 else 1
+    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0] * taken) if last.block else 1
     return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages,
                     raster=raster, min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
@@ -75,7 +79,7 @@ def count_features(
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
     """Return the shared bytes of a tensor the segment leaves for later ones, of the scratch of a reduction across
-    lanes, and of the rows that statements share.
+    lanes or of warps, of the rows that statements share, and of the bins in which values meet.
     """
     total: Count = 0
     if geometry.structure.shared:
@@ -85,6 +89,11 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
         widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
         scratch = geometry.threads * widest
         total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    if may_join(geometry):
+        total = total + joined_bytes(group, segment, geometry)
+    if geometry.structure.meets >= 0:
+        size = group.tensors[segment.outputs[0].tensor].dtype.size
+        total = total + ceil_div(bins_needed(segment, group, geometry) * size, 16) * 16
     if geometry.structure.keeps:
         for read in kept_reads(segment, (*group.shared, *group.constants)):
             size = group.tensors[read.tensor].dtype.size
@@ -103,6 +112,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         totals.begin(geometry, position > 0)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
+    geometry = joined_geometry(totals.group, segment, geometry, totals.target)
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
@@ -127,6 +137,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
+    if may_meet(segment):
+        totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums
     return PaperCounts(
         totals.since("flops", before),

@@ -41,7 +41,9 @@ from .counts import SUMS
 from .footprint import Count, ceil_div, least, product, runs_of, segments_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
+from .joined import may_join
 from .least_work import memory_reads, node_cost, nodes
+from .meetings import combining
 from .registers import resident_row
 from .tiles import StagedTile, own_order, own_pad
 
@@ -81,6 +83,17 @@ class Totals:
             self.seen = set()
         self.repeat = np.where(resident, 0, 1) if again else 1
         self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
+
+    def combine(self, segment: Segment, geometry: Geometry) -> None:
+        """Count what a segment combines in memory, behind its values; where they meet in shared memory, tiles come in
+        turns, and only what is left of them is stored.
+        """
+        found = combining(segment, self.group, geometry, self.target)
+        if geometry.structure.meets >= 0:
+            self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
+            self.sums["stored"] = 0
+        for name, value in found.items():
+            self.add(name, value)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
@@ -292,6 +305,25 @@ def _add_atoms(
         cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
         totals.add("least_wavefronts", cycles)
     _wait(totals, staged, place, geometry)
+    if may_join(geometry):
+        _join_warps(totals, segment, geometry)
+
+
+def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
+    """Count the exchange of sums of warps that divide the depth: every thread stores its own, and adds up those of a
+    part of the results.
+    """
+    several = np.greater(geometry.lanes, 1)
+    sums = np.where(several, product(geometry.block) * geometry.lanes, 0) * 1.0
+    size = totals.group.tensors[segment.reductions[0].name].dtype.size
+    cycles = 2.0 * sums * size / totals.target.shared_bandwidth
+    totals.add("wavefronts", cycles)
+    totals.add("least_wavefronts", cycles)
+    totals.add("shared_loads", 2.0 * sums * size / totals.target.vector_bytes)
+    totals.add("certain", 2.0 * sums * size / totals.target.vector_bytes)
+    totals.add("issue", sums)
+    totals.add("chain", np.where(several, geometry.lanes, 0) * 1.0)
+    totals.add("barriers", np.where(several, 1.0, 0.0))
 
 
 def _load_fragments(

@@ -24,8 +24,12 @@ from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power,
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
+#: Results of a block that keeps an SM's tensor cores busy: 64 rows and columns.
+FULL_TILE = 64 * 64
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
+#: Most tiles that a block takes one after another, where their values meet in shared memory.
+MOST_TURNS = 256
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
 SHORT = 7
 
@@ -56,6 +60,9 @@ def segment_knobs(
         ):
             triples += _runs(extent, counts, tiles, triples, target, coarse)
         yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
+    if structure.meets >= 0:
+        most = min(next_power(prod(a.extent for a in structure.dims[structure.meets])), MOST_TURNS)
+        yield _single(f"{prefix}turns", powers(1, most)[:: 2 if coarse else 1])
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         yield _single(
@@ -132,12 +139,24 @@ def atom_knobs(
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
+    yield _single(f"{prefix}lanes", _depth_warps(structure, extent, atom.k, target, coarse))
     # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
     stages = (1, 3) if coarse or not target.async_copy else RINGS_OF_ATOMS
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def _depth_warps(structure: SegmentStructure, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
+    """Return how many warps may divide the depth of the same results: several where there are too few results to keep
+    all SMs busy with tiles of them.
+    """
+    results = prod(a.extent for axes in structure.dims for a in axes)
+    most = min(8, next_power(depth) // step)
+    if results > target.NUM_SM * FULL_TILE or most < 2:
+        return (1,)
+    return tuple({1, min(4, most)}) if coarse else powers(1, most)
 
 
 def _atom_vectors(
@@ -239,10 +258,10 @@ def _runs(
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory goes one
-    by one, and neighbours then belong to neighbouring threads.
+    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory at once
+    goes one by one, and neighbours then belong to neighbouring threads.
     """
-    if any(output.into for output in segment.outputs):
+    if structure.meets < 0 and any(output.into for output in segment.outputs):
         return (1,)
     last = structure.dims[d][-1]
     bodies = segment.expressions

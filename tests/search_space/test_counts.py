@@ -18,12 +18,12 @@ from cuts.ir.index import Var, as_index, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
-from cuts.passes.fusion.split_reduction import split_reduction
 from cuts.passes.model.counts import SUMS, Features
 from cuts.passes.model.footprint import Cover, distinct, elements
 from cuts.passes.model.least_work import group_work
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.legal_points import features_of
+from cuts.passes.split.split_reduction import split_reduction
 from hypothesis import given
 from hypothesis import strategies as st
 
