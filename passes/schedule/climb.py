@@ -31,6 +31,8 @@ LEADERS = 6
 ROUNDS = 8
 #: Most points of one tile among those returned, where there are others.
 PER_TILE = 3
+#: How many times as long as the first point one of another structure may take that is chosen for being different.
+FAR = 1.5
 #: Structures of more points than this are numbered with integers of any length.
 LONG = 1 << 62
 #: Points that leave their arrays together.
@@ -130,13 +132,17 @@ class _Climb:
 def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
     """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
     and of atoms some of each block, whose warps may lie in many ways, and of each number of warps that divide the
-    depth; then others.
+    depth; then others. A structure of which all points take much longer than the first comes last.
     """
     limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 4), max(1, 2 * count // 3))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
+    others: list[Point] = []
     for point in ordered:
+        if chosen and point.structure != chosen[0].structure and point.score > FAR * chosen[0].score:
+            others.append(point)
+            continue
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
         loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "l", "s"))
@@ -149,7 +155,7 @@ def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, 
         (chosen if fits else rest).append(point)
         if len(chosen) == count:
             break
-    return tuple(sorted([*chosen, *rest[: count - len(chosen)]]))
+    return tuple(sorted([*chosen, *[*rest, *others][: count - len(chosen)]]))
 
 
 def _block(space: Space, point: Point) -> tuple[object, ...]:
