@@ -7,19 +7,24 @@ from .frames import BlockLayout, Frame, lay_out
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .kept_rows import kept_reads
 from .lower import lower
+from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
+from .outputs import ROW_STEPS
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
     "FRAGMENT_SETS",
     "NARROWEST_COPY",
+    "ROW_STEPS",
     "AxisBinding",
     "BlockLayout",
     "Frame",
+    "Meeting",
     "Tile",
     "atom_faults",
     "atom_operands",
     "bind_dims",
+    "bins_of",
     "check_barriers",
     "extract",
     "joined_places",
@@ -31,7 +36,10 @@ __all__ = [
     "local_vars",
     "lower",
     "main_read",
+    "may_meet",
+    "meeting_of",
     "mixed_atoms",
+    "own_axes",
     "stage",
     "written_side",
 ]

@@ -102,7 +102,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
         var = Var(f"b{d}", dim.blocks)
         if dim.blocks > 1:
             layout.defines.append(Define(var, place))
-        starts.append(as_index(var) * dim.block)
+        starts.append(as_index(var) * (dim.block * dim.turns))
     return tuple(starts)
 
 

@@ -27,7 +27,7 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out
+from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out, may_meet, own_axes
 from ..model import Features, next_power
 from .knobs import RINGS_OF_ATOMS
 from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
@@ -121,7 +121,7 @@ def check_tiles_divide(case: Scheduled) -> Iterator[str]:
 def check_tiles_fit(case: Scheduled) -> Iterator[str]:
     """No block is larger than its dim takes; of a tensor in shared memory each axis is a dim."""
     for name, dim, held, least in case.dims:
-        if not held and dim.block > max(next_power(dim.extent), least):
+        if not held and dim.block * dim.turns > max(next_power(dim.extent), least):
             yield f"{name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
         if held and len(dim.axes) > 1:
             yield f"{name}: a tensor in shared memory has one dim per axis"
@@ -219,6 +219,24 @@ def check_rows_whole(case: Scheduled) -> Iterator[str]:
             yield f"{name}: lanes do not hold its whole row"
 
 
+def check_meetings(case: Scheduled) -> Iterator[str]:
+    """Values meet where a segment does nothing but combine them in memory; only there blocks take tiles in turns, along
+    one dim, and each dim has only axes that name an element by themselves, or none.
+    """
+    for segment, schedule in case.segments:
+        turned = [d for d in schedule.dims if d.turns != 1]
+        if any(d.turns < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.meets):
+            yield f"turns {[d.turns for d in schedule.dims]}, where values meet: {schedule.meets}"
+        if not schedule.meets:
+            continue
+        if not may_meet(segment):
+            yield "values meet that are not combined in memory, or not by them alone"
+            continue
+        own = own_axes(segment, case.group)
+        if any(0 < len(own & {*d.axes}) < len(d.axes) for d in schedule.dims) or any(own & {*d.axes} for d in turned):
+            yield "a tile dim has axes that name an element by themselves, and others, or is taken in turns"
+
+
 def check_staging_known(case: Scheduled) -> Iterator[str]:
     """A ring has a few buffers, and what is staged are operands of the reduction, each once."""
     held = [r.name for segment, _ in case.segments for r in segment.reductions]
@@ -303,6 +321,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_lanes_share_one_row,
     check_rows_kept,
     check_rows_whole,
+    check_meetings,
     check_staging_known,
     check_orders_permute,
     check_cached_copies,

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
+from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    expr_variables,
+    operands,
+    reads,
+    variables,
+)
 from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
 
@@ -15,6 +28,8 @@ RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 FULL_TILE = 128 * 128
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
+#: Most tiles that a block takes one after another, where their values meet in shared memory.
+MOST_TURNS = 256
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
 SHORT = 7
 
@@ -45,6 +60,9 @@ def segment_knobs(
         ):
             triples += _runs(extent, counts, tiles, triples, target, coarse)
         yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
+    if structure.meets >= 0:
+        most = min(next_power(prod(a.extent for a in structure.dims[structure.meets])), MOST_TURNS)
+        yield _single(f"{prefix}turns", powers(1, most)[:: 2 if coarse else 1])
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         yield _single(
@@ -63,8 +81,22 @@ def segment_knobs(
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
-        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else pads)
-        yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
+        turn = target.banked and _stages_deep(segment, structure)
+        likely = (4 * finer, 2) if turn else (0, 0)
+        yield _single(f"{prefix}pad", likely[:1] if coarse or not target.banked else pads)
+        yield _single(f"{prefix}order", likely[1:] if coarse or not target.banked else (0, 1, 2))
+
+
+def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
+    """Whether the memory of a staged operand runs along a reduced axis and no other."""
+    own = [r.name for r in segment.reductions]
+    for reduction, staged in zip(segment.reductions, structure.staged, strict=True):
+        parts = operands(reduction, own)
+        for main in (main_read(parts[k], frozenset(segment.axes + reduction.reduce)) for k in staged):
+            last = variables(main.indices[-1]) if main.indices else frozenset()
+            if last and last <= frozenset(reduction.reduce) and not last >= expr_variables(main):
+                return True
+    return False
 
 
 def atom_knobs(
@@ -226,10 +258,10 @@ def _runs(
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory goes one
-    by one, and neighbours then belong to neighbouring threads.
+    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory at once
+    goes one by one, and neighbours then belong to neighbouring threads.
     """
-    if any(output.into for output in segment.outputs):
+    if structure.meets < 0 and any(output.into for output in segment.outputs):
         return (1,)
     last = structure.dims[d][-1]
     bodies = segment.expressions

@@ -28,13 +28,14 @@ from ..lowering import (
     Frame,
     Tile,
     bind_dims,
+    bins_of,
     joined_places,
     kept_reads,
     local_vars,
     stage,
     written_side,
 )
-from ..model import Features, Geometry, SegmentStructure, count_features
+from ..model import Features, Geometry, SegmentStructure, count_features, turned_dim
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
@@ -77,7 +78,7 @@ def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]
 
 def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
-    lanes, rows that are kept.
+    lanes, rows that are kept, bins in which values meet.
     """
     total = sum(b.nbytes for b in layout.buffers.values()) + sum(size for _, size in tiles)
     widest = [
@@ -86,9 +87,14 @@ def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
         if frame.schedule.lanes > 1 and not frame.schedule.atomic
         for r in frame.segment.reductions
     ]
+    bins = sum(
+        bins_of(frame.segment, layout.group, frame.schedule.dims).nbytes
+        for frame in layout.frames
+        if frame.schedule.meets
+    )
     kept = sum(-(-size // 16) * 16 for frame in layout.frames for size in _kept_bytes(layout.group, frame))
     joined = sum(-(-_joined_bytes(layout.group, frame) // 16) * 16 for frame in layout.frames)
-    return total + kept + joined + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+    return total + kept + bins + joined + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
 
 
 def _joined_bytes(group: FusedGroup, frame: Frame) -> int:
@@ -127,6 +133,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         **_atom_of(schedule),
         keeps=schedule.kept > 0,
         whole=whole_loops(segment, reduces),
+        meets=turned_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
     )
     return Geometry(
         structure,
@@ -146,6 +153,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(max((r.ahead for r in schedule.reductions), default=0)),
         np.int64(any(s.cached for r in schedule.reductions for s in r.staging)),
         np.int64(schedule.kept),
+        np.int64(prod(d.turns for d in schedule.dims)),
     )
 
 
