@@ -32,7 +32,7 @@ ROUNDS = 8
 #: Most points of one tile among those returned, where there are others.
 PER_TILE = 3
 #: How much longer than the best a point may take to be there for variety.
-FAR = 2.0
+FAR = 1.5
 #: Structures of more points than this are numbered with integers of any length.
 LONG = 1 << 62
 #: Points that leave their arrays together.
@@ -134,7 +134,7 @@ def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, 
     and of atoms some of each block, whose warps may lie in many ways, and of each number of warps that divide the
     depth; then others.
     """
-    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 4), max(1, 3 * count // 4))
+    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 5), max(1, 3 * count // 4))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
