@@ -324,6 +324,7 @@ def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
     totals.add("issue", sums)
     totals.add("chain", np.where(several, geometry.lanes, 0) * 1.0)
     totals.add("barriers", np.where(several, 1.0, 0.0))
+    totals.add("joined", np.log2(geometry.lanes))
 
 
 def _load_fragments(

@@ -24,8 +24,8 @@ from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power,
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
-#: Results of a block that keeps an SM's tensor cores busy: 64 rows and columns.
-FULL_TILE = 64 * 64
+#: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
+FULL_TILE = 128 * 128
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
 #: Most tiles that a block takes one after another, where their values meet in shared memory.
