@@ -41,7 +41,7 @@ from .footprint import Count, ceil_div, least, product, runs_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .least_work import memory_reads, node_cost, nodes
-from .meetings import combining
+from .meetings import VISITED, combining
 from .registers import resident_row
 from .tiles import StagedTile, own_order, own_pad
 
@@ -87,9 +87,12 @@ class Totals:
         found = combining(segment, self.group, geometry, self.target)
         if geometry.structure.meets >= 0:
             self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
-            self.sums["stored"] = 0
-        for name, value in found.items():
-            self.add(name, value)
+            self.sums["stored"] = found.nbytes
+            self.add("barriers", 2.0)
+            self.add("wavefronts", found.wavefronts)
+            self.add("issue", VISITED * found.bins)
+            self.add("stores", found.bins)
+        self.add("combined", found.sectors)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
