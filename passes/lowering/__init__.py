@@ -9,9 +9,11 @@ from .lower import lower
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
+from .windows import LARGEST
 
 __all__ = [
     "FRAGMENT_SETS",
+    "LARGEST",
     "NARROWEST_COPY",
     "AxisBinding",
     "BlockLayout",

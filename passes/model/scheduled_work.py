@@ -137,12 +137,14 @@ class Totals:
         """
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         kind = self.group.tensors[read.tensor]
-        times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
+        again = place.repeats(used) * self.weight(read) * 1.0
+        times = place.loads(read, kind.shape) * again
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, geometry, widest)
         self.add("thread_loads", times)
-        self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
+        least_times = place.distinct(read, kind.shape) * again
+        self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
         self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
