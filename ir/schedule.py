@@ -105,7 +105,8 @@ class SegmentSchedule:
     """How a segment is spread over blocks and threads.
 
     `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of
-    all. `lanes` threads share each instance's reductions. `row_vector` is how many neighbouring row elements a lane
+    all. `lanes` threads share each instance's reductions; where atoms multiply, they lie in as many warps, slowest of
+    all, which take turns with the steps of a chunk. `row_vector` is how many neighbouring row elements a lane
     takes at once. `kept` elements of each row that several statements read, whole trips over it, lie in shared memory
     between them. `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
     With `zigzag`, neighbouring lanes alternate along the first of two such dims, so that eight lanes that load vectors

@@ -29,12 +29,12 @@ from .fusion import (
     Partitioner,
     Programs,
     Remembered,
-    Splitting,
     Views,
     Workshop,
 )
 from .pricing import Foreseeing
 from .schedule import Candidate
+from .split import Splitting
 from .workload import Selector
 
 #: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.

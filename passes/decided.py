@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import inf
 
+from ..ir import FusedGroup
 from .compilation import Compilation
 from .decisions import Decisions, GroupDecision, digest_of
 from .fusion import Workshop
@@ -22,12 +24,34 @@ def decided(work: Compilation) -> Decisions:
     )
 
 
+def apart(work: Compilation) -> float:
+    """Return the seconds of all units by themselves; infinity where nobody asked what they take, where that is what was
+    decided, and where there are loops, whose turns are partitions of their own.
+    """
+    shop = work.workshop
+    if work.told is not None or shop is None or any(unit.repeat is not None for unit in shop.units.values()):
+        return inf
+    alone = work.partitioner(shop).singletons()
+    if len(alone) == len(work.launches):
+        return inf
+    return sum(work.evaluator.cost(group.form) for group in alone)
+
+
 def _groups(work: Compilation, workshop: Workshop) -> Iterator[GroupDecision]:
-    """Yield the groups as they were formed, with the parts that their reductions were split into."""
-    halves = Counter(group.units for group in work.groups)
+    """Yield the groups as they were formed, and how their reductions were divided."""
+    kernels: defaultdict[tuple[str, ...], list[FusedGroup]] = defaultdict(list)
+    for group in work.groups:
+        kernels[group.units].append(group.form)
     places = {name: n for n, name in enumerate(workshop.units)}
     for group in work.formed:
         own = places if group.repeat is None else {n: k for k, n in enumerate(workshop.turn(group.repeat).units)}
         segments = tuple(tuple(own[unit] for unit in part) for part in group.parts)
-        parts = work.evaluator.most_useful(group.form) if halves[group.units] > 1 else 1
-        yield GroupDecision(segments, None if group.repeat is None else places[group.repeat], parts)
+        loop = None if group.repeat is None else places[group.repeat]
+        parts = work.evaluator.most_useful(group.form) if len(kernels[group.units]) > 1 else 1
+        yield GroupDecision(segments, loop, parts, _slices(group.form, kernels[group.units]))
+
+
+def _slices(formed: FusedGroup, kernels: Sequence[FusedGroup]) -> int:
+    """Return in how many slices a group is computed: these lie in the last tensor that is shared, which it had not."""
+    found = next((form for form in kernels if len(form.shared) > len(formed.shared)), None)
+    return 1 if found is None else found.tensors[found.shared[-1]].shape[0]

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 from ..ir import PassError
 from .fusion import Group, Illegal, Programs, Workshop, form_key
+from .split import Division
 
 
 class ForeignDecisionsError(PassError):
@@ -23,12 +24,13 @@ class ForeignDecisionsError(PassError):
 @frozen
 class GroupDecision:
     """One group: the places of the units of each of its segments, of the loop that they belong to, and into how many
-    parts its reduction is split.
+    parts, or slices, its reduction is divided.
     """
 
     segments: tuple[tuple[int, ...], ...]
     loop: int | None = None
     parts: int = 1
+    slices: int = 1
 
 
 @frozen
@@ -57,9 +59,9 @@ class Decisions:
             raise ForeignDecisionsError("they were made about other units")
         return [_formed(decision, workshop) for decision in self.groups]
 
-    def parts_of(self, groups: Sequence[Group]) -> Mapping[object, int]:
-        """Return into how many parts each form among the groups is split."""
-        return {form_key(g.form): decision.parts for g, decision in zip(groups, self.groups, strict=True)}
+    def division_of(self, groups: Sequence[Group]) -> Mapping[object, Division]:
+        """Return how the reduction of each form among the groups is divided."""
+        return {form_key(g.form): Division(d.parts, d.slices) for g, d in zip(groups, self.groups, strict=True)}
 
 
 def _formed(decision: GroupDecision, workshop: Workshop) -> Group:

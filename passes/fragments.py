@@ -21,7 +21,6 @@ from .fusion import (
     Partitioner,
     Policy,
     Remembered,
-    Splitting,
     Workshop,
     build_programs,
     centre_means,
@@ -31,6 +30,7 @@ from .fusion import (
 )
 from .layout import choose_layouts, pack_constants
 from .schedule import choose
+from .split import Splitting
 
 
 @frozen

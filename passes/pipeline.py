@@ -25,7 +25,7 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
 from .compilation import Compilation, Emit
-from .decided import decided
+from .decided import apart, decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -84,8 +84,10 @@ STAGES: tuple[Stage[Any], ...] = (
           ("fusion/partition.py", "fusion/groups.py", "fusion/legality.py", "fusion/normalise.py", "evaluators.py",
            "pricing.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
-          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order; "
-          "without measurements where a fifth of the time is to be gained", ("fusion/split_reduction.py",)),
+          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order, "
+          "without measurements where a fifth of the time is to be gained; or one, whose blocks sum slices of them "
+          "side by side, where that was measured to be faster",
+          ("split/split_reduction.py", "split/slice_reduction.py", "split/splitting.py")),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
           "group -> the best point of its space, with its bound",
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
@@ -148,7 +150,7 @@ def compile_graph(
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
     if selector is not None:
-        selector.note(decided(work))
+        selector.note(decided(work), apart(work))
     return assemble(
         work.graph,
         work.launches,

@@ -15,7 +15,8 @@ from attrs import define, field, frozen
 
 from ..ir import FusedGroup, Target
 from .evaluators import Leader, Limited, Modelled, iteration_spaces
-from .fusion import Remembered, Splitting, form_key
+from .fusion import Remembered, form_key
+from .split import Splitting
 
 #: Groups of fewer iteration spaces are not worth handing out.
 FEW = 2

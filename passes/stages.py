@@ -38,7 +38,6 @@ from .fusion import (
     Order,
     Policy,
     Programs,
-    Splitting,
     Views,
     Workshop,
     build_programs,
@@ -50,13 +49,13 @@ from .fusion import (
     partition,
     settle,
     share_sums,
-    split_groups,
     with_parts,
 )
 from .graph import Canonicalise, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
 from .schedule import Candidate, choose
+from .split import Splitting, split_groups
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
@@ -255,16 +254,16 @@ def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGrou
     kernels = [kernel for form in forms for kernel in split.kernels(form)]
     return [
         kernels,
-        [k for form in forms for k in (form, *split.halves(form))],
+        [k for form in forms for k in (form, *split.others(form))],
         [k for p in parts for k in split.kernels(p)],
     ]
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
-    """Leave two groups in place of one where that was found to be faster, and what each distinct kernel computes."""
-    known = None if work.told is None else work.told.parts_of(work.groups)
-    parts = work.evaluator.parts if known is None else lambda form: known[form_key(form)]
-    work.groups, work.views = split_groups(work.groups, work.views, parts)
+    """Leave groups divided where that was found to be faster, and what each distinct kernel computes."""
+    known = None if work.told is None else work.told.division_of(work.groups)
+    division = work.evaluator.division if known is None else lambda form: known[form_key(form)]
+    work.groups, work.views = split_groups(work.groups, work.views, division)
     work.unique = distinct(work.groups, work.views)
     return work.groups
 

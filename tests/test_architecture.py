@@ -55,6 +55,7 @@ SISTERS = {
     "ops/gradient": {"language"},
     "passes/graph": set(),
     "passes/fusion": set(),
+    "passes/split": {"fusion"},
     "passes/lowering": set(),
     "passes/model": {"lowering"},
     "passes/schedule": {"model", "lowering", "fusion"},

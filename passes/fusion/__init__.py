@@ -2,7 +2,8 @@
 
 from .centre import centre_means
 from .fold_units import fold_units
-from .groups import Group, Workshop, form_key, rename_group
+from .groups import Group, Workshop, canonical_names, form_key, rename_group
+from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
@@ -13,10 +14,10 @@ from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums
 from .solve import solve
-from .split_reduction import Splitting, split_groups
 from .views import Views, addressed, find_views
 
 __all__ = [
+    "FusionError",
     "Group",
     "GroupEvaluator",
     "Illegal",
@@ -26,14 +27,15 @@ __all__ = [
     "Policy",
     "Programs",
     "Remembered",
-    "Splitting",
     "Unit",
     "Views",
     "Workshop",
     "addressed",
     "along_row",
+    "apply_guards",
     "box_extent",
     "build_programs",
+    "canonical_names",
     "centre_means",
     "copied",
     "find_views",
@@ -52,7 +54,6 @@ __all__ = [
     "settle",
     "share_sums",
     "solve",
-    "split_groups",
     "taken",
     "with_parts",
 ]

@@ -98,5 +98,6 @@ def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
         not schedule.staging
         and all(d.trips == 1 for d in schedule.dims)
         and frame.schedule.lanes > 1
+        and not schedule.atom
         and not frame.when
     )

@@ -169,7 +169,7 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
         loop = schedule.atomic
         if loop is None or loop.atom not in MATRIX_ATOMS:
             continue
-        faults = atom_faults(loop, schedule.dims, schedule.threads)
+        faults = atom_faults(loop, schedule.dims, schedule.lanes)
         yield from faults
         if len(segment.reductions) != 1:
             yield f"atom {loop.atom}: a segment with atoms has one reduction"
@@ -181,17 +181,19 @@ def _misplaced(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentS
     if atom_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
     mode = MATH_MODES.get(reduction.math)
-    if mode is not None and mode.every and any(d.chunk > mode.every for d in loop.dims):
+    if mode is not None and mode.every and any(d.chunk > mode.every * schedule.lanes for d in loop.dims):
         yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
-    """What lanes share is one reduce dim, in whole turns of all lanes, and straight from memory."""
+    """What lanes share is one reduce dim, in whole turns of all lanes, and straight from memory but where atoms
+    multiply.
+    """
     for name, _, loop, schedule in case.loops:
         step = schedule.lanes * schedule.row_vector
         if step > 1 and (len(loop.dims) != 1 or loop.dims[0].chunk % step):
             yield f"{name}: lanes need one reduce dim whose chunk is a multiple of {step}"
-        if step > 1 and loop.staging:
+        if step > 1 and loop.staging and (not loop.atom or schedule.row_vector > 1):
             yield f"{name}: a reduction shared by lanes stages nothing"
 
 

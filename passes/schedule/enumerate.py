@@ -185,7 +185,7 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
             reasons["warp"] = np.logical_or(reasons["warp"], uneven)
         reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
     if parts.atom:
-        uneven = geometry.chunk[0] // least_chunk(parts.atom) % FRAGMENT_SETS != 0
+        uneven = geometry.chunk[0] // (least_chunk(parts.atom) * geometry.lanes) % FRAGMENT_SETS != 0
         reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
         alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
         reasons["cached"] = np.logical_or(reasons["cached"], alone)

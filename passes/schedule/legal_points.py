@@ -22,7 +22,19 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, bins_of, kept_reads, local_vars, stage
+from ..lowering import (
+    AxisBinding,
+    BlockLayout,
+    Frame,
+    Tile,
+    bind_dims,
+    bins_of,
+    joined_places,
+    kept_reads,
+    local_vars,
+    stage,
+    written_side,
+)
 from ..model import Features, Geometry, SegmentStructure, count_features, turned_dim
 
 
@@ -72,7 +84,7 @@ def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
     widest = [
         layout.group.tensors[r.name].dtype.size
         for frame in layout.frames
-        if frame.schedule.lanes > 1
+        if frame.schedule.lanes > 1 and not frame.schedule.atomic
         for r in frame.segment.reductions
     ]
     bins = sum(
@@ -81,7 +93,19 @@ def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
         if frame.schedule.meets
     )
     kept = sum(-(-size // 16) * 16 for frame in layout.frames for size in _kept_bytes(layout.group, frame))
-    return total + kept + bins + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+    joined = sum(-(-_joined_bytes(layout.group, frame) // 16) * 16 for frame in layout.frames)
+    return total + kept + bins + joined + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+
+
+def _joined_bytes(group: FusedGroup, frame: Frame) -> int:
+    """Return the bytes in which sums meet of warps that divide the depth of products."""
+    loop, dims = frame.schedule.atomic, frame.schedule.dims
+    if loop is None or frame.schedule.lanes == 1:
+        return 0
+    fast = written_side(frame.segment, [d.axes for d in dims], loop.rows, loop.columns)
+    blocks = dims[fast].block, dims[loop.rows + loop.columns - fast].block
+    places = joined_places(*blocks, fast == loop.rows, frame.schedule.lanes)
+    return int(places) * group.tensors[frame.segment.reductions[0].name].dtype.size
 
 
 def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
@@ -104,7 +128,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(d.axes for d in loops),
         reduces,
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
-        schedule.lanes > 1 or schedule.row_vector > 1,
+        schedule.atomic is None and (schedule.lanes > 1 or schedule.row_vector > 1),
         next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
         **_atom_of(schedule),
         keeps=schedule.kept > 0,

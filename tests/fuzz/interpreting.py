@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 from cuts.ir.graph import Graph
+from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.fusion.groups import Group, Workshop
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import Partitioner, Remembered, partition
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.fusion.split_reduction import Splitting, split_groups
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
 from cuts.passes.layout.pack import pack_constants
 from cuts.passes.pipeline import graph_passes
+from cuts.passes.split.splitting import Division, Splitting, split_groups
 
 from ..fusion.build import reordered, run_groups
 from .chance import Chance
@@ -40,9 +41,14 @@ def interpreted(
     views = find_views(programs)
     workshop = Workshop(views, Policy(shared_bytes=chance.target.MAX_shared))
     groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
-    groups, views = split_groups(groups, views, splitting.parts)
+    groups, views = split_groups(groups, views, lambda form: _division(form, splitting, chance))
     arrays = {
         name: np.asarray(value, float) if value.dtype.kind == "f" else value
         for name, value in {**programs.graph.constants, **inputs}.items()
     }
     return groups, run_groups(list(groups), views, arrays)
+
+
+def _division(form: FusedGroup, splitting: Splitting, chance: Chance) -> Division:
+    """Return how a group's reduction is divided: as costs say; in every third graph into slices, wherever possible."""
+    return splitting.division(form) if chance.seed % 3 else Division(slices=2 + chance.seed % 4)

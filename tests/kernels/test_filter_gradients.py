@@ -15,10 +15,10 @@ from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.fusion.split_reduction import candidates, split_reduction
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import sampled, to_schedule
 from cuts.passes.schedule.space import make_space
+from cuts.passes.split.split_reduction import candidates, split_reduction
 
 from ..needs import needs_opencl
 from .test_points import SMALL_GPU, _device, check

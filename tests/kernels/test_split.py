@@ -7,7 +7,7 @@ from __future__ import annotations
 import cuts
 import numpy as np
 import pytest
-from attrs import evolve
+from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
@@ -23,9 +23,11 @@ from cuts.passes.fusion.groups import Workshop
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.fusion.split_reduction import Splitting, candidates, split_reduction
 from cuts.passes.fusion.views import find_views
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.split.slice_reduction import slice_reduction
+from cuts.passes.split.split_reduction import candidates, split_reduction
+from cuts.passes.split.splitting import WHOLE, Division, Splitting
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT
 from cuts.tests.operations_graph import bench_of
@@ -99,8 +101,38 @@ def test_the_halves_of_any_operation_read_nothing_that_is_not_there() -> None:
     assert seen > 50
 
 
+@st.composite
+def slicings(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup]:
+    """Draw a group, and the same in slices."""
+    group = draw(chains())
+    sliced = slice_reduction(group, draw(st.integers(2, 9)))
+    assume(sliced is not None)
+    assert sliced is not None
+    return group, verify_group(sliced)
+
+
+@settings(max_examples=examples(25, 1500), deadline=None, suppress_health_check=_SLOW)
+@given(slicings())
+def test_slices_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup]) -> None:
+    group, sliced = case
+    inputs = arrays(group, 1)
+    found = interpret(sliced, inputs)
+    for name, expected in interpret(group, inputs).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=30, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=_SLOW)
+@given(st.data())
+def test_points_of_slices(device: str, data: st.DataObject) -> None:
+    _, group = data.draw(slicings())
+    schedule = data.draw(points(group, SPACES[device]))
+    assume(schedule is not None)
+    check(_device(device), SPACES[device], group, schedule)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=18, deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
 def test_points_of_the_halves(device: str, data: st.DataObject) -> None:
     half = data.draw(st.sampled_from((1, 2)))
@@ -121,13 +153,34 @@ def convolution(n: int, c: int, size: int) -> FusedGroup:
 def test_few_results_are_split_and_many_are_not() -> None:
     splitting = Splitting(Modelled(GPU), Modelled(GPU), GPU)
     small, large = convolution(1, 512, 7), convolution(64, 64, 56)
-    seconds, parts = splitting.best(small)
-    assert parts > 1
+    seconds, division = splitting.best(small)
+    assert division.parts > 1
     doubtful = evolve(splitting, worth=0.99 * seconds / Modelled(GPU).cost(small))
-    assert doubtful.best(small)[1] == 1
+    assert doubtful.best(small)[1] == WHOLE
     assert seconds < Modelled(GPU).cost(small)
     assert not candidates(large, GPU)
-    assert splitting.best(large)[1] == 1
+    assert splitting.best(large)[1] == WHOLE
+
+
+def test_slices_take_the_place_of_what_was_timed_and_is_slower() -> None:
+    modelled, small = Modelled(GPU), convolution(1, 64, 56)
+    splitting = Splitting(modelled, modelled, GPU)
+    sliced = splitting.slicings(small)
+    assert sliced and all(form in splitting.others(small) for form in sliced.values())
+
+    @frozen
+    class Times:
+        """Slices of one number are fast."""
+
+        def cost(self, group: FusedGroup) -> float:
+            return 1e-9 if group == sliced[8] else 1.0
+
+    assert not splitting.best(small)[1].slices > 1
+    timed = evolve(splitting, evaluator=Times(), timed=lambda form: True)
+    assert timed.best(small) == (1e-9, Division(slices=8))
+    assert timed.kernels(small) == (sliced[8],)
+    doubtful = evolve(timed, timed=lambda form: form == sliced[8])  # what it replaces was never timed
+    assert doubtful.division(small).slices == 1
 
 
 def test_sums_of_columns_are_split_where_their_rows_are_short() -> None:

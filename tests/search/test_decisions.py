@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
+from cuts.compile.contest import Wholes, by_sums
 from cuts.compile.known import compile_measured
 from cuts.compile.loading import Spec
 from cuts.ir.compiled import CompiledGraph, CompileOptions
@@ -22,8 +23,8 @@ from cuts.ops import Registry
 from cuts.ops.language.inference import default_inference
 from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
-from cuts.passes.fusion.split_reduction import Splitting
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.database import Database
 from cuts.search.decisions import structure_of
 from cuts.search.selector import MeasuredSelector
@@ -86,31 +87,35 @@ def tuned(
     target: Target = OPENCL,
     budget: float | None = None,
     further: bool = False,
+    wholes: Wholes = by_sums,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
     selector = MeasuredSelector(target, Tuner(resources), SHORT, further=further)
     options = CompileOptions()
-    run = lambda: compile_graph(graph, SPEC.registry, target, options, emit, selector)  # noqa: E731
-    return compile_measured(graph, SPEC, options, selector, run), selector
+    run = lambda asked: compile_graph(graph, SPEC.registry, target, asked, emit, selector)  # noqa: E731
+    return compile_measured(graph, SPEC, options, selector, run, wholes), selector
 
 
 def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
     return [(found.kernels[step.kernel].source, found.kernels[step.kernel].grid) for step in found.steps]
 
 
-@pytest.fixture
-def changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a search find that an algorithm is better than each declaration that has some, and parts than a whole sum."""
-    whole = Splitting.best
+@pytest.fixture(params=["parts", "slices"])
+def changed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Let a search find that an algorithm is better than each declaration that has some, and parts or slices than a
+    whole sum.
+    """
+    whole, way = Splitting.best, str(request.param)
 
-    def best(self: Splitting, group: FusedGroup) -> tuple[float, int]:
-        found, parts = whole(self, group), self.most_useful(group)
-        return (1e-9, parts) if parts > 1 else found
+    def best(self: Splitting, group: FusedGroup) -> tuple[float, Division]:
+        parts = max(self.slicings(group), default=1) if way == "slices" else self.most_useful(group)
+        return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr(choose_algorithms, "_cheapest", lambda seconds, margin: max(seconds))
+    return way
 
 
 @pytest.mark.parametrize(
@@ -136,13 +141,14 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
     assert kernels(other) == kernels(before)
 
 
-@pytest.mark.usefixtures("changed")
-def test_algorithms_and_parts_are_taken_over_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithms_and_divisions_are_taken_over_for_other_weights(
+    monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
     database = Database(None)
     before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
-    assert any(group.parts > 1 for group in decisions.groups)
+    assert any(getattr(group, changed) > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
     again, _ = tuned(layer(seed=1), database, no_device, GPU)
@@ -172,7 +178,7 @@ def test_a_slower_plan_takes_the_place_of_no_faster_one() -> None:
     bench = FakeBench(lambda kernel: 1e-3)
     worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
     options = CompileOptions()
-    run = lambda: compile_graph(chain(4), SPEC.registry, OPENCL, options, emit, worse)  # noqa: E731
+    run = lambda asked: compile_graph(chain(4), SPEC.registry, OPENCL, asked, emit, worse)  # noqa: E731
     found = compile_measured(chain(4), SPEC, options, worse, run)
     assert worse.seconds <= selector.seconds
     assert len(found.steps) <= len(before.steps)
@@ -236,12 +242,12 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     bench = FakeBench(no_device)
     selector = Newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
     options = CompileOptions()
-    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
     assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
     assert selector.borrowed
     bench = FakeBench(lambda kernel: 1e-3)
     selector = Newer(Tuner(Clock(database, Inline, bench, None)))
-    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
     assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
     assert not selector.borrowed

@@ -1,0 +1,187 @@
+"""Split-K: a reduction with few results becomes two kernels, so that it fills the machine.
+
+The first sums parts of the reduced axis, a part being one more parallel axis, into a workspace; the second adds the
+parts up in a fixed order and applies the epilogue. Results are the same from run to run, unlike with atomic additions.
+Both are ordinary groups, so nothing behind this pass knows about it.
+
+    acc[m, n] = sum_k a[m, k] * b[k, n];  y = relu(acc)
+      ->   w[p, m, n] = sum_j a[m, J*p + j] * b[J*p + j, n];     acc[m, n] = sum_p w[p, m, n];  y = relu(acc)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import evolve
+
+from ...ir import (
+    COMBINERS,
+    Expr,
+    FusedGroup,
+    Guard,
+    Index,
+    Output,
+    Read,
+    Reduction,
+    Segment,
+    Target,
+    TensorType,
+    Var,
+    as_index,
+    expr_variables,
+    is_contraction,
+    reads,
+    substitute_expr,
+    variables,
+)
+from ..fusion import FusionError, apply_guards
+
+#: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
+#: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
+#: reads each element least often are larger by `LARGER`.
+TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
+#: Fewest terms that a part keeps, and most parts: of a contraction, whose parts are tiles (most for each element of its
+#: outermost axis: `MAX_EACH`), and of another reduction, where 64 blocks are half of a large machine.
+MIN_TERMS, MAX_PARTS, MAX_EACH, MAX_ROWS = 16, 64, 4, 512
+
+
+def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
+    """Return two groups that together compute a group, and the type of the workspace between them.
+
+    The workspace is the only output of the first and the first input of the second. None where the group is not one
+    reduction, none of its reduced axes has that many elements, or no guard keeps it from what lies behind the last.
+    Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
+    """
+    if not is_one_reduction(group):
+        return None
+    (segment,) = group.segments
+    (reduction,) = segment.reductions
+    cuts = _cuts(reduction, parts)
+    if not cuts:
+        return None
+    inside: dict[Var, Var] = {}
+    made: list[Var] = []
+    body = reduction.body
+    for axis, count in cuts:
+        part = Var(free_name("part", segment, made), count)
+        inside[axis] = Var(axis.name, -(-axis.extent // count))
+        try:
+            body = part_of(
+                evolve(reduction, body=body), axis, as_index(part) * inside[axis].extent + inside[axis], group
+            )
+        except FusionError:
+            return None
+        made.append(part)
+    rest = tuple(inside.get(v, v) for v in reduction.reduce)
+    reduce = tuple(v for v in rest if v.extent > 1) or rest[:1]
+    kind = group.tensors[reduction.name]
+    workspace = TensorType(kind.dtype, (*(part.extent for part in made), *kind.shape))
+    name = free_tensor("parts", group)
+    axes = (*made, *segment.axes)
+    inner = tuple(as_index(a) for a in axes)
+    first = Segment(
+        axes,
+        (Reduction(reduction.name, reduce, reduction.combine, body, reduction.math),),
+        (Output(name, inner, Read(reduction.name, inner)),),
+    )
+    total = Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner))
+    before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
+    after = _group(group, evolve(segment, reductions=(total,)), {name: workspace}, group.outputs)
+    return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
+
+
+def is_one_reduction(group: FusedGroup) -> bool:
+    """Whether a group is one reduction, and neither it nor what is written needs whole rows."""
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+        return False
+    (segment,) = group.segments
+    return not segment.holds_rows and not any(output.extra for output in segment.outputs)
+
+
+def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
+    """Return the reduced axes to split and into how many parts: one, or where none has that many elements, the
+    outermost one into its elements and the next one besides.
+    """
+    axis = split_axis(reduction, parts)
+    if axis is not None:
+        return ((axis, parts),)
+    first, *others = reduction.reduce
+    each = parts // first.extent
+    second = next((v for v in others[:1] if parts % first.extent == 0 and v.extent % each == 0), None)
+    return ((first, first.extent), (second, each)) if second is not None else ()
+
+
+def split_axis(reduction: Reduction, parts: int) -> Var | None:
+    """Return the reduced axis to split: one that divides evenly if there is any, the outermost of them."""
+    possible = [v for v in reduction.reduce if v.extent >= parts]
+    even = [v for v in possible if v.extent % parts == 0]
+    return next(iter((*even, *possible)), None)
+
+
+def part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) -> Expr:
+    """Return the body at an element of a part; elements past the end of the axis contribute nothing."""
+    body = substitute_expr(reduction.body, {axis: index})
+    guard = Guard(index, 0, axis.extent)
+    identity = COMBINERS[reduction.combine].identity(group.tensors[reduction.name].dtype)
+    return body if guard.always else apply_guards(body, (guard,), identity, group.tensors, frozenset())
+
+
+def free_tensor(name: str, group: FusedGroup) -> str:
+    """Return a name that begins so and that no tensor of a group has."""
+    return next(n for n in (f"{name}{k}" for k in range(len(group.tensors) + 1)) if n not in group.tensors)
+
+
+def free_name(name: str, segment: Segment, made: Sequence[Var] = ()) -> str:
+    """Return a name that begins so and that no axis of a segment has, nor one that was made."""
+    taken = {v.name for body in segment.expressions for v in expr_variables(body)}
+    taken |= {v.name for v in (*segment.axes, *made)}
+    return next(n for n in (name, *(f"{name}{k}" for k in range(len(taken)))) if n not in taken)
+
+
+def _group(
+    group: FusedGroup, segment: Segment, types: Mapping[str, TensorType], outputs: tuple[str, ...]
+) -> FusedGroup:
+    read = segment.tensors_read
+    tables = {t: v for t, v in group.constants.items() if t in read}
+    inputs = tuple(t for t in (*group.inputs, *types) if t in read and t not in tables)
+    names = dict.fromkeys((*inputs, *tables, *outputs, *(r.name for r in segment.reductions)))
+    return FusedGroup((segment,), {n: types.get(n) or group.tensors[n] for n in names}, inputs, outputs, (), tables)
+
+
+# ---- which groups to split
+
+
+def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
+    """Return the numbers of parts worth comparing, least first: those that give every other SM a tile, up to several
+    for each.
+
+    There are none where the group has tiles enough by itself, large ones if it is a contraction.
+    """
+    if not is_one_reduction(group):
+        return ()
+    (segment,) = group.segments
+    (reduction,) = segment.reductions
+    tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction))
+    large = -(-tiles // LARGER) if is_contraction(reduction) else tiles
+    terms = prod(v.extent for v in reduction.reduce)
+    if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
+        return ()
+    longest = max(v.extent for v in reduction.reduce)
+    most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
+    limit = min(MAX_PARTS if is_contraction(reduction) else MAX_ROWS, most, longest)
+    found = [1 << k for k in range(1, 16) if 1 << k <= limit]
+    if is_contraction(reduction) and found and found[-1] == reduction.reduce[0].extent:
+        more = (each * found[-1] for each in (2, MAX_EACH))
+        found += [p for p in more if p <= most and len(_cuts(reduction, p)) > 1]
+    return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
+
+
+def _results_per_tile(reduction: Reduction) -> int:
+    """Return about how many results a block computes: those that share loads,
+    or whose loads are neighbours in memory.
+    """
+    if is_contraction(reduction):
+        return TILE
+    innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
+    return COLUMNS if innermost and not innermost & set(reduction.reduce) else 1

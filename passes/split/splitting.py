@@ -1,0 +1,156 @@
+"""How groups with few results and long reductions are divided: into parts, which two kernels compute, or into slices,
+which threads of a block share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from math import inf
+
+from attrs import evolve, field, frozen
+
+from ...ir import FusedGroup, Target, TensorType
+from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
+from .slice_reduction import slice_reduction, slicings
+from .split_reduction import candidates, split_reduction
+
+
+@frozen
+class Division:
+    """Into how many parts a group's reduction is divided, or into how many slices; one of either where it is whole."""
+
+    parts: int = 1
+    slices: int = 1
+
+
+WHOLE = Division()
+
+
+@frozen
+class Splitting:
+    """What groups cost where each may be divided: the model says in how many parts. Where both ways are `timed`,
+    `evaluator` says whether that is faster; elsewhere the model must see the parts take less than the part `worth` of
+    the whole. Slices take a group's place only where they were timed, and so was what they replace.
+    """
+
+    evaluator: GroupEvaluator
+    modelled: GroupEvaluator
+    target: Target
+    worth: float = 1.0
+    timed: Callable[[FusedGroup], bool] = lambda form: False
+    known: dict[Hashable, int] = field(factory=dict)
+    sliced: dict[Hashable, dict[int, FusedGroup]] = field(factory=dict)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group, or of its parts where these are faster."""
+        return self.best(group)[0]
+
+    def best(self, group: FusedGroup) -> tuple[float, Division]:
+        """Return the least seconds and the division with which they are reached."""
+        seconds, division, known = self._parted(group)
+        if known:
+            for number, form in self.slicings(group).items():
+                if self.timed(form) and (found := self.evaluator.cost(form)) < seconds:
+                    seconds, division = found, Division(slices=number)
+        return seconds, division
+
+    def _parted(self, group: FusedGroup) -> tuple[float, Division, bool]:
+        """Return the least seconds without slices, the division, and whether it was timed."""
+        halves, whole = self.halves(group), self.evaluator.cost(group)
+        if not halves:
+            return whole, WHOLE, self.timed(group)
+        parts = _sum(halves, self.evaluator)
+        if all(map(self.timed, (group, *halves))):
+            split, known = parts < whole, True
+        else:
+            split = _sum(halves, self.modelled) < self.worth * self.modelled.cost(group)
+            known = all(map(self.timed, halves if split else (group,)))
+        return (parts, Division(parts=self.most_useful(group)), known) if split else (whole, WHOLE, known)
+
+    def division(self, group: FusedGroup) -> Division:
+        """Return how a group is divided where it is fastest, not at all where no kernel computes it."""
+        seconds, division = self.best(group)
+        return division if seconds < inf else WHOLE
+
+    def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return what computes a group as it is fastest: the group, its halves, or the group in slices."""
+        return divided(group, self.division(group))
+
+    def others(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return all groups that would take a group's place as it may be divided."""
+        return (*self.halves(group), *self.slicings(group).values())
+
+    def slicings(self, group: FusedGroup) -> dict[int, FusedGroup]:
+        """Return the group in slices by how many there are, those numbers that are worth comparing."""
+        key = form_key(group)
+        if key not in self.sliced:
+            self.sliced[key] = slicings(group, self.target)
+        return self.sliced[key]
+
+    def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return the two groups that would take a group's place, none where it is not worth splitting."""
+        parts = self.most_useful(group)
+        found = split_reduction(group, parts) if parts > 1 else None
+        return () if found is None else found[:2]
+
+    def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        """Yield all groups that may take a group's place, whatever they cost."""
+        for parts in candidates(group, self.target):
+            if (found := split_reduction(group, parts)) is not None:
+                yield from found[:2]
+
+    def most_useful(self, group: FusedGroup) -> int:
+        """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
+        key = form_key(group)
+        if key not in self.known:
+            found, slower = (inf, 1), False
+            for parts in reversed(candidates(group, self.target)):
+                seconds = _seconds(group, parts, self.modelled)
+                slower = seconds >= found[0]
+                found = min(found, (seconds, parts))
+                if slower:
+                    break
+            self.known[key] = found[1]
+        return self.known[key]
+
+
+def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
+    halves = split_reduction(group, parts)
+    return inf if halves is None else _sum(halves[:2], evaluator)
+
+
+def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
+    return sum(evaluator.cost(group) for group in groups)
+
+
+def divided(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
+    """Return the kernels of a group with its reduction divided, the group where that is not possible."""
+    if division.slices > 1:
+        found = slice_reduction(group, division.slices)
+        return (group,) if found is None else (found,)
+    halves = split_reduction(group, division.parts) if division.parts > 1 else None
+    return (group,) if halves is None else halves[:2]
+
+
+def split_groups(
+    groups: Sequence[Group], views: Views, division_of: Callable[[FusedGroup], Division]
+) -> tuple[Sequence[Group], Views]:
+    """Return the groups with those of several parts split in two and those of several slices in these, and views that
+    know the workspaces.
+    """
+    types: dict[str, TensorType] = {}
+    result: list[Group] = []
+    for group in groups:
+        forms = divided(group.form, division_of(group.form))
+        if forms == (group.form,):
+            result.append(group)
+            continue
+        (workspace,), tensors = forms[0].shared if len(forms) == 1 else forms[0].outputs, dict(group.tensors)
+        tensors[workspace] = f"{'slices' if len(forms) == 1 else 'parts'} of {group.outputs[0]}"
+        types[tensors[workspace]] = forms[0].tensors[workspace]
+        for kernel in forms:
+            form, canonical = canonical_names(kernel)
+            named = {new: tensors[old] for old, new in canonical.items() if old in tensors}
+            result.append(evolve(group, form=form, tensors=named))
+    programs = evolve(views.programs, types={**views.programs.types, **types})
+    return result, evolve(views, programs=programs)
