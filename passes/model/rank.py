@@ -37,7 +37,7 @@ PRODUCTS = 3.0
 #: others on their way through L2: by the order of 865 points of 34 kernels of networks in f16, measured on an H200.
 PARTIAL, MISSED = 5.0, 2.0
 #: Sectors of memory in which the L2 cache combines values in a clock, for each SM: of 33 million values at random
-#: places of 8,192 rows of 512, and of as many in whole rows, on an H200.
+#: places of 8,192 rows of 512, on an H200.
 COMBINED = 0.35
 #: Tensor cores of an SM, each of which serves the warps of a quarter of it.
 CORES = 4.0
