@@ -1,10 +1,11 @@
 """What PyTorch's users get by one line: wall time of a call through `torch.compile(model, backend="cuts")`.
 
-Run it with `python bench/door.py --out FOLDER [--only resnet50:1 encoder:1] [--ways eager default reduce cuts frozen]
-[--budget 20]`. For each network and each way there are: the milliseconds of a call where calls follow one another, and
-of a call that is waited for; for ours also the plan's own time on the GPU, the time until a call returns, and what is
-above the plan. `nothing` is a backend that computes nothing: what Dynamo itself takes. Strict fp32, inputs on the GPU,
-no gradients. Rows go to `FOLDER/door.json`; the table comes last.
+Run it with `python bench/door.py --out FOLDER [--only resnet-50:1 encoder:1] [--ways eager default reduce cuts frozen]
+[--budget 20]`. Networks are the models of `bench/networks` (`resnet-50`, `bert-base`, ...) and those of its `policies`.
+For each network and each way there are: the milliseconds of a call where calls follow one another, and of a call that
+is waited for; for ours also the plan's own time on the GPU, the time until a call returns, and what is above the plan.
+`nothing` is a backend that computes nothing: what Dynamo itself takes. Strict fp32, inputs on the GPU, no gradients.
+Rows go to `FOLDER/door.json`; the table comes last.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from attrs import asdict, evolve, frozen
+from cuts.bench.networks.models import BY_NAME
 from cuts.bench.networks.policies import NETWORKS, network
 from cuts.compile.in_place import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
@@ -150,23 +153,30 @@ def caller(torch: Any, model: Any, way: str, budget: float | None) -> Any:
     return made[way]()
 
 
+@lru_cache(maxsize=1)
+def on_gpu(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
+    """Return a network and its inputs on the GPU."""
+    torch = import_module("torch")
+    model, inputs = BY_NAME[name].make(batch, False) if name in BY_NAME else network(name, batch, torch)
+    return model.to("cuda"), tuple(each.to("cuda") for each in inputs)
+
+
 def measure(torch: Any, name: str, batch: int, way: str, budget: float | None) -> Row:
     """Compile a network and time its calls."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model, inputs = network(name, batch, torch)
-    model, (x,) = model.to("cuda"), (each.to("cuda") for each in inputs)
+    model, given = on_gpu(name, batch)
     with torch.no_grad(), Watch() as watch:
-        expected = model(x)
+        expected = model(*given)
         start = perf_counter()
         call = caller(torch, model, way, budget)
-        found = call(x).clone()
+        found = call(*given).clone()
         for _ in range(5):
-            kept = call(x)  # what is repeated writes to it
+            kept = call(*given)  # what is repeated writes to it
         torch.cuda.synchronize()
         compiling = perf_counter() - start
         error = float((found - expected).abs().max() / expected.abs().max())
         watch.quiet()
-        row = Row(name, batch, way, *walls(torch, lambda: call(x)), compiling, error)
+        row = Row(name, batch, way, *walls(torch, lambda: call(*given)), compiling, error)
         if not watch.sessions:
             return row
         steps = sum(session.plan.launch_count for session in watch.sessions)
@@ -191,8 +201,9 @@ def table(rows: list[Row]) -> str:
 def parse_case(text: str) -> tuple[str, int]:
     """Read `network:batch`."""
     name, _, batch = text.partition(":")
-    if name not in NETWORKS or not batch.isdigit():
-        raise SystemExit(f"{text}: expected network:batch; networks are {', '.join(NETWORKS)}")
+    known = (*NETWORKS, *BY_NAME)
+    if name not in known or not batch.isdigit():
+        raise SystemExit(f"{text}: expected network:batch; networks are {', '.join(known)}")
     return name, int(batch)
 
 

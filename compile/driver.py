@@ -18,6 +18,7 @@ from ..ir import (
 )
 from ..passes import Selector
 from ..search import MeasuredSelector, tuning_session, with_libraries
+from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
 from .loading import Spec
@@ -99,13 +100,24 @@ def build_graph(
     if found is not None:
         selector.cached = True
         return found
+
+    def plan(compiled: CompiledGraph) -> CompiledPlan:
+        with selector.budget.stage("libraries"):
+            replaced = with_libraries(compiled, selector)
+        forms = (compiled,) if replaced is compiled else (replaced, compiled)
+        with selector.budget.stage("kernels"):
+            return quickest([plan_of(form, graph, spec, target, options.precision) for form in forms], selector)
+
+    plans = Plans(selector, plan)
     compiled = compile_measured(
-        graph, spec, options, selector, lambda: compile_model(graph, spec, target, options, selector)
+        graph,
+        spec,
+        options,
+        selector,
+        lambda asked: compile_model(graph, spec, target, asked, selector),
+        by_sums if target.on_host else plans.wholes,
     )
-    with selector.budget.stage("libraries"):
-        compiled = with_libraries(compiled, selector)
-    with selector.budget.stage("kernels"):
-        made = plan_of(compiled, graph, spec, target, options.precision)
+    made = plans.of(compiled)
     if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made

@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from attrs import evolve
 
 from ..backends import cache_root
 from ..ir import CompiledGraph, CompileOptions, Graph, Target
 from ..passes import ForeignDecisionsError
 from ..search import DecidedGraph, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
+from .contest import NEAR, Rival, Wholes, better, by_sums
 from .loading import Spec
 
-#: How much faster what is known must be than what was found to be taken over: times of two sessions differ by that.
-GAIN = 0.99
+#: Runs the passes as options say.
+Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
 
 
 def compile_measured(
-    graph: Graph, spec: Spec, options: CompileOptions, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
+    graph: Graph, spec: Spec, options: CompileOptions, selector: MeasuredSelector, run: Run, wholes: Wholes = by_sums
 ) -> CompiledGraph:
-    """Compile a graph by measured times; `run` does. What is known of it and final is taken over without a search; what
-    a search decides is kept, and where it is slower than what was known, that is taken over after all.
+    """Compile a graph by measured times; `run` does. What is known of it and final is taken over without a search.
+
+    What a search finds is held against what was known, and against the plan that fuses nothing, where these may be
+    faster; `wholes` times them. The fastest is returned, with the selector as it was then, and kept.
     """
     if selector.audit or watched(options):
-        return run()
+        return run(options)
     database = selector.tuner.resources.database
     question = _question(graph, spec, selector.target, options, selector.settings.libraries)
     known = database.answer(question.key)
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
-        found = _told(known, selector, run)
+        found = _told(known, selector, lambda: run(options))
         if found is not None:
             return found
-    found = run()
+    selector.rivalled = known is not None
+    found = run(options)
     if selector.tuner.frozen or selector.made is None:
         return found
-    fresh = _answer(question, selector)
-    if known is not None and known.seconds < GAIN * fresh.seconds and not selector.budget.overdue():
-        before = _told(known, selector, run)
-        if before is not None and selector.seconds < GAIN * fresh.seconds:
-            return before
-        found = found if before is None else run()  # what it rests on is known by now
-    database.keep_answer(fresh)
-    return found
+    best = _rival(found, question, selector)
+    for rival in _rivals(best, known, question, options, selector, run):
+        best = better(best, rival, wholes, selector.settings.tie)
+    selector.findings = best.findings
+    database.keep_answer(best.decided)
+    return best.compiled
+
+
+def _rivals(
+    fresh: Rival,
+    known: DecidedGraph | None,
+    question: Question,
+    options: CompileOptions,
+    selector: MeasuredSelector,
+    run: Run,
+) -> Iterator[Rival]:
+    """Yield what may be faster than what a search found: what was known before, and what nothing is fused in."""
+    apart = selector.apart
+    if known is not None and known.seconds < NEAR * fresh.seconds and not selector.budget.overdue():
+        before = _told(known, selector, lambda: run(options))
+        if before is not None:
+            yield evolve(_rival(before, question, selector), decided=known)
+    if options.mode == "mixed" and apart < NEAR * fresh.seconds and not selector.budget.over():
+        yield _rival(run(evolve(options, mode="no-fusion")), question, selector)
+
+
+def _rival(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> Rival:
+    return Rival(compiled, selector.findings, _answer(question, selector))
 
 
 def is_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> bool:

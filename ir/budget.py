@@ -16,6 +16,8 @@ ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.33, 0.48, 0.66
 SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
 #: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1
+#: The part of a budget at most that is kept back where more is known to be needed.
+NEEDED_SHARE = 0.25
 #: Seconds behind its end after which a budget is overdue.
 GRACE = 1.0
 
@@ -25,13 +27,14 @@ class Budget:
     """Seconds that a compilation may take, from when this was made; infinity where nobody set a limit.
 
     `clock` tells the time in seconds. `stopped` says that it was ended early, by `stop`. `spent` has the seconds of
-    each stage that `stage` timed.
+    each stage that `stage` timed, `needed` those that what comes behind the last measurement is known to take.
     """
 
     seconds: float = inf
     clock: Callable[[], float] = monotonic
     stopped: bool = False
     spent: dict[str, float] = field(factory=dict)
+    needed: float = 0.0
     begun: float = field(init=False)
 
     @begun.default
@@ -57,8 +60,14 @@ class Budget:
         """Return the seconds until a share of it is used up, what is kept back for the end of the work not counted;
         nothing where it is over.
         """
-        usable = self.seconds - min(RESERVE, RESERVE_SHARE * self.seconds) if self.limited else inf
-        return max(0.0, share * usable - self.elapsed)
+        return max(0.0, share * (self.seconds - self.kept_back) - self.elapsed)
+
+    @property
+    def kept_back(self) -> float:
+        """Seconds at the end in which nothing is measured."""
+        if not self.limited:
+            return 0.0
+        return max(min(RESERVE, RESERVE_SHARE * self.seconds), min(self.needed, NEEDED_SHARE * self.seconds))
 
     def over(self, share: float = WHOLE) -> bool:
         """Whether a share of it is used up."""

@@ -21,13 +21,15 @@ class TileDim:
 
     Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`: `u = (j // vector) * (block
     // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a multiple of `vector`;
-    all of Table 4's `X_block`, `X_thread` are such pairs.
+    all of Table 4's `X_block`, `X_thread` are such pairs. A block takes `turns` tiles, one after another; more than one
+    only where values meet in shared memory.
     """
 
     axes: tuple[Var, ...]
     block: int
     thread: int
     vector: int = 1
+    turns: int = 1
 
     @property
     def extent(self) -> int:
@@ -36,8 +38,8 @@ class TileDim:
 
     @property
     def blocks(self) -> int:
-        """Block tiles along it."""
-        return -(-self.extent // self.block)
+        """Blocks along it, each of which takes as many tiles as there are turns."""
+        return -(-self.extent // (self.block * self.turns))
 
     @property
     def threads(self) -> int:
@@ -103,11 +105,13 @@ class SegmentSchedule:
     """How a segment is spread over blocks and threads.
 
     `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of
-    all. `lanes` threads share each instance's reductions. `row_vector` is how many neighbouring row elements a lane
+    all. `lanes` threads share each instance's reductions; where atoms multiply, they lie in as many warps, slowest of
+    all, which take turns with the steps of a chunk. `row_vector` is how many neighbouring row elements a lane
     takes at once. `kept` elements of each row that several statements read, whole trips over it, lie in shared memory
     between them. `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
     With `zigzag`, neighbouring lanes alternate along the first of two such dims, so that eight lanes that load vectors
-    together touch few distinct ones in either.
+    together touch few distinct ones in either. Where it `meets`, values that are combined in memory are combined in
+    shared memory first, and each block's result in memory then.
     """
 
     dims: tuple[TileDim, ...]
@@ -117,6 +121,7 @@ class SegmentSchedule:
     warp: tuple[int, ...] = ()
     zigzag: bool = False
     kept: int = 0
+    meets: bool = False
 
     @property
     def threads(self) -> int:

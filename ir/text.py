@@ -90,10 +90,11 @@ FORMS: dict[type, Form] = {
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(
-        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}{? kept <kept>?}",
+        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}{? kept <kept>?}"
+        "{? meets<!meets>?}",
         ("*dims", "*reductions"),
     ),
-    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}"),
+    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}{? turns <turns>?}"),
     ReductionSchedule: Form(
         "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}",
         ("*dims", "*staging"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from ..ir import FusedGroup
 from .compilation import Compilation
@@ -21,6 +22,19 @@ def decided(work: Compilation) -> Decisions:
     return Decisions(
         digest_of(work.workshop.views.programs), algorithms, tuple(_groups(work, work.workshop)), tuple(work.places)
     )
+
+
+def apart(work: Compilation) -> float:
+    """Return the seconds of all units by themselves; infinity where nobody asked what they take, where that is what was
+    decided, and where there are loops, whose turns are partitions of their own.
+    """
+    shop = work.workshop
+    if work.told is not None or shop is None or any(unit.repeat is not None for unit in shop.units.values()):
+        return inf
+    alone = work.partitioner(shop).singletons()
+    if len(alone) == len(work.launches):
+        return inf
+    return sum(work.evaluator.cost(group.form) for group in alone)
 
 
 def _groups(work: Compilation, workshop: Workshop) -> Iterator[GroupDecision]:

@@ -25,7 +25,7 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .assemble import assemble
 from .compilation import Compilation, Emit
-from .decided import decided
+from .decided import apart, decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -150,7 +150,7 @@ def compile_graph(
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
     if selector is not None:
-        selector.note(decided(work))
+        selector.note(decided(work), apart(work))
     return assemble(
         work.graph,
         work.launches,

@@ -56,8 +56,8 @@ class Selector(Protocol):
         """What measuring is known to decide about the graph, so that nothing is weighed again."""
         ...
 
-    def note(self, decisions: Decisions) -> None:
-        """Take in what was decided."""
+    def note(self, decisions: Decisions, apart: float) -> None:
+        """Take in what was decided, and the seconds of all units by themselves."""
         ...
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:

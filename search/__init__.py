@@ -4,7 +4,7 @@ from .database import Trial, database_path, open_database, remove_database
 from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
 from .problem import machine_of
-from .selector import MeasuredSelector
+from .selector import Findings, MeasuredSelector
 from .session import tuning_session
 from .settings import Settings
 from .substitute import with_libraries
@@ -12,6 +12,7 @@ from .summary import summary_lines, summary_values, tried
 
 __all__ = [
     "DecidedGraph",
+    "Findings",
     "MeasuredSelector",
     "Question",
     "Settings",

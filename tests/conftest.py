@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.set_threshold(*gc.get_threshold()[:2], 100)  # between these, few whole searches
+    gc.set_threshold(5000, 10, 100)  # few searches for it, and between these few whole ones
     _keep()
 
 

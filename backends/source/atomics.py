@@ -1,12 +1,13 @@
 """Helpers of kernels that combine a value with what stands in memory, whatever other threads do meanwhile.
 
     cuts_into_max_f32(&p0[i], v);    // p0[i] = max(p0[i], v)
+    cuts_meet_max_f32(&bins[i], v);  // the same in shared memory
 
 Where the language has an instruction for it, the helper is that. Else it exchanges the word that holds the element
 until nobody changed the word in between; a word holds several elements of narrow types. The function itself is that of
-the table, so that NaN, wraparound and the order of zeros are those of every other kernel. Floats have no instruction
-for extremes: as integers in the same order they would tell zeros apart, and lose a NaN whose sign bit is set, which is
-the one that x86 makes.
+the table, so that NaN, wraparound and the order of zeros are those of every other kernel. Extremes of floats are those
+of integers in the same order where the table's function says that something changes, and that it is a number: as
+integers a NaN whose sign bit is set, which is the one that x86 makes, would be lost.
 """
 
 from __future__ import annotations
@@ -18,33 +19,35 @@ from ...ir import COMBINERS, DType
 from .ctext import call_text
 from .dialects import Dialect
 
-_HELPER = re.compile(r"cuts_into_(\w+)_([a-z0-9]+)$")
+_HELPER = re.compile(r"cuts_(into|meet)_(\w+)_([a-z0-9]+)$")
 
 
 def combining_helpers(used: Iterable[str], dialect: Dialect) -> tuple[str, frozenset[str]]:
     """Return the definitions of the helpers among the names that a kernel uses, and the names that they use."""
     wanted = sorted({name for name in used if _HELPER.match(name)})
     kinds = [(name, *match.groups()) for name in wanted if (match := _HELPER.match(name))]
-    widths = sorted({max(4, DType(dtype).size) for _, _, dtype in kinds})
+    widths = sorted({max(4, DType(dtype).size) for *_, dtype in kinds})
     lines = [dialect.atomics.enable[width] for width in widths if width in dialect.atomics.enable]
-    lines += [line for name, into, dtype in kinds for line in _helper(name, into, DType(dtype), dialect)]
+    lines += [line for kind in kinds for line in _helper(*kind, dialect)]
     text = "".join(f"{line}\n" for line in lines)
     return text, frozenset(re.findall(r"\bcuts_\w+", text)) - {*wanted}
 
 
-def _helper(name: str, into: str, dtype: DType, dialect: Dialect) -> Iterator[str]:
+def _helper(name: str, space: str, into: str, text: str, dialect: Dialect) -> Iterator[str]:
+    atomics, dtype = dialect.atomics, DType(text)
     memory, register = dialect.memory_type(dtype), dialect.type(dtype)
-    pointer = dialect.atomics.pointer
-    yield f"{dialect.atomics.qualifier} void {name}({pointer.format(type=memory)} p, {register} v) {{"
-    native = dialect.atomics.native.get(f"{into}_{dtype}")
+    shared = space == "meet"
+    pointer = atomics.shared_pointer if shared else atomics.pointer
+    yield f"{atomics.qualifier} void {name}({pointer.format(type=memory)} p, {register} v) {{"
+    native = (atomics.shared_native if shared else {}).get(f"{into}_{text}") or atomics.native.get(f"{into}_{text}")
     if native:
         yield f"  {native}"
     else:
-        yield from _exchange(into, dtype, dialect)
+        yield from _exchange(into, dtype, pointer, dialect)
     yield "}"
 
 
-def _exchange(into: str, dtype: DType, dialect: Dialect) -> Iterator[str]:
+def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterator[str]:
     """Yield the loop that exchanges words; what it would leave as it is it does not touch."""
     atomics, width = dialect.atomics, max(4, dtype.size)
     word, exchange = atomics.words[width]
@@ -54,7 +57,7 @@ def _exchange(into: str, dtype: DType, dialect: Dialect) -> Iterator[str]:
     old = dialect.load.get(dtype.value, "{p}[{i}]").format(**element)
     store = dialect.store.get(dtype.value, "{p}[{i}] = {v};")
     combined = call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect)
-    words = atomics.pointer.format(type=word)
+    words = pointer.format(type=word)
     yield f"  const size_t at = (size_t)p; const int k = (int)(at % {width}) / {dtype.size};"
     yield f"  {words} w = ({words})(at - at % {width});"
     yield f"  union {{ {word} bits; {held} e[{width // dtype.size}]; }} x;"

@@ -30,14 +30,17 @@ class Atomics:
 
     `words` names for each width in bytes an unsigned type and the function that exchanges a word if it is what was
     expected, and returns what it was; `enable` is a line that must stand before. `native` has the instructions for some
-    reductions, by reduction and element type: {p} is `p`, a pointer, and the value is `v`.
+    reductions, by reduction and element type: {p} is `p`, a pointer, and the value is `v`; `shared_native` those that
+    differ where the element lies in shared memory.
     """
 
     qualifier: str
     pointer: str
+    shared_pointer: str
     words: Mapping[int, tuple[str, str]]
     enable: Mapping[int, str]
     native: Mapping[str, str]
+    shared_native: Mapping[str, str]
 
 
 @frozen
@@ -265,12 +268,30 @@ _CUDA_HELPERS = (
 )
 
 _UNSIGNED = "(unsigned long long*)p, (unsigned long long)v"
+#: Floats are in order as integers: signed ones where the sign bit is clear, unsigned ones, turned round, where it is
+#: set; zeros too, as in PTX. What changes nothing is not sent: most of what arrives. What is no number becomes, by
+#: whoever finds it first, the pattern that nothing changes any more.
+_CUDA_FLOAT_EXTREME = (
+    "const float a = *(volatile float*)p, m = cuts_{name}_f32(a, v); "
+    "if (m != m) {{ if (__float_as_uint(a) != {none}) atomicExch((unsigned*)p, {none}); }} "
+    "else if (__float_as_int(a) == __float_as_int(m)) return; "
+    "else if (__float_as_int(v) >= 0) atomic{first}((int*)p, __float_as_int(v)); "
+    "else atomic{second}((unsigned*)p, __float_as_uint(v));"
+)
 _CUDA_ATOMICS = {
+    "max_f32": _CUDA_FLOAT_EXTREME.format(name="max", none="0x7fffffffu", first="Max", second="Min"),
+    "min_f32": _CUDA_FLOAT_EXTREME.format(name="min", none="0xffffffffu", first="Min", second="Max"),
     **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},
     "sum_i64": f"atomicAdd({_UNSIGNED});",
     **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
     **{f"min_{dtype}": "atomicMin(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
 }
+#: Shared memory adds words of 32 bits; of 64 it only exchanges them, again and again where many threads do.
+_CUDA_ADD_WORDS = (
+    "unsigned* const w = (unsigned*)p; const unsigned low = (unsigned)v, seen = atomicAdd(w, low); "
+    "atomicAdd(w + 1, (unsigned)((unsigned long long)v >> 32) + (seen + low < low));"
+)
+_CUDA_SHARED_ATOMICS = {f"sum_{dtype}": _CUDA_ADD_WORDS for dtype in ("i64", "u64")}
 _OPENCL_ATOMICS = {
     **{f"sum_{dtype}": "atomic_add(p, v);" for dtype in ("i32", "u32")},
     **{f"sum_{dtype}": "atom_add(p, v);" for dtype in ("i64", "u64")},
@@ -322,9 +343,11 @@ CUDA = Dialect(
     atomics=Atomics(
         qualifier=_DEVICE,
         pointer="{type}*",
+        shared_pointer="{type}*",
         words={4: ("unsigned int", "atomicCAS"), 8: ("unsigned long long", "atomicCAS")},
         enable={},
         native=_CUDA_ATOMICS,
+        shared_native=_CUDA_SHARED_ATOMICS,
     ),
     register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
     matrix_load="cuts_matrix{count}{kind}({registers}, &{p}[{i}]);",
@@ -407,9 +430,11 @@ OPENCL = Dialect(
     atomics=Atomics(
         qualifier="static inline",
         pointer="volatile __global {type}*",
+        shared_pointer="volatile __local {type}*",
         words={4: ("unsigned int", "atomic_cmpxchg"), 8: ("unsigned long", "atom_cmpxchg")},
         enable={8: "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"},
         native=_OPENCL_ATOMICS,
+        shared_native={},
     ),
     register_load="*(const {space}uint*)(&{p}[{i}])",
     matrix_load="",

@@ -370,7 +370,8 @@ class NodePrinter:
         parts = [guard_text(node.guards, pointers)] if node.guards else []
         parts += [place_text(place, pointers) for place in dict.fromkeys(indirects(node.address)) if place.wraps]
         where = f"&{self.names.buffer(node.space, node.buffer)}[{index_text(node.address, pointers)}]"
-        call = f"cuts_into_{node.into}_{node.dtype}({where}, {self._text(node.value)});"
+        helper = "into" if node.space == "global" else "meet"
+        call = f"cuts_{helper}_{node.into}_{node.dtype}({where}, {self._text(node.value)});"
         self.out.line((f"if ({' && '.join(parts)}) " if parts else "") + call)
 
     def _accumulate(self, node: Accumulate) -> None:

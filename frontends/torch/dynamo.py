@@ -103,7 +103,8 @@ def _resizing_whole() -> Iterator[None]:
 def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
     """Return how PyTorch may write attention: whole, or as contractions and a softmax where gradients are wanted."""
     trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
-    return [SDPBackend.MATH] if trained else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    whole = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]  # the second for f32 on a GPU
+    return [SDPBackend.MATH] if trained else [*whole, SDPBackend.MATH]
 
 
 def _compiled(

@@ -154,11 +154,16 @@ def _call(fn: str, *args: Expr) -> Expr:
 
 
 def _extremum(better: str) -> Rule:
-    """Rule of `max` (better `ge`) or `min` (`le`)."""
+    """Rule of `max` (better `ge`) or `min` (`le`).
 
-    def rule(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    What beats a number is beyond it, and so is the result then, and only then: a result that is stored is asked, so
+    that the operand need not be kept.
+    """
+
+    def rule(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
         strict = isinstance(args[1], Const)
-        first = _call(better.replace("e", "t") if strict else better, *args)
+        asked = y if isinstance(y, Read) and strict else args[0]
+        first = _call(better.replace("e", "t") if strict else better, asked, args[1])
         return _where(first, seed, dtype), _where(_call("not", first), seed, dtype)
 
     return rule

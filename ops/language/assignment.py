@@ -29,7 +29,7 @@ from . import syntax as s
 from .canonical import unused_name
 from .check_expressions import names_read, reads_itself, reads_unwritten
 from .declaration import Declaration
-from .evaluator import ExpressionEvaluator, located
+from .evaluator import ExpressionEvaluator, Located
 from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows, with_own_rows
 from .unroll import separate_rows
 from .values import TensorList, TensorRef, Value, describe, to_expr
@@ -204,7 +204,7 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
         _leave(evaluator, outer)  # a piece of no elements
         return
     first = len(evaluator.statements)
-    with located(item.value.span):
+    with Located(item.value.span):
         body = to_expr(evaluator.element(item.value), target.type.dtype)
     found = evaluator.arithmetic.dtype(body)
     if found is not target.type.dtype:
@@ -248,7 +248,7 @@ def _leave(evaluator: ExpressionEvaluator, outer: dict[str, Value]) -> None:
 def _target(evaluator: ExpressionEvaluator, node: s.Target) -> tuple[TensorRef, tuple[tuple[s.Expression, ...], ...]]:
     ref, brackets = evaluator.scope[node.name], node.brackets
     if isinstance(ref, TensorList) and brackets:
-        with located(node.span):
+        with Located(node.span):
             ref = evaluator.list_item(ref, evaluator.evaluate(brackets[0][0]))
         brackets = brackets[1:]
     if isinstance(ref, tuple) and brackets:
@@ -279,7 +279,7 @@ def _write(
         inner = node.value if isinstance(node, s.Spread) else node
         if isinstance(inner, s.Name) and inner.id not in evaluator.scope:
             _bind_axis(evaluator, inner, isinstance(node, s.Spread), entry)
-        with located(node.span):
+        with Located(node.span):
             for value in evaluator.items((node,)):
                 write.append(evaluator.as_index(value, len(write), target.type))
     if len(write) != len(target.type.shape):

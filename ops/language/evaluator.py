@@ -7,9 +7,10 @@ parts allow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import reduce as fold
+
+from attrs import frozen
 
 from ...ir import (
     COMBINERS,
@@ -36,16 +37,22 @@ _LARGEST, _LONGEST, _ITEMS = 1 << 40, 1 << 16, 1 << 22
 _FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
 
 
-@contextmanager
-def located(span: Span) -> Iterator[None]:
+@frozen
+class Located:
     """Say where in a declaration an operation has no meaning.
 
-    A `Trouble` within becomes a `SpecError` at the span.
+    A `Trouble` within becomes a `SpecError` at the span. A class, as one is entered for each expression of a
+    declaration, and a generator takes longer than what most of them do.
     """
-    try:
-        yield
-    except Trouble as trouble:
-        raise SpecError(str(trouble), span) from trouble
+
+    span: Span
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Trouble):
+            raise SpecError(str(error), self.span) from error
 
 
 class ExpressionEvaluator(Workspace):
@@ -61,12 +68,12 @@ class ExpressionEvaluator(Workspace):
 
     def evaluate(self, node: s.Expression) -> Value:
         """Return the value of an expression; a tensor without subscripts stays a tensor."""
-        with located(node.span):
+        with Located(node.span):
             return getattr(self, "_" + type(node).__name__.lower())(node)
 
     def element(self, node: s.Expression) -> Value:
         """Return the value of an expression in which tensors stand for their elements."""
-        with located(node.span):
+        with Located(node.span):
             return self.as_element(self.evaluate(node))
 
     def items(self, nodes: tuple[s.Expression, ...]) -> tuple[Value, ...]:

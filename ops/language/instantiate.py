@@ -16,7 +16,7 @@ from .canonical import canonicalise, live_statements
 from .check_expressions import names_read
 from .declaration import Declaration
 from .empty import without_nothing
-from .evaluator import ExpressionEvaluator, located
+from .evaluator import ExpressionEvaluator, Located
 from .parser import PLACEHOLDER, parse_expression
 from .values import TensorList, TensorRef, Trouble, Value, describe
 
@@ -183,7 +183,7 @@ class _Instantiation:
         while isinstance(level, tuple):
             shape.append(len(level))
             level = level[0] if level else 0
-        with located(item.span):
+        with Located(item.span):
             flat = _flatten(rows)
         if len(flat) != TensorType(DType.F32, tuple(shape)).size:
             raise SpecError(f"the rows of table '{item.name}' have different lengths", item.span)

@@ -12,6 +12,7 @@ reshape(x)` places x in y's buffer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 
@@ -179,6 +180,7 @@ class _Finder:
         self.units: dict[str, tuple[Unit, ...]] = {u.name: (u,) for u in programs.units}
         self.producer = {t: found[0] for t, found in programs.producers().items() if len(found) == 1}
         self.outputs = set(programs.graph.outputs)
+        self.readers = Counter(t for u in programs.units for t in u.reads)
 
     def result(self) -> Views:
         units = tuple(
@@ -219,7 +221,9 @@ class _Finder:
         if self.types[read.tensor].size != self.types[statement.target].size:
             return False
         found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
-        return found is not None and self._place(read.tensor, found)
+        if found is None or (self._scattered(read.tensor, found) and self._joins(read.tensor)):
+            return False
+        return self._place(read.tensor, found)
 
     def _set_free(self, unit: Unit) -> None:
         self.free.add(unit.name)
@@ -276,6 +280,10 @@ class _Finder:
         """Whether a tensor is computed element by element, so that a kernel that writes whole rows can compute it."""
         unit = self.producer.get(tensor)
         return unit is not None and all(s.is_pointwise and s.step is None for s in unit.statements)
+
+    def _joins(self, tensor: str) -> bool:
+        """Whether a tensor is computed element by element for one reader, which may as well compute it."""
+        return self._fuses(tensor) and self.readers[tensor] == 1
 
     def _adjacent(self, unit: Unit) -> Storage | None:
         """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""

@@ -4,29 +4,42 @@ from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed
 from .extract import extract
 from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, lay_out
+from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .kept_rows import kept_reads
 from .lower import lower
+from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
+from .outputs import ROW_STEPS
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 
 __all__ = [
     "FRAGMENT_SETS",
     "NARROWEST_COPY",
+    "ROW_STEPS",
     "AxisBinding",
     "BlockLayout",
     "Frame",
+    "Meeting",
     "Tile",
     "atom_faults",
     "atom_operands",
     "bind_dims",
+    "bins_of",
     "check_barriers",
     "extract",
+    "joined_places",
+    "joined_shares",
+    "joined_vector",
     "kept_reads",
     "lanes_along",
     "lay_out",
     "local_vars",
     "lower",
     "main_read",
+    "may_meet",
+    "meeting_of",
     "mixed_atoms",
+    "own_axes",
     "stage",
+    "written_side",
 ]

@@ -60,10 +60,13 @@ def atom_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[V
 
 @frozen
 class AtomFrame:
-    """A warp in a block: `lane` numbers its threads, `warps` gives its coordinate along each tile dim."""
+    """A warp in a block: `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers
+    those that divide the depth of the same products among them.
+    """
 
     lane: Var
     warps: tuple[Var, ...]
+    part: Var
 
 
 def thread_places(loop: ReductionSchedule, lane: Index, warps: Sequence[Index]) -> tuple[Index, ...]:
@@ -172,9 +175,9 @@ def atom_loop(
     """Return the shares of a chunk, or of its step number `at`; `tiles` are the block-local variables of the tile dims,
     `depth` that of the reduced dim.
     """
-    atom = MATRIX_ATOMS[loop.atom]
-    step = Var(f"{prefix}step", depth.extent // atom.k)
-    place = as_index(step) if at is None else Index(at)
+    atom, parts = MATRIX_ATOMS[loop.atom], frame.part.extent
+    step = Var(f"{prefix}step", depth.extent // (atom.k * parts))
+    place = (as_index(step) if at is None else Index(at)) * parts + frame.part
     shares: list[Share] = [Share(depth, Index(), as_index(step) if at is None else Index(), (), "c")]
     unrolled, registers, elements = [step] if at is None else [], [], []
     sides = [_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
@@ -263,8 +266,10 @@ def products(
     ]
 
 
-def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) -> list[str]:
-    """Return why a thread distribution cannot hold an atom's fragments; nothing where it can."""
+def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> list[str]:
+    """Return why a thread distribution cannot hold an atom's fragments, where so many warps divide the depth; nothing
+    where it can.
+    """
     atom, found = MATRIX_ATOMS[loop.atom], []
     if loop.rows == loop.columns or not {loop.rows, loop.columns} <= set(range(len(dims))):
         return [f"atom {atom.name}: rows and columns must lie along two of the {len(dims)} tile dims"]
@@ -287,11 +292,11 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) 
                 f"atom {atom.name}: its {side} need a multiple of {THREADS[axis]} threads that hold a multiple of "
                 f"{run} elements each, in vectors of a multiple of {NEIGHBOURS[axis]} that take whole atoms"
             )
-    if threads != prod(d.threads for d in dims) or threads % LANES:
+    if prod(d.threads for d in dims) % LANES:
         found.append(f"atom {atom.name}: all threads of the block take part, in whole warps")
-    if len(loop.dims) != 1 or loop.dims[0].chunk % atom.k:
-        found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k}")
-    elif loop.ahead and (loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not alternates(loop)):
+    if len(loop.dims) != 1 or loop.dims[0].chunk % (atom.k * lanes):
+        found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k * lanes}")
+    elif loop.ahead and (loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not alternates(loop, lanes)):
         found.append(
             f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each "
             "operand, where a chunk has an even number of steps"
@@ -299,6 +304,8 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], threads: int) 
     return found
 
 
-def alternates(loop: ReductionSchedule) -> bool:
-    """Whether the steps of a chunk use each set of registers for fragments equally often."""
-    return loop.dims[0].chunk // MATRIX_ATOMS[loop.atom].k % FRAGMENT_SETS == 0
+def alternates(loop: ReductionSchedule, lanes: int) -> bool:
+    """Whether a warp's steps of a chunk use each set of registers for fragments equally often, where so many warps
+    divide the depth.
+    """
+    return loop.dims[0].chunk // (MATRIX_ATOMS[loop.atom].k * lanes) % FRAGMENT_SETS == 0

@@ -22,6 +22,7 @@ from ...ir import (
     Share,
     SharedBuffer,
     Target,
+    TileDim,
     Var,
     as_index,
     delinearise,
@@ -101,7 +102,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
         var = Var(f"b{d}", dim.blocks)
         if dim.blocks > 1:
             layout.defines.append(Define(var, place))
-        starts.append(as_index(var) * dim.block)
+        starts.append(as_index(var) * (dim.block * dim.turns))
     return tuple(starts)
 
 
@@ -138,15 +139,28 @@ def _frame(
     lane = Var(f"{prefix}l", schedule.lanes)
     rest = as_index(layout.thread)
     if schedule.lanes > 1:
-        layout.defines.append(Define(lane, rest % schedule.lanes))
-        rest = rest // schedule.lanes
-    warp = _warp(layout, schedule, prefix)
+        each = schedule.threads // schedule.lanes
+        place = rest // each if schedule.atomic else rest % schedule.lanes
+        layout.defines.append(Define(lane, place))
+        rest = rest % each if schedule.atomic else rest // schedule.lanes
+    warp = _warp(layout, schedule, prefix, rest, lane)
     threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)
+    shares, unrolled = divide(schedule.dims, tiles, threads, prefix)
+    when = taking_part(layout, schedule.threads)
+    return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp)
+
+
+def divide(
+    dims: Sequence[TileDim], tiles: Sequence[Var], threads: Sequence[Var], prefix: str
+) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
+    """Return how threads, numbered along each dim, divide the elements of a block, and a thread's own variables in loop
+    order.
+    """
     shares: list[Share] = []
     outer: list[Var] = []
     inner: list[Var] = []
-    for d, (dim, tile, place) in enumerate(zip(schedule.dims, tiles, threads, strict=True)):
+    for d, (dim, tile, place) in enumerate(zip(dims, tiles, threads, strict=True)):
         group, element = Var(f"{prefix}j{d}", dim.thread // dim.vector), Var(f"{prefix}v{d}", dim.vector)
         register = as_index(group) * dim.vector + element
         shares.append(
@@ -154,24 +168,19 @@ def _frame(
         )
         outer.append(group)
         inner.append(element)
-    taking_part = Guard(as_index(layout.thread), 0, schedule.threads)
-    unrolled = tuple(v for v in (*outer, *inner) if v.extent > 1)
-    return Frame(
-        segment,
-        schedule,
-        prefix,
-        starts,
-        tiles,
-        tuple(shares),
-        unrolled,
-        lane,
-        () if taking_part.always else (taking_part,),
-        warp,
-    )
+    return tuple(shares), tuple(v for v in (*outer, *inner) if v.extent > 1)
 
 
-def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str) -> AtomFrame | None:
-    """Number lanes and warps where atoms multiply; the warps of the last dim are next to each other."""
+def taking_part(layout: BlockLayout, threads: int) -> tuple[Guard, ...]:
+    """Return what holds for the first so many threads of a block; nothing where it has no more."""
+    first = Guard(as_index(layout.thread), 0, threads)
+    return () if first.always else (first,)
+
+
+def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Index, part: Var) -> AtomFrame | None:
+    """Number lanes and warps where atoms multiply; the warps of the last dim are next to each other. `rest` numbers the
+    threads that take the same part of the depth.
+    """
     if schedule.atomic is None:
         return None
     lane = Var(f"{prefix}x", LANES)
@@ -179,9 +188,9 @@ def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str) -> AtomFr
     rows, columns = schedule.atomic.rows, schedule.atomic.columns
     counts = [dim.threads // lanes_along(rows, columns, d) for d, dim in enumerate(schedule.dims)]
     warps = tuple(Var(f"{prefix}w{d}", count) for d, count in enumerate(counts))
-    places = delinearise(as_index(layout.thread) // LANES, counts)
+    places = delinearise(rest // LANES, counts)
     layout.defines += [Define(warp, place) for warp, place in zip(warps, places, strict=True) if warp.extent > 1]
-    return AtomFrame(lane, warps)
+    return AtomFrame(lane, warps, part)
 
 
 def _thread_coordinates(

@@ -23,6 +23,7 @@ from ...ir import (
 )
 from .frames import Frame, lay_out
 from .kept_rows import kept_trips
+from .meetings import BINS, bins_of, emit_meeting
 from .outputs import emit_output
 from .reductions import kept_reduction, looped_reduction, resident_reduction
 from .segment_state import SegmentState
@@ -69,6 +70,10 @@ def _lower_segment(state: SegmentState) -> None:
     shared.
     """
     state.shares = {s.var: s for s in state.frame.shares}
+    if state.frame.schedule.meets:
+        state.layout.buffers[BINS] = bins_of(state.frame.segment, state.group, state.frame.schedule.dims)
+        emit_meeting(state)
+        return
     for number, reduction in enumerate(state.frame.segment.reductions):
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
@@ -93,5 +98,6 @@ def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
         not schedule.staging
         and all(d.trips == 1 for d in schedule.dims)
         and frame.schedule.lanes > 1
+        and not schedule.atom
         and not frame.when
     )

@@ -32,6 +32,7 @@ from ...ir import (
 )
 from .atoms import FRAGMENT_SETS, AtomLoop, atom_loop, atom_operands, products
 from .index_values import value_of
+from .join_warps import warp_sums
 from .segment_state import SegmentState
 from .staging import AxisBinding
 from .tabulate import tabulate
@@ -56,8 +57,8 @@ class Multiplication:
 
     @property
     def steps(self) -> int:
-        """How many atoms lie behind one another in a chunk."""
-        return self.depth.extent // MATRIX_ATOMS[self.schedule.atom].k
+        """How many atoms of a warp lie behind one another in a chunk."""
+        return self.depth.extent // (MATRIX_ATOMS[self.schedule.atom].k * self.state.frame.schedule.lanes)
 
     @property
     def at(self) -> tuple[Index, ...]:
@@ -66,11 +67,16 @@ class Multiplication:
 
     @property
     def added_to(self) -> str:
-        """The registers that atoms add to: the reduction's own, or, where the math mode promotes partial sums, those of
+        """The registers that atoms add to: those of the warp's sums, or, where the math mode promotes partial sums, of
         one chunk.
         """
         mode = MATH_MODES.get(self.reduction.math)
-        return f"{self.reduction.name}.part" if mode is not None and mode.every else self.reduction.name
+        return f"{self.reduction.name}.part" if mode is not None and mode.every else self.sums
+
+    @property
+    def sums(self) -> str:
+        """The registers of a warp's sums over all chunks."""
+        return warp_sums(self.reduction, self.state.frame.schedule)
 
     def whole(self) -> Phase:
         """Return the phase that multiplies all of a chunk."""
@@ -116,15 +122,15 @@ class Multiplication:
         return products(self.reduction, self.schedule, self.added_to, self.at, (a, b), self.depth, loop, self._lane)
 
     def _before(self) -> list[Root]:
-        if self.added_to == self.reduction.name:
+        if self.added_to == self.sums:
             return []
         return [evolve(self.state.initialise(self.reduction), name=self.added_to)]
 
     def _behind(self) -> list[Root]:
-        if self.added_to == self.reduction.name:
+        if self.added_to == self.sums:
             return []
         dtype = self._dtype
-        return [Accumulate(self.reduction.name, self.at, "sum", Held(self.added_to, self.at, dtype), (), dtype)]
+        return [Accumulate(self.sums, self.at, "sum", Held(self.added_to, self.at, dtype), (), dtype)]
 
     @property
     def _dtype(self) -> DType:

@@ -23,6 +23,9 @@ from .kept_rows import row_parts
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding
 
+#: Accesses of a lane in one trip over a row that no reduction runs over.
+ROW_STEPS = 8
+
 
 def emit_output(state: SegmentState, output: Output, name: str) -> None:
     """Emit an output's store: with the phase being collected, or in a loop of its own over a long row."""
@@ -48,8 +51,8 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
 
 
 def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
-    """Elements of a row per trip of an output loop: as the reduction over the same row has it, else eight per lane at
-    most.
+    """Elements of a row per trip of an output loop: as the reduction over the same row has it, else at most `ROW_STEPS`
+    per lane.
     """
     for reduction, schedule in zip(state.frame.segment.reductions, state.frame.schedule.reductions, strict=True):
         if reduction.reduce == extra and len(schedule.dims) == 1:
@@ -58,7 +61,7 @@ def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
     for axis in extra:
         length *= axis.extent
     step = state.frame.schedule.lanes * state.frame.schedule.row_vector
-    return min(8, -(-length // step)) * step
+    return min(ROW_STEPS, -(-length // step)) * step
 
 
 def _store(

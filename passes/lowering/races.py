@@ -93,14 +93,15 @@ class _Walk:
     kernel: Kernel
     reads: list[_Extent] = field(factory=list)
     writes: list[_Extent] = field(factory=list)
+    combined: list[_Extent] = field(factory=list)
     open: list[_Extent] = field(factory=list)
     groups: list[list[_Extent]] = field(factory=list)
     filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
     found: dict[str, None] = field(factory=dict)
-    known: dict[int, tuple[list[_Access], list[_Access]]] = field(
+    known: dict[int, tuple[list[_Access], list[_Access], list[_Access]]] = field(
         factory=dict
-    )  # what phases load and store, by their `id`
+    )  # what phases load, store and combine, by their `id`
 
     @property
     def scratch(self) -> int:
@@ -134,6 +135,7 @@ class _Walk:
     def _meet(self) -> None:
         """Let all threads see what was written."""
         self.reads.clear()
+        self.combined.clear()
         for span in self.writes:
             self.filled[span.buffer] = _joined([*self.filled.get(span.buffer, ()), (span.first, span.last)])
         self.writes.clear()
@@ -150,14 +152,16 @@ class _Walk:
             return  # what is true of every thread at this step is gone, so it is false
         self._collective(phase, when)
         if id(phase) not in self.known:
-            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store)
-        reads, writes = self.known[id(phase)]
+            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store), _combined(phase)
+        reads, writes, combined = self.known[id(phase)]
         for span in self._spans(phase, reads):
             self._read(span)
         arriving = self.open if phase.asynchronous else self.writes
         for span in self._spans(phase, writes):
             self._write(span)
             arriving.append(span)
+        for span in self._spans(phase, combined):
+            self._combine(span)
 
     def _collective(self, phase: Phase, when: Sequence[Guard]) -> None:
         """Check that all threads take part where lanes are combined, and that scratch has room for the last lanes, idle
@@ -177,22 +181,38 @@ class _Walk:
                 self._find(f"phase {phase.name} combines lanes of {root.name} in {room}")
 
     def _read(self, span: _Extent) -> None:
-        rivals = [f"phase {w.phase} wrote since the last barrier" for w in self.writes if span.meets(w)]
+        written = (*self.writes, *self.combined)
+        rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
         for rival in rivals:
             self._find(f"phase {span.phase} reads {span.text} that {rival}")
-        if not rivals and not any(
-            low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())
-        ):
-            self._find(f"phase {span.phase} reads {span.text}, not all of which was written before")
+        if not rivals:
+            self._filled(span)
         self.reads.append(span)
 
+    def _filled(self, span: _Extent) -> None:
+        """Check that what is read was written before."""
+        if not any(low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())):
+            self._find(f"phase {span.phase} reads {span.text}, not all of which was written before")
+
     def _write(self, span: _Extent) -> None:
-        rivals = [f"phase {r.phase} read since the last barrier" for r in self.reads if span.meets(r)]
-        rivals += [f"phase {w.phase} wrote since the last barrier" for w in self.writes if span.meets(w)]
-        rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
-        for rival in rivals:
+        for rival in self._rivals(span, (*self.writes, *self.combined)):
             self._find(f"phase {span.phase} overwrites {span.text} that {rival}")
+
+    def _combine(self, span: _Extent) -> None:
+        """Check what atomic operations change: one after another, in any order, but beside nothing else."""
+        rivals = [*self._rivals(span, self.writes)]
+        for rival in rivals:
+            self._find(f"phase {span.phase} combines values in {span.text} that {rival}")
+        if not rivals:
+            self._filled(span)
+        self.combined.append(span)
+
+    def _rivals(self, span: _Extent, written: Iterable[_Extent]) -> Iterator[str]:
+        """Yield what stands against changing some elements, besides what wrote them."""
+        yield from (f"phase {r.phase} read since the last barrier" for r in self.reads if span.meets(r))
+        yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w))
+        yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c))
 
     def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Extent]:
         """Yield what accesses touch at this step; those that no thread makes are left out, those out of a buffer's
@@ -235,6 +255,13 @@ class _Walk:
 def _accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[_Access]:
     """Return what a phase loads from shared memory, or stores to it."""
     nodes = (n for n in post_order(phase.roots) if isinstance(n, kind) and n.space == "shared")
+    plain = (n for n in nodes if not (isinstance(n, Store) and n.into))
+    return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in plain))
+
+
+def _combined(phase: Phase) -> list[_Access]:
+    """Return in what of shared memory a phase combines values."""
+    nodes = (n for n in phase.roots if isinstance(n, Store) and n.space == "shared" and n.into)
     return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes))
 
 

@@ -33,6 +33,7 @@ from ...ir import (
     narrow,
 )
 from .index_values import value_of
+from .join_warps import join_warps, warp_sums
 from .kept_rows import row_parts
 from .multiply import multiplication
 from .ring import Ring, chunk_loop, staged_tiles, step_loop, tile_load
@@ -70,7 +71,8 @@ def looped_reduction(state: SegmentState, reduction: Reduction, schedule: Reduct
     for dim in schedule.dims:
         total *= dim.trips
     step = Var(f"{prefix}it", total)
-    row = state.frame.schedule.lanes > 1 or state.frame.schedule.row_vector > 1
+    lanes = state.frame.schedule.lanes
+    row = not schedule.atom and (lanes > 1 or state.frame.schedule.row_vector > 1)
     locals_ = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(schedule.dims))
     shares, unrolled = dict(state.shares), list(locals_)
     if row:
@@ -87,14 +89,17 @@ def looped_reduction(state: SegmentState, reduction: Reduction, schedule: Reduct
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
     ring = Ring(state, schedule, tiles, step, prefix)
-    state.items.append(state.phase("compute", "init", (state.initialise(reduction),), (), {}))
+    begin = evolve(state.initialise(reduction), name=warp_sums(reduction, state.frame.schedule))
+    state.items.append(state.phase("compute", "init", (begin,), (), {}))
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         state.items.extend(step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole()))
-    else:
-        accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
-        state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)))
-    if state.frame.schedule.lanes > 1:
+        if lanes > 1:
+            join_warps(state, reduction)
+        return
+    accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
+    state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)))
+    if lanes > 1:
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 
 

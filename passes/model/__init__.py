@@ -7,6 +7,7 @@ from .features import count_features
 from .footprint import Count, distinct_values
 from .geometry import EIGHTHS, Columns, Geometry, geometries
 from .least_work import group_work
+from .meetings import bins_needed, turned_dim
 from .pul_paper import pul
 from .rank import rank
 from .structure import Knob, SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like, next_power, powers
@@ -24,6 +25,7 @@ __all__ = [
     "SegmentStructure",
     "Structure",
     "axis_classes",
+    "bins_needed",
     "bound",
     "class_runs",
     "conflict_factor",
@@ -40,4 +42,5 @@ __all__ = [
     "powers",
     "pul",
     "rank",
+    "turned_dim",
 ]

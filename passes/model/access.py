@@ -10,7 +10,8 @@ from math import gcd, prod
 import numpy as np
 from attrs import frozen
 
-from ...ir import Expr, Read, Target, Var, expr_variables, linearise, reads, variables
+from ...ir import WIDEST_BYTES, Expr, Read, Target, Var, expr_variables, linearise, reads, variables
+from ..lowering import ROW_STEPS
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -34,9 +35,14 @@ class Place:
     parallel: int
     threads: Count
 
+    @property
+    def rows(self) -> tuple[tuple[Var, ...], ...]:
+        """The loops that it is inside of."""
+        return self.thread.dims[self.parallel :]
+
     def repeats(self, used: frozenset[object]) -> Count:
         """How many trips compute something new that depends on the used variables."""
-        loops = zip(self.thread.dims[self.parallel :], self.trips, strict=True)
+        loops = zip(self.rows, self.trips, strict=True)
         return product(t for dim, t in loops if used.intersection(dim))
 
     def loads(self, read: Read, shape: Sequence[int]) -> Count:
@@ -63,21 +69,35 @@ def _runs(geometry: Geometry) -> tuple[tuple[Count, ...], Cover]:
 
 def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
     """Return the place inside the given loops of a segment."""
-    chunk = [geometry.chunk[k] for k in which]
-    per_lane = [ceil_div(c, geometry.lanes) for c in chunk]
+    loops = tuple(geometry.structure.loops[k] for k in which)
+    return _place(geometry, loops, tuple(geometry.chunk[k] for k in which), tuple(geometry.trips[k] for k in which))
+
+
+def output_place(geometry: Geometry, row: tuple[Var, ...]) -> Place:
+    """Return the place of an output along a row: that of the loop over it, else of a loop of its own, or of none."""
+    if not row or row in geometry.structure.loops:
+        return place_of(geometry, [geometry.structure.loops.index(row)] if row else [])
+    length = prod(a.extent for a in row)
+    step = geometry.lanes * geometry.row_vector
+    chunk = least(ROW_STEPS, ceil_div(length, step)) * step
+    return _place(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
+
+
+def _place(
+    geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
+) -> Place:
+    per_lane = tuple(ceil_div(c, geometry.lanes) for c in chunk)
     padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)
-    lane = Cover(
-        tuple(geometry.structure.loops[k] for k in which), tuple(per_lane), geometry.loop_cover(which, per_lane).extents
-    )
+    lane = Cover(loops, per_lane, Cover.of(loops, per_lane).extents)
     block = geometry.block_cover
     groups, run = geometry.once("runs", lambda: _runs(geometry))
     return Place(
         padded.joined(lane),
         run.joined(lane),
         groups,
-        block.joined(geometry.loop_cover(which, chunk)),
-        block.joined(geometry.loop_cover(which, geometry.extents(which))),
-        tuple(geometry.trips[k] for k in which),
+        block.joined(Cover.of(loops, chunk)),
+        block.joined(Cover.of(loops, [prod(a.extent for a in loop) for loop in loops])),
+        trips,
         len(geometry.structure.dims),
         geometry.threads,
     )
@@ -98,9 +118,9 @@ def running_axis(read: Read) -> tuple[Var | None, int]:
     return (axis, gcd(*steps)) if all(abs(step) >= axis.extent for step in steps) else (None, 1)
 
 
-def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
+def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple[Var, ...], ...] = ()) -> Count:
     """Return how many elements one access moves: the vector of the dim whose last axis runs along the innermost tensor
-    dim.
+    dim, or of the lanes along one of `rows`.
     """
     axis, step = running_axis(read)
     if axis is None:
@@ -109,21 +129,85 @@ def access_vector(read: Read, geometry: Geometry, widest: int) -> Count:
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
             return np.gcd(vector, widest)
-    if geometry.structure.lanes and any(axis == loop[-1] for loop in geometry.structure.loops):
+    if geometry.structure.lanes and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, where the tile
-    is no halo.
+    """Return how many neighbours of a staged tile a thread loads at once, where the tile is no halo: along the
+    innermost tile dim, or, of a tile that is turned round, along the depth.
     """
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
             aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
-            return np.where(np.logical_or(tile.halo, tile.turned), 1, np.where(aligned, vector, 1))
+            natural = np.where(aligned, vector, 1)
+            return np.where(tile.halo, 1, np.where(tile.turned, depth_vector(expr, tile, geometry), natural))
     return 1
+
+
+def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours along the depth of a tile that is turned round a thread loads at once."""
+    whole = WIDEST_BYTES // tile.size
+    depth = _innermost_chunk(expr, tile, geometry)
+    return np.where(np.equal(depth % whole, 0) & np.equal(geometry.pad % whole, 0), whole, 1)
+
+
+def _used_loops(expr: Expr, tile: StagedTile, geometry: Geometry) -> list[int]:
+    """Return the loops of a tile's reduction that it has coordinates for."""
+    used = expr_variables(expr)
+    return [k for k in geometry.structure.reduces[tile.reduction] if used.intersection(geometry.structure.loops[k])]
+
+
+def _innermost_chunk(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the extent of the innermost coordinate of a tile that is turned round: the first loop's of several
+    elements.
+    """
+    found: Count = 1
+    for k in reversed(_used_loops(expr, tile, geometry)):
+        found = np.where(np.greater(geometry.chunk[k], 1), geometry.chunk[k], found)
+    return found
+
+
+def _lanes_deep(read: Read, shape: Sequence[int], loops: Sequence[int], geometry: Geometry) -> Count:
+    """Return how many neighbours in memory of what a fetch walks over lie along loops, before it takes a step along a
+    tile dim.
+    """
+    found: Count = 1
+    over: Count = np.bool_(False)
+    for _, size, deep in _walked(read, shape, loops, geometry):
+        found = np.where(over, found, found * size) if deep else found
+        over = over if deep else np.logical_or(over, np.greater(size, 1))
+    return found
+
+
+def _walked(
+    read: Read, shape: Sequence[int], loops: Sequence[int], geometry: Geometry
+) -> list[tuple[tuple[Var, ...], Count, bool]]:
+    """Return the loops and tile dims that a fetch walks over, nearest in memory first, how much of each, and whether it
+    is a loop.
+    """
+    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
+    structure, along = geometry.structure, dict(address.terms)
+    sides = [(structure.loops[k], geometry.chunk[k], True) for k in loops]
+    sides += [(dim, block, False) for dim, block in zip(structure.dims, geometry.block, strict=True)]
+
+    def distance(dim: Sequence[Var]) -> int:
+        return next((abs(along[a]) for a in reversed(dim) if a in along), 0)
+
+    return sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0]))
+
+
+def walks_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> Count:
+    """Return where a thread fetches the same elements of a flattened loop in each of its copies of a trip, so that one
+    division serves them all: memory runs along that loop, and the threads take whole chunks at a time.
+    """
+    walked = _walked(read, shape, _used_loops(tile.expr, tile, geometry), geometry)
+    if not walked or not walked[0][2]:
+        return np.bool_(False)
+    _, chunk, _ = walked[0]
+    return np.equal(geometry.threads % chunk, 0)
 
 
 def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
@@ -146,33 +230,33 @@ def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int
 
 
 def copy_cost(
-    expr: Expr, tile: StagedTile, geometry: Geometry, together: int, width: int | None = None
+    expr: Expr, tile: StagedTile, shape: Sequence[int], geometry: Geometry, together: int, width: int | None = None
 ) -> tuple[Count, Count]:
     """Return the instructions that move one element of a staged tile, `together` of which are moved at once, or `width`
-    where their addresses are looked at, and how many lanes' stores meet in a bank.
+    where their addresses are looked at, and how many lanes' stores meet in a bank; `shape` is that of the tensor.
 
-    A vector moves where memory and tile run along the same axis.
-
-    Elsewhere elements move one by one, or, with a single buffer, come as vectors and are stored one by one. A halo
-    decodes its coordinates.
+    A vector moves where memory and tile run along the same axis. Elsewhere elements move one by one, or, with a single
+    buffer, come as vectors and are stored one by one. A halo decodes its coordinates.
     """
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
     used = expr_variables(expr)
     axis, _ = running_axis(main)
     dims = [d for d in geometry.structure.dims if used.intersection(d) and any(a.extent > 1 for a in d)]
-    loops = [geometry.structure.loops[k] for k in geometry.structure.reduces[tile.reduction]]
-    loops = [d for d in loops if used.intersection(d)]
+    loops = _used_loops(expr, tile, geometry)
     straight = bool(dims) and axis == dims[-1][-1]
-    turned = bool(loops) and axis == loops[0][-1]
-    along = np.where(tile.turned, turned, straight)
+    turned: Count = np.bool_(False)
+    for k in reversed(loops):
+        turned = np.where(np.greater(geometry.chunk[k], 1), axis == geometry.structure.loops[k][-1], turned)
+    wide = np.where(tile.turned, turned, straight)
+    deep = copied_width(main, shape, geometry, together)  # rows of an odd length begin anywhere
+    moved = np.where(tile.turned, np.gcd(width or deep, _innermost_chunk(expr, tile, geometry)), width or together)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
-    cost = np.where(tile.halo, 3.0, np.where(along, 1.0 / (width or together), apart))
-    depth = geometry.chunk[geometry.structure.reduces[tile.reduction][0]] if loops else 1
-    ways = np.maximum(
-        1.0, least(depth, 32) / np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
-    )
-    return cost, np.where(np.logical_or(tile.halo, np.logical_or(along, not turned)), 1.0, ways)
+    cost = np.where(tile.halo, 3.0, np.where(wide, 1.0 / moved, apart))
+    lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
+    apart_in_banks = np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
+    ways = np.maximum(1.0, lanes / apart_in_banks)
+    return cost, np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
 
 
 def decoding_cost(read: Read, geometry: Geometry) -> float:
@@ -220,23 +304,23 @@ def _lanes_apart(target: Target, used: frozenset[object], geometry: Geometry) ->
     return distinct
 
 
-def warp_lines(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
+def warp_lines(read: Read, shape: Sequence[int], unit: int, place: Place, geometry: Geometry, target: Target) -> Count:
     """Return how many memory lines of `unit` elements one access of a warp touches; neighbours of a thread's vector
     count as one run.
     """
-    cover = geometry.once(("warp", target.warp_size), lambda: _warp_cover(geometry, target.warp_size))
+    loops = tuple(dict.fromkeys((*geometry.structure.loops, *place.rows)))
+    cover = geometry.once(("warp", target.warp_size, loops), lambda: _warp_cover(geometry, target.warp_size, loops))
     return segments_of(read, shape, cover, unit)
 
 
-def _warp_cover(geometry: Geometry, warp_size: int) -> Cover:
-    """Return the cover of one access of a warp."""
+def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]]) -> Cover:
+    """Return the cover of one access of a warp, whose lanes may lie along any of some loops."""
     along = geometry.lanes_along(warp_size)
     cover = geometry.cover([a * v for a, v in zip(along, geometry.vector, strict=True)])
     if not geometry.structure.lanes:
         return cover
     row = least(warp_size, geometry.lanes) * geometry.row_vector
-    loops = range(len(geometry.structure.loops))
-    return cover.joined(geometry.loop_cover(loops, [row] * len(loops)))
+    return cover.joined(Cover.of(loops, [row] * len(loops)))
 
 
 def unmoved(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:

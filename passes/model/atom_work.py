@@ -26,8 +26,8 @@ class AtomSide:
 
 @frozen
 class AtomWork:
-    """A chunk: steps along the depth, what is held of A and of B, products of parts, parts of an operand, and the
-    instructions that make them of one element.
+    """A warp's part of a chunk: steps along the depth, what is held of A and of B, products of parts, parts of an
+    operand, and the instructions that make them of one element.
     """
 
     atom: MatrixAtom
@@ -58,7 +58,7 @@ def atom_work(segment: Segment, geometry: Geometry) -> AtomWork:
     )
     return AtomWork(
         atom,
-        geometry.chunk[0] // atom.k,
+        geometry.chunk[0] // (atom.k * geometry.lanes),
         (sides[0], sides[1]),
         len(mode.products) if mode is not None else 1,
         len(mode.parts) if mode is not None else 1,

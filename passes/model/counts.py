@@ -93,6 +93,9 @@ class Features:
     again: Count = _sum("bytes that a later statement of the block reads once more")
     fetched: Count = _sum("bytes that a block asks for")
     stored: Count = _sum("bytes that a block writes")
+    combined: Count = _sum(
+        "sectors of memory in which atomic operations combine values, those that wait for others more"
+    )
     # Waiting
     barriers: Count = _sum("barriers of the block")
     rounds: Count = _sum("rounds of loops in which memory is waited for")

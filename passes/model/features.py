@@ -13,13 +13,15 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Expr, FusedGroup, Read, Segment, Target, Var
-from ..lowering import kept_reads
-from .access import access_vector, place_of
+from ...ir import Expr, FusedGroup, Output, Read, Segment, Target, Var
+from ..lowering import kept_reads, may_meet
+from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
+from .joined import joined_bytes, joined_geometry, may_join
 from .least_work import group_work, memory_reads, nodes, translations
+from .meetings import bins_needed
 from .registers import Registers, register_limit, thread_registers
 from .scheduled_work import Totals, add_reduction
 from .tiles import StagedTile, staged_tiles
@@ -58,14 +60,16 @@ def count_features(
         instances = np.maximum(instances, product(part.thread))
     last = geometry[-1]
     grid = product(
-        ceil_div(prod(a.extent for a in d), b) * 1.0 for d, b in zip(last.structure.dims, last.block, strict=True)
+        ceil_div(prod(a.extent for a in d), b * last.turns if n == last.structure.meets else b) * 1.0
+        for n, (d, b) in enumerate(zip(last.structure.dims, last.block, strict=True))
     )
     stages: Count = 1
     for part in geometry:
         stages = np.maximum(stages, part.stages)
     useful, unique = work or group_work(group)
     limit = register_limit(threads, min_blocks, target)
-    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0]) if last.block else 1
+    taken = last.turns if last.structure.meets == 0 else 1
+    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0] * taken) if last.block else 1
     return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages,
                     raster=raster, min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
@@ -75,7 +79,7 @@ def count_features(
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
     """Return the shared bytes of a tensor the segment leaves for later ones, of the scratch of a reduction across
-    lanes, and of the rows that statements share.
+    lanes or of warps, of the rows that statements share, and of the bins in which values meet.
     """
     total: Count = 0
     if geometry.structure.shared:
@@ -85,6 +89,11 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
         widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
         scratch = geometry.threads * widest
         total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    if may_join(geometry):
+        total = total + joined_bytes(group, segment, geometry)
+    if geometry.structure.meets >= 0:
+        size = group.tensors[segment.outputs[0].tensor].dtype.size
+        total = total + ceil_div(bins_needed(segment, group, geometry) * size, 16) * 16
     if geometry.structure.keeps:
         for read in kept_reads(segment, (*group.shared, *group.constants)):
             size = group.tensors[read.tensor].dtype.size
@@ -103,14 +112,14 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         totals.begin(geometry, position > 0)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
+    geometry = joined_geometry(totals.group, segment, geometry, totals.target)
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
     traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
     for output in segment.outputs:
         known = done[output.extra]
-        which = [geometry.structure.loops.index(output.extra)] if output.extra in geometry.structure.loops else []
-        place = place_of(geometry, which)
+        place = output_place(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, known)
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
@@ -120,14 +129,16 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         known.update(dict.fromkeys(nodes(output.body)))
         size = totals.group.tensors[output.tensor].dtype.size
         written = Read(output.tensor, output.write)
-        vector = access_vector(written, geometry, totals.target.vector_bytes // size)
+        vector = access_vector(written, geometry, totals.target.vector_bytes // size, place.rows)
         totals.add("stores", per_thread / vector * geometry.threads)
         totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
         if output.tensor not in totals.group.shared:
-            totals.add("stored", _stored(totals, output.tensor, geometry, which))
+            totals.add("stored", _stored(totals, output, geometry))
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
+    if may_meet(segment):
+        totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums
     return PaperCounts(
         totals.since("flops", before),
@@ -137,7 +148,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     )
 
 
-def _stored(totals: Totals, tensor: str, geometry: Geometry, which: Sequence[int]) -> Count:
+def _stored(totals: Totals, output: Output, geometry: Geometry) -> Count:
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
-    return product(sizes) * float(prod(geometry.extents(which))) * totals.group.tensors[tensor].dtype.size
+    row = float(prod(v.extent for v in output.extra))
+    return product(sizes) * row * totals.group.tensors[output.tensor].dtype.size

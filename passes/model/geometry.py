@@ -30,7 +30,7 @@ class Geometry:
     memory runs along a reduced axis, 0 none. What atoms multiply is padded as its fragments ask for, or, where a
     schedule says so, by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied.
     Where operands are `cached`, asynchronous copies leave what they bring in L1. `kept` elements of each row lie in
-    shared memory between statements.
+    shared memory between statements. A block takes `turns` tiles, one after another.
     """
 
     structure: SegmentStructure
@@ -50,6 +50,7 @@ class Geometry:
     ahead: Count = 0
     cached: Count = 0
     kept: Count = 0
+    turns: Count = 1
     _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -154,6 +155,7 @@ def _geometry(
         ahead=columns.get(f"{prefix}ahead", 0),
         cached=columns.get(f"{prefix}cached", 0),
         kept=_kept(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.keeps else 0,
+        turns=columns.get(f"{prefix}turns", 1),
     )
 
 

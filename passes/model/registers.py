@@ -27,7 +27,7 @@ from ...ir import (
     reads,
 )
 from ..lowering import main_read
-from .access import copied_width, copy_cost
+from .access import copied_width, copy_cost, depth_vector
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -50,6 +50,9 @@ NEIGHBOUR, CLAMPED = 0.2, 0.3
 PLACE = 4.0
 #: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
 MOST_PLACES, APART = 128.0, 0.6
+#: Part of the vectors along the depth of what is staged that a step holds at a time: tiles of 8x8 and 4x4 results just
+#: spilled in 128 and 64 registers, and 8x4 did not in 128.
+DEEP = 0.75
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -89,12 +92,14 @@ def thread_registers(
         return _atom_registers(segment, geometry, tiles, tensors)
     held = instances * len(segment.reductions)
     fragments: Count = 0.0
+    vectors: Count = 0.0
     for position, reduction in enumerate(segment.reductions):
         fragments = np.maximum(fragments, _fragments(segment, reduction, geometry, position, tensors))
+        vectors = np.maximum(vectors, _vectors_deep(reduction, geometry, position, tiles))
     extra: Count = 0.0
     for tile in tiles:
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
-    needed = BASE + held + _row(segment, geometry) + fragments + extra
+    needed = BASE + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
 
@@ -126,8 +131,9 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     main = main_read(tile.expr, used)
     decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
     together = WIDEST_BYTES // tile.size
-    width = copied_width(main, tensors[main.tensor].shape, geometry, together)
-    cost, _ = copy_cost(tile.expr, tile, geometry, together, width)
+    shape = tensors[main.tensor].shape
+    width = copied_width(main, shape, geometry, together)
+    cost, _ = copy_cost(tile.expr, tile, shape, geometry, together, width)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
     row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
     trip = geometry.threads * width
@@ -182,6 +188,18 @@ def _fragments(
                for k in geometry.structure.reduces[position]):  # fmt: skip
             total = total + DECODED / len(parts)
     return total
+
+
+def _vectors_deep(reduction: Reduction, geometry: Geometry, position: int, tiles: Sequence[StagedTile]) -> Count:
+    """Return what one step keeps besides an element of each row, where threads load vectors along the depth of tiles
+    that are turned round.
+    """
+    found: Count = 0.0
+    for tile in (t for t in tiles if t.reduction == position):
+        elements = geometry.thread_cover.dependent(expr_variables(tile.expr)) * 1.0
+        more = np.maximum(0.0, DEEP * depth_vector(tile.expr, tile, geometry) - 1.0)
+        found = found + np.where(tile.turned, elements * more, 0.0)
+    return found
 
 
 def resident_row(geometry: Geometry) -> Count:

@@ -32,15 +32,18 @@ from .access import (
     divides,
     tile_vector,
     unmoved,
+    walks_evenly,
     warp_lines,
     wavefronts,
 )
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
-from .footprint import Count, ceil_div, least, product, runs_of
+from .footprint import Count, ceil_div, least, product, runs_of, segments_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
+from .joined import may_join
 from .least_work import memory_reads, node_cost, nodes
+from .meetings import combining
 from .registers import resident_row
 from .tiles import StagedTile, own_order, own_pad
 
@@ -48,6 +51,8 @@ from .tiles import StagedTile, own_order, own_pad
 QUARTERS = 4.0
 #: Clocks that an atom waits at least for the accumulator of the one before it, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
+#: Bytes of sectors that L1 certainly keeps from one trip of a loop to the next, beside what shared memory takes.
+KEPT = 32768.0
 
 
 class Totals:
@@ -78,6 +83,17 @@ class Totals:
             self.seen = set()
         self.repeat = np.where(resident, 0, 1) if again else 1
         self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
+
+    def combine(self, segment: Segment, geometry: Geometry) -> None:
+        """Count what a segment combines in memory, behind its values; where they meet in shared memory, tiles come in
+        turns, and only what is left of them is stored.
+        """
+        found = combining(segment, self.group, geometry, self.target)
+        if geometry.structure.meets >= 0:
+            self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
+            self.sums["stored"] = 0
+        for name, value in found.items():
+            self.add(name, value)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
@@ -125,7 +141,7 @@ class Totals:
         times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
-        vector = access_vector(read, geometry, widest)
+        vector = access_vector(read, geometry, widest, place.rows)
         self.add("thread_loads", times)
         self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
@@ -166,7 +182,7 @@ class Totals:
             return
         kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
-        touched = warp_lines(read, kind.shape, unit, geometry, self.target)
+        touched = warp_lines(read, kind.shape, unit, place, geometry, self.target)
         self.add("lines", elements / vector * touched * warps)
         if geometry.structure.atom:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
@@ -251,6 +267,16 @@ def _wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geom
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
 
 
+def _sectors(read: Read, place: Place, totals: Totals) -> Count:
+    """Return the bytes of the sectors that a fetch touches in all trips: those of which it takes parts come again in
+    later trips, unless L1 keeps a whole trip's.
+    """
+    kind = totals.group.tensors[read.tensor]
+    unit = max(1, totals.target.sector_bytes // kind.dtype.size)
+    touched = segments_of(read, kind.shape, place.block, unit) * float(totals.target.sector_bytes)
+    return np.where(np.greater(touched, KEPT), touched * place.all_trips, 0.0)
+
+
 def _add_atoms(
     totals: Totals, segment: Segment, place: Place, staged: dict[Expr, StagedTile], geometry: Geometry
 ) -> None:
@@ -279,6 +305,25 @@ def _add_atoms(
         cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
         totals.add("least_wavefronts", cycles)
     _wait(totals, staged, place, geometry)
+    if may_join(geometry):
+        _join_warps(totals, segment, geometry)
+
+
+def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
+    """Count the exchange of sums of warps that divide the depth: every thread stores its own, and adds up those of a
+    part of the results.
+    """
+    several = np.greater(geometry.lanes, 1)
+    sums = np.where(several, product(geometry.block) * geometry.lanes, 0) * 1.0
+    size = totals.group.tensors[segment.reductions[0].name].dtype.size
+    cycles = 2.0 * sums * size / totals.target.shared_bandwidth
+    totals.add("wavefronts", cycles)
+    totals.add("least_wavefronts", cycles)
+    totals.add("shared_loads", 2.0 * sums * size / totals.target.vector_bytes)
+    totals.add("certain", 2.0 * sums * size / totals.target.vector_bytes)
+    totals.add("issue", sums)
+    totals.add("chain", np.where(several, geometry.lanes, 0) * 1.0)
+    totals.add("barriers", np.where(several, 1.0, 0.0))
 
 
 def _load_fragments(
@@ -364,8 +409,9 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     # The constants of the estimate were fitted to scalar kernels of f32, whose copies count as wide ones everywhere.
     atom, narrow = bool(geometry.structure.atom), size < NARROWEST_COPY
     looked_at = totals.target.lockstep and (atom or narrow)
-    width = copied_width(main, totals.group.tensors[main.tensor].shape, geometry, together) if looked_at else None
-    cost, ways = copy_cost(expr, tile, geometry, together, width)
+    shape = totals.group.tensors[main.tensor].shape
+    width = copied_width(main, shape, geometry, together) if looked_at else None
+    cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.stages, 1) & np.equal(geometry.cached, 0)
         if totals.target.async_copy
@@ -377,9 +423,11 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
         totals.add("global_loads", moved / at_once)
         totals.add("certain", moved / at_once)
-        totals.add("fetched", moved * kind.size)
+        more = np.maximum(0.0, _sectors(read, place, totals) - moved * kind.size)
+        totals.add("fetched", moved * kind.size + more)
         once = totals.block_traffic(read, place)
         totals.add("streamed", np.where(past, once, 0.0))
+        totals.add("missed", more / 2.0)  # with what is asked for, as many bytes through L2
         if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     totals.add("copies", moved * cost)
@@ -389,5 +437,9 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
-    totals.add("divided", moved * (cost if atom else 1.0) * divides(main, geometry))
+    divided = moved * (cost if atom else np.where(tile.turned, cost, 1.0))
+    if not atom:
+        even = walks_evenly(main, shape, tile, geometry)
+        divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
+    totals.add("divided", divided * divides(main, geometry))
     return main

@@ -32,7 +32,8 @@ class SegmentStructure:
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
     last. Where it `keeps` rows, part of them may lie in shared memory between statements. Where an `atom` multiplies,
     the rows of its C lie along the dim at position `rows`, the columns along that at `columns`. The rows of loops in
-    `whole` are held by lanes in one trip.
+    `whole` are held by lanes in one trip. Where values that are combined in memory meet in shared memory first, blocks
+    take tiles in turns along the dim at position `meets`, -1 where none do.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -47,6 +48,7 @@ class SegmentStructure:
     columns: int = 0
     keeps: bool = False
     whole: tuple[int, ...] = ()
+    meets: int = -1
 
     @property
     def stages_any(self) -> bool:

@@ -27,7 +27,7 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out
+from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out, may_meet, own_axes
 from ..model import Features, next_power
 from .knobs import RINGS_OF_ATOMS
 from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
@@ -121,7 +121,7 @@ def check_tiles_divide(case: Scheduled) -> Iterator[str]:
 def check_tiles_fit(case: Scheduled) -> Iterator[str]:
     """No block is larger than its dim takes; of a tensor in shared memory each axis is a dim."""
     for name, dim, held, least in case.dims:
-        if not held and dim.block > max(next_power(dim.extent), least):
+        if not held and dim.block * dim.turns > max(next_power(dim.extent), least):
             yield f"{name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
         if held and len(dim.axes) > 1:
             yield f"{name}: a tensor in shared memory has one dim per axis"
@@ -169,7 +169,7 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
         loop = schedule.atomic
         if loop is None or loop.atom not in MATRIX_ATOMS:
             continue
-        faults = atom_faults(loop, schedule.dims, schedule.threads)
+        faults = atom_faults(loop, schedule.dims, schedule.lanes)
         yield from faults
         if len(segment.reductions) != 1:
             yield f"atom {loop.atom}: a segment with atoms has one reduction"
@@ -181,17 +181,19 @@ def _misplaced(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentS
     if atom_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
     mode = MATH_MODES.get(reduction.math)
-    if mode is not None and mode.every and any(d.chunk > mode.every for d in loop.dims):
+    if mode is not None and mode.every and any(d.chunk > mode.every * schedule.lanes for d in loop.dims):
         yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
-    """What lanes share is one reduce dim, in whole turns of all lanes, and straight from memory."""
+    """What lanes share is one reduce dim, in whole turns of all lanes, and straight from memory but where atoms
+    multiply.
+    """
     for name, _, loop, schedule in case.loops:
         step = schedule.lanes * schedule.row_vector
         if step > 1 and (len(loop.dims) != 1 or loop.dims[0].chunk % step):
             yield f"{name}: lanes need one reduce dim whose chunk is a multiple of {step}"
-        if step > 1 and loop.staging:
+        if step > 1 and loop.staging and (not loop.atom or schedule.row_vector > 1):
             yield f"{name}: a reduction shared by lanes stages nothing"
 
 
@@ -215,6 +217,24 @@ def check_rows_whole(case: Scheduled) -> Iterator[str]:
     for name, reduction, loop, schedule in case.loops:
         if reduction.along and (schedule.lanes == 1 or loop.staging or any(d.trips > 1 for d in loop.dims)):
             yield f"{name}: lanes do not hold its whole row"
+
+
+def check_meetings(case: Scheduled) -> Iterator[str]:
+    """Values meet where a segment does nothing but combine them in memory; only there blocks take tiles in turns, along
+    one dim, and each dim has only axes that name an element by themselves, or none.
+    """
+    for segment, schedule in case.segments:
+        turned = [d for d in schedule.dims if d.turns != 1]
+        if any(d.turns < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.meets):
+            yield f"turns {[d.turns for d in schedule.dims]}, where values meet: {schedule.meets}"
+        if not schedule.meets:
+            continue
+        if not may_meet(segment):
+            yield "values meet that are not combined in memory, or not by them alone"
+            continue
+        own = own_axes(segment, case.group)
+        if any(0 < len(own & {*d.axes}) < len(d.axes) for d in schedule.dims) or any(own & {*d.axes} for d in turned):
+            yield "a tile dim has axes that name an element by themselves, and others, or is taken in turns"
 
 
 def check_staging_known(case: Scheduled) -> Iterator[str]:
@@ -301,6 +321,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_lanes_share_one_row,
     check_rows_kept,
     check_rows_whole,
+    check_meetings,
     check_staging_known,
     check_orders_permute,
     check_cached_copies,

@@ -129,18 +129,20 @@ class _Climb:
 
 def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
     """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
-    and of atoms some of each block, whose warps may lie in many ways; then others.
+    and of atoms some of each block, whose warps may lie in many ways, and of each number of warps that divide the
+    depth; then others.
     """
-    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 4))
+    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 4), max(1, 2 * count // 3))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
     for point in ordered:
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
-        loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "s"))
+        loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "l", "s"))
         thread = tuple(k.values[p][1] for k, p in knobs if len(k.names) == 3)
-        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), ("block", _block(space, point)))
+        block = ("block", _block(space, point))
+        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), block, ("warps", _warps(space, point)))
         fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
         if fits:
             seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
@@ -157,6 +159,15 @@ def _block(space: Space, point: Point) -> tuple[object, ...]:
         return point.structure, point.places
     tiles = (k.values[p] for k, p in zip(structure.knobs, point.places, strict=True) if len(k.names) == 3)
     return tuple(threads * tile for threads, tile, _ in tiles)
+
+
+def _warps(space: Space, point: Point) -> tuple[object, ...]:
+    """Return how many warps divide the depth of what atoms multiply; of others all that a point is."""
+    structure = space.structures[point.structure]
+    if not any(segment.atom for segment in structure.segments):
+        return point.structure, point.places
+    knobs = zip(structure.knobs, point.places, strict=True)
+    return tuple(k.values[p] for k, p in knobs if k.names[0].endswith(".lanes"))
 
 
 def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:

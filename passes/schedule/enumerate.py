@@ -178,13 +178,14 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
     for d, dim in enumerate(parts.dims):
         limit = max(next_power(prod(a.extent for a in dim)), least_block(parts.atom, parts.rows, parts.columns, d))
         if not parts.shared:
-            reasons["extent"] = np.logical_or(reasons["extent"], geometry.block[d] > limit)
+            block = geometry.block[d] * geometry.turns if d == parts.meets else geometry.block[d]
+            reasons["extent"] = np.logical_or(reasons["extent"], block > limit)
         if geometry.warp:
             uneven = geometry.counts[d] % np.maximum(geometry.warp[d], 1) != 0
             reasons["warp"] = np.logical_or(reasons["warp"], uneven)
         reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
     if parts.atom:
-        uneven = geometry.chunk[0] // least_chunk(parts.atom) % FRAGMENT_SETS != 0
+        uneven = geometry.chunk[0] // (least_chunk(parts.atom) * geometry.lanes) % FRAGMENT_SETS != 0
         reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
         alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
@@ -295,7 +296,8 @@ def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, in
 def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
     structure = geometry.structure
     sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
-    dims = tuple(TileDim(axes, int(b), int(t), int(v)) for axes, b, t, v in sizes)
+    turns = [int(geometry.turns) if d == structure.meets else 1 for d in range(len(structure.dims))]
+    dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
     reductions = []
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
@@ -314,7 +316,14 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
     return SegmentSchedule(
-        dims, tuple(reductions), int(geometry.lanes), int(geometry.row_vector), warp, bool(warp), int(geometry.kept)
+        dims,
+        tuple(reductions),
+        int(geometry.lanes),
+        int(geometry.row_vector),
+        warp,
+        bool(warp),
+        int(geometry.kept),
+        structure.meets >= 0,
     )
 
 

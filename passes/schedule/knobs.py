@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import MATH_MODES, MATRIX_ATOMS, NEIGHBOURS, THREADS, Reduction, Segment, Target, Var, reads, variables
+from ...ir import (
+    MATH_MODES,
+    MATRIX_ATOMS,
+    NEIGHBOURS,
+    THREADS,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    expr_variables,
+    operands,
+    reads,
+    variables,
+)
 from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
+#: Results of a block that keeps an SM's tensor cores busy: 64 rows and columns.
+FULL_TILE = 64 * 64
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
+#: Most tiles that a block takes one after another, where their values meet in shared memory.
+MOST_TURNS = 256
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
 SHORT = 7
 
@@ -43,6 +60,9 @@ def segment_knobs(
         ):
             triples += _runs(extent, counts, tiles, triples, target, coarse)
         yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
+    if structure.meets >= 0:
+        most = min(next_power(prod(a.extent for a in structure.dims[structure.meets])), MOST_TURNS)
+        yield _single(f"{prefix}turns", powers(1, most)[:: 2 if coarse else 1])
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         yield _single(
@@ -61,8 +81,22 @@ def segment_knobs(
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
-        yield _single(f"{prefix}pad", (0,) if coarse or not target.banked else pads)
-        yield _single(f"{prefix}order", (0,) if coarse or not target.banked else (0, 1, 2))
+        turn = target.banked and _stages_deep(segment, structure)
+        likely = (4 * finer, 2) if turn else (0, 0)
+        yield _single(f"{prefix}pad", likely[:1] if coarse or not target.banked else pads)
+        yield _single(f"{prefix}order", likely[1:] if coarse or not target.banked else (0, 1, 2))
+
+
+def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
+    """Whether the memory of a staged operand runs along a reduced axis and no other."""
+    own = [r.name for r in segment.reductions]
+    for reduction, staged in zip(segment.reductions, structure.staged, strict=True):
+        parts = operands(reduction, own)
+        for main in (main_read(parts[k], frozenset(segment.axes + reduction.reduce)) for k in staged):
+            last = variables(main.indices[-1]) if main.indices else frozenset()
+            if last and last <= frozenset(reduction.reduce) and not last >= expr_variables(main):
+                return True
+    return False
 
 
 def atom_knobs(
@@ -105,12 +139,24 @@ def atom_knobs(
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
+    yield _single(f"{prefix}lanes", _depth_warps(structure, extent, atom.k, target, coarse))
     # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
     stages = (1, 3) if coarse or not target.async_copy else RINGS_OF_ATOMS
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield _single(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def _depth_warps(structure: SegmentStructure, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
+    """Return how many warps may divide the depth of the same results: several where there are too few results to keep
+    all SMs busy with tiles of them.
+    """
+    results = prod(a.extent for axes in structure.dims for a in axes)
+    most = min(8, next_power(depth) // step)
+    if results > target.NUM_SM * FULL_TILE or most < 2:
+        return (1,)
+    return tuple({1, min(4, most)}) if coarse else powers(1, most)
 
 
 def _atom_vectors(
@@ -212,10 +258,10 @@ def _runs(
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory goes one
-    by one, and neighbours then belong to neighbouring threads.
+    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory at once
+    goes one by one, and neighbours then belong to neighbouring threads.
     """
-    if any(output.into for output in segment.outputs):
+    if structure.meets < 0 and any(output.into for output in segment.outputs):
         return (1,)
     last = structure.dims[d][-1]
     bodies = segment.expressions

@@ -22,8 +22,20 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, kept_reads, local_vars, stage
-from ..model import Features, Geometry, SegmentStructure, count_features
+from ..lowering import (
+    AxisBinding,
+    BlockLayout,
+    Frame,
+    Tile,
+    bind_dims,
+    bins_of,
+    joined_places,
+    kept_reads,
+    local_vars,
+    stage,
+    written_side,
+)
+from ..model import Features, Geometry, SegmentStructure, count_features, turned_dim
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
@@ -66,17 +78,34 @@ def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]
 
 def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
-    lanes, rows that are kept.
+    lanes, rows that are kept, bins in which values meet.
     """
     total = sum(b.nbytes for b in layout.buffers.values()) + sum(size for _, size in tiles)
     widest = [
         layout.group.tensors[r.name].dtype.size
         for frame in layout.frames
-        if frame.schedule.lanes > 1
+        if frame.schedule.lanes > 1 and not frame.schedule.atomic
         for r in frame.segment.reductions
     ]
+    bins = sum(
+        bins_of(frame.segment, layout.group, frame.schedule.dims).nbytes
+        for frame in layout.frames
+        if frame.schedule.meets
+    )
     kept = sum(-(-size // 16) * 16 for frame in layout.frames for size in _kept_bytes(layout.group, frame))
-    return total + kept + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+    joined = sum(-(-_joined_bytes(layout.group, frame) // 16) * 16 for frame in layout.frames)
+    return total + kept + bins + joined + -(-layout.schedule.threads * max(widest, default=0) // 16) * 16
+
+
+def _joined_bytes(group: FusedGroup, frame: Frame) -> int:
+    """Return the bytes in which sums meet of warps that divide the depth of products."""
+    loop, dims = frame.schedule.atomic, frame.schedule.dims
+    if loop is None or frame.schedule.lanes == 1:
+        return 0
+    fast = written_side(frame.segment, [d.axes for d in dims], loop.rows, loop.columns)
+    blocks = dims[fast].block, dims[loop.rows + loop.columns - fast].block
+    places = joined_places(*blocks, fast == loop.rows, frame.schedule.lanes)
+    return int(places) * group.tensors[frame.segment.reductions[0].name].dtype.size
 
 
 def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
@@ -99,11 +128,12 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(d.axes for d in loops),
         reduces,
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
-        schedule.lanes > 1 or schedule.row_vector > 1,
+        schedule.atomic is None and (schedule.lanes > 1 or schedule.row_vector > 1),
         next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
         **_atom_of(schedule),
         keeps=schedule.kept > 0,
         whole=whole_loops(segment, reduces),
+        meets=turned_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
     )
     return Geometry(
         structure,
@@ -123,6 +153,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(max((r.ahead for r in schedule.reductions), default=0)),
         np.int64(any(s.cached for r in schedule.reductions for s in r.staging)),
         np.int64(schedule.kept),
+        np.int64(prod(d.turns for d in schedule.dims)),
     )
 
 

@@ -10,6 +10,7 @@ is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from itertools import product as cartesian
 from math import prod
 
@@ -28,8 +29,8 @@ from ...ir import (
     reads,
     variables,
 )
-from ..lowering import kept_reads
-from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like
+from ..lowering import kept_reads, may_meet, own_axes
+from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
 from .atom_structures import atom_structures
 from .knobs import launch_knobs, segment_knobs
 from .legal_points import whole_loops
@@ -106,7 +107,8 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
     apart = tuple((a,) for a in segment.axes)
     if not segment.reductions:
         shapes = [apart] if written or reads_shared else _pointwise_dims(segment)
-        return [SegmentStructure(d, (), (), (), shared=written) for d in shapes]
+        found = [SegmentStructure(d, (), (), (), shared=written) for d in shapes]
+        return [*found, *_meeting(group, segment, target)] if may_meet(segment) else found
     if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
@@ -116,6 +118,17 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
         return [SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=keeps, whole=whole)]
     found = _reduction_structures(group, segment, written, reads_shared, apart, target)
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
+
+
+def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentStructure]:
+    """Return the structure whose values meet in shared memory, where that has room for one value of each element at
+    which they may arrive.
+    """
+    own = own_axes(segment, group)
+    dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
+    turned, type_ = turned_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
+    least = type_.nbytes // prod(a.extent for a in own)
+    return [SegmentStructure(dims, (), (), (), meets=turned)] if turned >= 0 and least <= target.MAX_shared else []
 
 
 def _reduction_structures(

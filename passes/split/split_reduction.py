@@ -41,8 +41,9 @@ from ..fusion import FusionError, apply_guards
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
 #: reads each element least often are larger by `LARGER`.
 TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
-#: Fewest terms that a part keeps, and most parts.
-MIN_TERMS, MAX_PARTS = 16, 64
+#: Fewest terms that a part keeps, and most parts: of a contraction, whose parts are tiles (most for each element of its
+#: outermost axis: `MAX_EACH`), and of another reduction, where 64 blocks are half of a large machine.
+MIN_TERMS, MAX_PARTS, MAX_EACH, MAX_ROWS = 16, 64, 4, 512
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
@@ -56,28 +57,37 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
         return None
     (segment,) = group.segments
     (reduction,) = segment.reductions
-    axis = split_axis(reduction, parts)
-    if axis is None:
+    cuts = _cuts(reduction, parts)
+    if not cuts:
         return None
-    part, rest = Var(free_name("part", segment), parts), Var(axis.name, -(-axis.extent // parts))
-    try:
-        body = part_of(reduction, axis, as_index(part) * rest.extent + rest, group)
-    except FusionError:
-        return None
-    reduce = tuple(v for v in (rest if v == axis else v for v in reduction.reduce) if v.extent > 1) or (rest,)
+    inside: dict[Var, Var] = {}
+    made: list[Var] = []
+    body = reduction.body
+    for axis, count in cuts:
+        part = Var(free_name("part", segment, made), count)
+        inside[axis] = Var(axis.name, -(-axis.extent // count))
+        try:
+            body = part_of(
+                evolve(reduction, body=body), axis, as_index(part) * inside[axis].extent + inside[axis], group
+            )
+        except FusionError:
+            return None
+        made.append(part)
+    rest = tuple(inside.get(v, v) for v in reduction.reduce)
+    reduce = tuple(v for v in rest if v.extent > 1) or rest[:1]
     kind = group.tensors[reduction.name]
-    workspace = TensorType(kind.dtype, (parts, *kind.shape))
+    workspace = TensorType(kind.dtype, (*(part.extent for part in made), *kind.shape))
     name = free_tensor("parts", group)
-    places = tuple(as_index(a) for a in segment.axes)
-    inner = (as_index(part), *places)
+    axes = (*made, *segment.axes)
+    inner = tuple(as_index(a) for a in axes)
     first = Segment(
-        (part, *segment.axes),
+        axes,
         (Reduction(reduction.name, reduce, reduction.combine, body, reduction.math),),
         (Output(name, inner, Read(reduction.name, inner)),),
     )
-    second = evolve(segment, reductions=(Reduction(reduction.name, (part,), reduction.combine, Read(name, inner)),))
+    total = Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner))
     before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
-    after = _group(group, second, {name: workspace}, group.outputs)
+    after = _group(group, evolve(segment, reductions=(total,)), {name: workspace}, group.outputs)
     return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
 
 
@@ -87,6 +97,19 @@ def is_one_reduction(group: FusedGroup) -> bool:
         return False
     (segment,) = group.segments
     return not segment.holds_rows and not any(output.extra for output in segment.outputs)
+
+
+def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
+    """Return the reduced axes to split and into how many parts: one, or where none has that many elements, the
+    outermost one into its elements and the next one besides.
+    """
+    axis = split_axis(reduction, parts)
+    if axis is not None:
+        return ((axis, parts),)
+    first, *others = reduction.reduce
+    each = parts // first.extent
+    second = next((v for v in others[:1] if parts % first.extent == 0 and v.extent % each == 0), None)
+    return ((first, first.extent), (second, each)) if second is not None else ()
 
 
 def split_axis(reduction: Reduction, parts: int) -> Var | None:
@@ -109,9 +132,10 @@ def free_tensor(name: str, group: FusedGroup) -> str:
     return next(n for n in (f"{name}{k}" for k in range(len(group.tensors) + 1)) if n not in group.tensors)
 
 
-def free_name(name: str, segment: Segment) -> str:
-    """Return a name that begins so and that no axis of a segment has."""
-    taken = {v.name for body in segment.expressions for v in expr_variables(body)} | {v.name for v in segment.axes}
+def free_name(name: str, segment: Segment, made: Sequence[Var] = ()) -> str:
+    """Return a name that begins so and that no axis of a segment has, nor one that was made."""
+    taken = {v.name for body in segment.expressions for v in expr_variables(body)}
+    taken |= {v.name for v in (*segment.axes, *made)}
     return next(n for n in (name, *(f"{name}{k}" for k in range(len(taken)))) if n not in taken)
 
 
@@ -144,8 +168,12 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
     longest = max(v.extent for v in reduction.reduce)
-    limit = min(MAX_PARTS, terms // MIN_TERMS, longest, 4 * TILES_PER_SM * target.NUM_SM // large)
+    most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
+    limit = min(MAX_PARTS if is_contraction(reduction) else MAX_ROWS, most, longest)
     found = [1 << k for k in range(1, 16) if 1 << k <= limit]
+    if is_contraction(reduction) and found and found[-1] == reduction.reduce[0].extent:
+        more = (each * found[-1] for each in (2, MAX_EACH))
+        found += [p for p in more if p <= most and len(_cuts(reduction, p)) > 1]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 

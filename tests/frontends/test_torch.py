@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.compile.build import build
-from cuts.frontends.torch.load import load_torch
+from cuts.frontends.torch.load import graph_of_nodes, load_torch
 from cuts.ir.errors import CutsError
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
@@ -157,6 +157,22 @@ def test_torch_compile_runs_our_kernels() -> None:
     with torch.no_grad():
         compiled = torch.compile(module.eval(), backend=cuts_backend)
         assert torch.allclose(compiled(example), module(example), atol=1e-5)
+
+
+def test_the_attention_that_pytorch_calls_on_a_gpu_is_one_operation() -> None:
+    """The graph that it traces there is that of an export on the CPU, so that what is known of one holds for both."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    q, k, v, bias = (torch.empty(shape, device="meta") for shape in (*3 * [(2, 4, 9, 8)], (2, 4, 9, 9)))
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        return efficient(q, k, v, bias, False, 0.0, False, scale=0.25)[0]
+
+    made = make_fx(attend, tracing_mode="fake")(q, k, v, bias)
+    (node,) = graph_of_nodes(made.graph).graph.nodes
+    assert (node.op, len(node.inputs)) == ("attention", 4)
+    assert dict(node.attributes) == {"causal": False, "scale": 0.25}
 
 
 def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted() -> None:

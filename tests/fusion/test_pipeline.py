@@ -131,7 +131,7 @@ class Slowest:
         self.modelled = modelled
         return self
 
-    def note(self, decisions: Decisions) -> None:
+    def note(self, decisions: Decisions, apart: float) -> None:
         pass
 
     def cost(self, group: FusedGroup) -> float:

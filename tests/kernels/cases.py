@@ -270,7 +270,7 @@ class ByModel:
     scale: float = 1.0
     decisions: None = None
 
-    def note(self, decisions: Decisions) -> None:
+    def note(self, decisions: Decisions, apart: float) -> None:
         """Forget what was decided."""
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:

@@ -201,10 +201,10 @@ def test_atoms_compute_what_is_meant_cuda(data: st.DataObject) -> None:
 
 
 def ahead_schedule(
-    group: FusedGroup, name: str, threads: tuple[int, int], vectors: tuple[int, int], stages: int
+    group: FusedGroup, name: str, threads: tuple[int, int], vectors: tuple[int, int], stages: int, warps: int
 ) -> Schedule:
-    """Return a point of one warp that loads the fragments of each step ahead, two steps a chunk; a thread holds so many
-    rows and columns.
+    """Return a point of some warps, which divide the depth and load the fragments of each step ahead, two steps a
+    chunk; a thread holds so many rows and columns.
     """
     segment = group.segments[0]
     atom = next(a for a in MATRIX_ATOMS.values() if a.format == name)
@@ -212,14 +212,14 @@ def ahead_schedule(
     sides = zip((m, n), (8, 4), threads, vectors, strict=True)
     dims = (TileDim((b,), 1, 1), *(TileDim((axis,), lanes * t, t, v) for axis, lanes, t, v in sides))
     staging = (Staging(0, (1, 0), 16 // group.tensors["a"].dtype.size), Staging(1, (), 0))
-    loop = ReductionSchedule((ReduceDim((k,), 2 * atom.k),), staging, stages, atom.name, 1, 2, 1)
-    return Schedule((SegmentSchedule(dims, (loop,)),))
+    loop = ReductionSchedule((ReduceDim((k,), 2 * atom.k * warps),), staging, stages, atom.name, 1, 2, 1)
+    return Schedule((SegmentSchedule(dims, (loop,), warps),))
 
 
 @st.composite
 def wide_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
-    """Draw a product of halves, stored as halves row by row or column by column, and a point of one warp whose lanes
-    hold neighbours of several atoms.
+    """Draw a product of halves, stored as halves row by row or column by column, and a point of one warp, or of two
+    that divide the depth, whose lanes hold neighbours of several atoms.
     """
     atom = MATRIX_ATOMS["m16n8k16_f16"]
     m, n, k = (Var(name, draw(st.sampled_from(extents))) for name, extents in zip("mnk", SIZES, strict=True))
@@ -243,9 +243,10 @@ def wide_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
         dims.append(TileDim((axis,), lanes * thread, thread, vector))
     stages, cached = draw(st.sampled_from(((1, False), (2, False), (3, True))))
     staging = tuple(Staging(n, (1, 0) if along else (), 8, cached) for n, along in enumerate(deep))
-    loop = ReductionSchedule((ReduceDim((k,), atom.k),), staging, stages, atom.name, 0, 1)
+    warps = draw(st.sampled_from((1, 2)))
+    loop = ReductionSchedule((ReduceDim((k,), atom.k * warps),), staging, stages, atom.name, 0, 1)
     group = FusedGroup((segment,), types, ("a", "c", "d"), ("y",))
-    schedule = Schedule((SegmentSchedule(tuple(dims), (loop,)),))
+    schedule = Schedule((SegmentSchedule(tuple(dims), (loop,), warps),))
     assume(check_schedule(group, schedule, SMALL_GPU) == [])
     return group, schedule
 
@@ -269,23 +270,30 @@ def test_results_leave_as_vectors_of_several_atoms_cuda(point: tuple[FusedGroup,
 
 
 #: Format and mode, whether B lies along the depth, rows and columns of a thread and the vectors of either, stages,
-#: depth: long and ragged, or shorter than the ring.
+#: warps that divide the depth, depth: long and ragged, or shorter than the ring.
 AHEAD = [
-    ("bf16", "", False, (2, 4), (1, 2), 3, 67),
-    ("f16", "", True, (4, 2), (2, 2), 2, 32),
-    ("tf32", "tf32", True, (2, 4), (1, 4), 4, 21),
-    ("tf32", "fp32x3", False, (2, 2), (1, 2), 2, 21),
+    ("bf16", "", False, (2, 4), (1, 2), 3, 1, 67),
+    ("f16", "", True, (4, 2), (2, 2), 2, 2, 70),
+    ("tf32", "tf32", True, (2, 4), (1, 4), 4, 1, 21),
+    ("tf32", "fp32x3", False, (2, 2), (1, 2), 2, 2, 37),
 ]
 
 
 @needs_opencl
-@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "depth"), AHEAD)
+@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "warps", "depth"), AHEAD)
 def test_fragments_loaded_ahead_are_those_that_are_multiplied_opencl(
-    name: str, mode: str, deep: bool, threads: tuple[int, int], vectors: tuple[int, int], stages: int, depth: int
+    name: str,
+    mode: str,
+    deep: bool,
+    threads: tuple[int, int],
+    vectors: tuple[int, int],
+    stages: int,
+    warps: int,
+    depth: int,
 ) -> None:
     kind = DType.F32 if name == "tf32" else DType(name)
     group = product(kind, mode, (1, 21, 18, depth), (False, deep))
-    check(_device("opencl"), SMALL_GPU, group, ahead_schedule(group, name, threads, vectors, stages))
+    check(_device("opencl"), SMALL_GPU, group, ahead_schedule(group, name, threads, vectors, stages, warps))
 
 
 FLOATS = [(name, mode) for name, modes in MODES.items() for mode in modes if name not in ("i8", "u8")]

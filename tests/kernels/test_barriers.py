@@ -319,7 +319,7 @@ STEPS = (
 @pytest.mark.parametrize("bug", STEPS, ids=lambda b: b.name)
 def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     group = product(DType.BF16, "", (1, 40, 40, 96), (False, False))
-    schedule = ahead_schedule(group, "bf16", (2, 4), (1, 2), 3)
+    schedule = ahead_schedule(group, "bf16", (2, 4), (1, 2), 3, 1)
     assert check_barriers(lower(group, schedule, {}, GPU)) == ()
     original, wrong = mutated(bug)
     monkeypatch.setattr(original, "__code__", wrong.__code__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir import AtomAccumulate, Commit, DType, Item, Kernel, Loop, Phase, Schedule, Store
+from cuts.ir import MATRIX_ATOMS, AtomAccumulate, Commit, DType, Item, Kernel, Loop, Phase, Schedule, Store
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule import choose
@@ -24,14 +24,24 @@ def body(kernel: Kernel) -> tuple[Item, ...]:
 def ahead(kind: DType, shape: tuple[int, int, int, int]) -> tuple[Kernel, Kernel]:
     """Return a product's kernel whose fragments are loaded ahead, for a block and for a thread."""
     group = product(kind, "", shape, (False, False))
-    found: list[Schedule] = [c.schedule for c in choose(group, GPU, count=40)]
-    schedule = next(s for s in found if s.segments[0].reductions[0].ahead)
+    schedule = next(c.schedule for c in choose(group, GPU, count=40) if _in_steps(c.schedule))
     block = lower(group, schedule, {}, GPU)
     return block, extract(block)
 
 
+def _in_steps(schedule: Schedule) -> bool:
+    """Whether a warp loads fragments ahead, multiplies a chunk in several steps before it meets the others, and chunks
+    are left to copy by then.
+    """
+    (segment,) = schedule.segments
+    (loop,) = segment.reductions
+    (dim,) = loop.dims
+    several = loop.ahead and dim.chunk >= 4 * segment.lanes * MATRIX_ATOMS[loop.atom].k
+    return bool(several) and dim.trips >= loop.stages
+
+
 @settings(max_examples=6, deadline=None)
-@given(st.sampled_from((256, 512, 1024)), st.sampled_from((256, 512)), st.sampled_from((512, 1024)))
+@given(st.sampled_from((1024, 2048, 4096)), st.sampled_from((1024, 2048)), st.sampled_from((512, 1024)))
 def test_every_copy_is_made_once_before_its_commit(rows: int, columns: int, depth: int) -> None:
     block, thread = ahead(DType.F16, (1, rows, columns, depth))
     whole = [p for p in body(block) if isinstance(p, Phase) and p.asynchronous]
@@ -52,8 +62,8 @@ def _multiplies(item: Item) -> bool:
 
 
 def test_copies_stay_where_products_are_one_phase() -> None:
-    group = product(DType.F16, "", (1, 256, 256, 512), (False, False))
-    found = next(c.schedule for c in choose(group, GPU, count=40) if c.schedule.segments[0].reductions[0].ahead)
+    group = product(DType.F16, "", (1, 512, 512, 1024), (False, False))
+    found = next(c.schedule for c in choose(group, GPU, count=40) if _in_steps(c.schedule))
     segment = found.segments[0]
     loop = evolve(segment.reductions[0], ahead=0)
     schedule = evolve(found, segments=(evolve(segment, reductions=(loop,)),))

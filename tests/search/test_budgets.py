@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -26,6 +27,7 @@ from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_round
+from cuts.search import selector as selector_module
 from cuts.search.child import Child, Ended
 from cuts.search.interrupts import first_interrupt_stops
 from cuts.search.selector import MeasuredSelector
@@ -191,6 +193,32 @@ def test_time_that_is_kept_back_is_a_small_part_of_short_budgets() -> None:
     assert (budget.over(), budget.overdue()) == (True, False)
     clock.pass_by(GRACE + 0.1)
     assert budget.overdue()
+
+
+def test_what_is_known_to_be_needed_at_the_end_is_kept_back_up_to_a_part_of_the_budget() -> None:
+    budget = Budget.of(80.0, FakeClock())
+    for needed, kept in ((1.0, 2.0), (13.0, 13.0), (50.0, 20.0)):
+        budget.needed = needed
+        assert (budget.kept_back, budget.left()) == (kept, 80.0 - kept)
+    assert Budget.of(None, FakeClock()).kept_back == 0.0
+
+
+def test_kernels_that_take_long_to_be_lowered_keep_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lower = FakeClock(), stages.lower
+
+    def slow(*asked: Any) -> Any:
+        clock.pass_by(5.0)
+        return lower(*asked)
+
+    monkeypatch.setattr(stages, "lower", slow)
+    monkeypatch.setattr(selector_module, "LOWERED", 5.0)
+    budget = Budget.of(40.0, clock)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT)
+    options = CompileOptions(mode="mixed", budget=40.0)
+    found = compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
+    assert not found.complete
+    assert budget.needed == 5.0 * len(found.kernels) >= 10.0
+    assert clock() <= 40.0 + GRACE
 
 
 def test_a_stopped_budget_is_over_at_once_and_overdue_soon() -> None:

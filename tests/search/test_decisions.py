@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
+from cuts.compile.contest import Wholes, by_sums
 from cuts.compile.known import compile_measured
 from cuts.compile.loading import Spec
 from cuts.ir.compiled import CompiledGraph, CompileOptions
@@ -86,14 +87,15 @@ def tuned(
     target: Target = OPENCL,
     budget: float | None = None,
     further: bool = False,
+    wholes: Wholes = by_sums,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
     selector = MeasuredSelector(target, Tuner(resources), SHORT, further=further)
     options = CompileOptions()
-    run = lambda: compile_graph(graph, SPEC.registry, target, options, emit, selector)  # noqa: E731
-    return compile_measured(graph, SPEC, options, selector, run), selector
+    run = lambda asked: compile_graph(graph, SPEC.registry, target, asked, emit, selector)  # noqa: E731
+    return compile_measured(graph, SPEC, options, selector, run, wholes), selector
 
 
 def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
@@ -176,7 +178,7 @@ def test_a_slower_plan_takes_the_place_of_no_faster_one() -> None:
     bench = FakeBench(lambda kernel: 1e-3)
     worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
     options = CompileOptions()
-    run = lambda: compile_graph(chain(4), SPEC.registry, OPENCL, options, emit, worse)  # noqa: E731
+    run = lambda asked: compile_graph(chain(4), SPEC.registry, OPENCL, asked, emit, worse)  # noqa: E731
     found = compile_measured(chain(4), SPEC, options, worse, run)
     assert worse.seconds <= selector.seconds
     assert len(found.steps) <= len(before.steps)
@@ -240,12 +242,12 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     bench = FakeBench(no_device)
     selector = Newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
     options = CompileOptions()
-    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
     assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
     assert selector.borrowed
     bench = FakeBench(lambda kernel: 1e-3)
     selector = Newer(Tuner(Clock(database, Inline, bench, None)))
-    run = lambda: compile_graph(chain(3), SPEC.registry, OPENCL, options, emit, selector)  # noqa: E731
+    run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
     assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
     assert not selector.borrowed

@@ -13,9 +13,10 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.evaluate import evaluate
+from cuts.ir.expr import call
 from cuts.ir.index import Var, as_index, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.ir.segment import FusedGroup
+from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
 from cuts.passes.model.counts import SUMS, Features
 from cuts.passes.model.footprint import Cover, distinct, elements
@@ -26,7 +27,7 @@ from cuts.passes.split.split_reduction import split_reduction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .groups import ALL, at, conv, matmul, pointwise, pool
+from .groups import ALL, at, conv, f32, matmul, pointwise, pool, write
 
 H200 = find_target("cuda:h200")
 
@@ -214,3 +215,26 @@ def test_every_count_that_is_a_sum_is_added_up_and_nothing_else_is() -> None:
 
 def test_every_count_says_what_it_means() -> None:
     assert [f.name for f in attrs.fields(Features) if not f.metadata["meaning"]] == []
+
+
+@pytest.mark.parametrize("repeats", [1, 6])
+def test_rows_of_outputs_that_no_reduction_runs_over_are_counted(repeats):
+    """Six sums of two neighbours a row, as a transform behind a norm: three times the row's loads, in loops of their
+    own.
+    """
+    i, r, a, b = Var("i", 8), Var("r", 4096), Var("a", repeats), Var("b", 2048)
+    total = Reduction("t", (r,), "sum", at("x", i, r))
+    pair = call("add", at("x", i, as_index(b) * 2), at("x", i, as_index(b) * 2 + 1))
+    row = Output("y", write(i, a, b), call("mul", pair, at("t", i)), (a, b))
+    tensors = {"x": f32(8, 4096), "t": f32(8), "y": f32(8, repeats, 2048)}
+    group = FusedGroup((Segment((i,), (total,), (row,)),), tensors, ("x",), ("y",))
+    chosen = Schedule(
+        (SegmentSchedule((TileDim((i,), 1, 1),), (ReductionSchedule((ReduceDim((r,), 256),)),), lanes=32),)
+    )
+    assert check_schedule(group, chosen, H200) == []
+    counts = features_of(group, chosen, H200)
+    assert counts.stored == 4 * repeats * 2048
+    assert counts.stores == repeats * 2048
+    assert counts.segments[0].loads == 4096 / 32  # of the reduction
+    assert counts.direct == 4096 / 32 + 2 * 2048 * repeats / 32
+    assert counts.rounds == 16 + repeats * 2048 / 256

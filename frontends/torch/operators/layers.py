@@ -162,6 +162,21 @@ def _flash_attention(
     return (y, *(None,) * 8)
 
 
+def _efficient_attention(
+    reader: Reader,
+    q: Value,
+    k: Value,
+    v: Value,
+    bias: Value | None,
+    kept: bool,
+    dropout: float = 0,
+    causal: bool = False,
+    **more: Any,
+) -> Any:
+    """What PyTorch calls for f32 on a GPU: with `kept` it returns what the gradient reads."""
+    return (_attention(reader, q, k, v, bias, dropout, causal, scale=more.get("scale")), *(None,) * 3)
+
+
 def _four_axes(reader: Reader, value: Value) -> Value:
     """Return queries, keys or values with one axis for the batch and one for the heads."""
     shape = reader.shape(value)
@@ -177,6 +192,7 @@ TABLE: dict[str, Convert] = {
     "aten.baddbmm": _baddbmm, "aten.addmv": _baddbmm, "aten.scaled_dot_product_attention": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention,
     "aten._scaled_dot_product_flash_attention": _flash_attention,
+    "aten._scaled_dot_product_efficient_attention": _efficient_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
     "aten._trilinear": _trilinear,

@@ -1,0 +1,92 @@
+"""Whole plans against one another, so that no search is regretted: the fastest ships.
+
+Kernels are timed one by one, with caches emptied before each; in a plan they follow one another. So sums tell which
+plans are worth to be held against each other, and the clock of the whole decides between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TypeAlias
+
+from attrs import define, field, frozen
+
+from ..ir import BackendError, CompiledGraph
+from ..search import DecidedGraph, Findings, MeasuredSelector
+from .plan import CompiledPlan
+
+#: How much longer the kernels of a plan may take, one by one, where it might be faster than another as a whole.
+NEAR = 1.05
+#: Runs of each of two plans that are timed in turns, and how often they take turns.
+RUNS, TURNS = 10, 3
+#: Returns the seconds that two compilations take as wholes; nothing where that cannot be said.
+Wholes: TypeAlias = "Callable[[Rival, Rival], tuple[float, float] | None]"
+
+
+@frozen(eq=False)
+class Rival:
+    """A compilation by measured times, what the search then held, and what there is to keep of it."""
+
+    compiled: CompiledGraph
+    findings: Findings
+    decided: DecidedGraph
+
+    @property
+    def seconds(self) -> float:
+        """What its kernels take, one by one."""
+        return self.decided.seconds
+
+
+def better(first: Rival, second: Rival, wholes: Wholes, tie: float) -> Rival:
+    """Return the one that is faster as a whole, the first within a tie; by the sums of their kernels where wholes
+    cannot be timed.
+    """
+    times = wholes(first, second) or (first.seconds, second.seconds)
+    return second if times[1] < (1 - tie) * times[0] else first
+
+
+def by_sums(first: Rival, second: Rival) -> None:
+    """Time nothing: on a processor, which others use too, sums of kernels say as much."""
+
+
+@define(eq=False)
+class Plans:
+    """The plans that `make` made of rivals, and whole runs of them on the device of the selector's target."""
+
+    selector: MeasuredSelector
+    make: Callable[[CompiledGraph], CompiledPlan]
+    _made: dict[int, tuple[CompiledGraph, CompiledPlan]] = field(factory=dict, init=False)
+
+    def of(self, compiled: CompiledGraph) -> CompiledPlan:
+        """Return the plan of a compilation, whose findings the selector holds; it is made once."""
+        if id(compiled) not in self._made:
+            self._made[id(compiled)] = compiled, self.make(compiled)
+        return self._made[id(compiled)][1]
+
+    def wholes(self, first: Rival, second: Rival) -> tuple[float, float] | None:
+        """Return the seconds of a run of each; nothing where the budget is overdue, or the device has no room."""
+        plans = []
+        for each in (first, second):
+            self.selector.findings = each.findings
+            plans.append(self.of(each.compiled))
+        return None if self.selector.budget.overdue() else in_turns(plans)
+
+
+def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> CompiledPlan:
+    """Return the first of one or two plans, or the second where its whole is faster."""
+    times = None if len(plans) < 2 or selector.budget.overdue() else in_turns(plans)
+    faster = times is not None and times[1] < (1 - selector.settings.tie) * times[0]
+    return plans[1] if faster else plans[0]
+
+
+def in_turns(plans: Sequence[CompiledPlan]) -> tuple[float, float] | None:
+    """Return the seconds of a run of each of two plans, timed in turns; nothing where the device cannot hold or run
+    them.
+    """
+    try:
+        times = [[plan.session.time_compute(warmup=2, repeats=RUNS).median for plan in plans] for _ in range(TURNS)]
+    except BackendError:
+        return None
+    first, second = (median(column) for column in zip(*times, strict=True))
+    return first, second

@@ -1,0 +1,49 @@
+"""Warps that divide the depth of products among them, for all points of a structure at once: the sums that meet in
+shared memory, and how the threads of a block share the results from there on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import evolve
+
+from ...ir import FusedGroup, Segment, Target
+from ..lowering import joined_places, joined_shares, joined_vector, written_side
+from .footprint import Count, ceil_div
+from .geometry import Geometry
+
+
+def may_join(geometry: Geometry) -> bool:
+    """Whether at any point warps divide the depth of products among them."""
+    return bool(geometry.structure.atom) and bool(np.any(np.greater(geometry.lanes, 1)))
+
+
+def joined_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+    """Return the shared bytes in which sums of warps meet."""
+    fast, slow, rows = _sides(segment, geometry)
+    places = joined_places(geometry.block[fast], geometry.block[slow], rows, geometry.lanes)
+    size = group.tensors[segment.reductions[0].name].dtype.size
+    return np.where(np.greater(geometry.lanes, 1), ceil_div(places * size, 16) * 16, 0)
+
+
+def joined_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, target: Target) -> Geometry:
+    """Return the sizes behind the exchange of sums: each thread has a part of what it had, and nothing has lanes."""
+    if not may_join(geometry):
+        return geometry
+    fast, slow, _ = _sides(segment, geometry)
+    widest = target.vector_bytes // min(group.tensors[o.tensor].dtype.size for o in segment.outputs)
+    shares = joined_shares(geometry.thread[fast], geometry.thread[slow], geometry.lanes)
+    thread, vector, counts = list(geometry.thread), list(geometry.vector), list(geometry.counts)
+    for d, share in zip((fast, slow), shares, strict=True):
+        thread[d] = geometry.thread[d] // share
+        counts[d] = geometry.counts[d] * share
+        longest = joined_vector(thread[d], widest if d == fast else 1)
+        vector[d] = np.where(np.greater(geometry.lanes, 1), longest, geometry.vector[d])
+    return evolve(geometry, thread=tuple(thread), vector=tuple(vector), counts=tuple(counts), lanes=1)
+
+
+def _sides(segment: Segment, geometry: Geometry) -> tuple[int, int, bool]:
+    """Return the dim along which results lie in memory, the other one, and whether the first is that of rows."""
+    structure = geometry.structure
+    fast = written_side(segment, structure.dims, structure.rows, structure.columns)
+    return fast, structure.rows + structure.columns - fast, fast == structure.rows

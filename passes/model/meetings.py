@@ -1,0 +1,70 @@
+"""What it costs to combine values in memory, at once or where they met in shared memory before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from ...ir import FusedGroup, Segment, Target, Var, variables
+from ..lowering import meeting_of, own_axes
+from .footprint import Count, least, product
+from .geometry import Geometry
+
+#: Sectors of memory that all parts of the L2 cache combine values in side by side: values that arrive at fewer wait for
+#: one another.
+APART = 4096.0
+#: Cycles of shared memory in which a warp combines its values, a word of each: random banks are hit by three or four.
+MET = 4.0
+#: Words of an element that are combined one after another.
+WORD = 4
+#: Instructions of a thread for each bin that it clears, and whose value it combines in memory.
+VISITED = 8.0
+
+
+def turned_dim(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> int:
+    """Return the position of the dim along which blocks take tiles in turns: the longest of which nothing names an
+    element by itself, -1 where there is none.
+    """
+    own = own_axes(segment, group)
+    free = [d for d, axes in enumerate(dims) if not own & {*axes}]
+    return max(free, key=lambda d: prod(a.extent for a in dims[d]), default=-1)
+
+
+def bins_needed(segment: Segment, group: FusedGroup, geometry: Geometry) -> Count:
+    """Return in how many elements the values of a block meet."""
+    meeting = meeting_of(segment, group, geometry.structure.dims)
+    sizes = [geometry.block[n] if kind == "tile" else meeting.shape[n] for kind, n in meeting.parts]
+    return product(sizes) * 1.0
+
+
+def combining(segment: Segment, group: FusedGroup, geometry: Geometry, target: Target) -> dict[str, Count]:
+    """Return what a block's atomic operations add to the counts: `combined` sectors of memory, and, where values meet,
+    `wavefronts` of shared memory, instructions and barriers.
+    """
+    (output,) = segment.outputs
+    size = group.tensors[output.tensor].dtype.size
+    sector = max(1.0, target.sector_bytes / size)
+    crowded = max(1.0, APART * sector / group.tensors[output.tensor].size)
+    if geometry.structure.meets < 0:
+        return {"combined": product(geometry.block) / _together(segment, group, geometry, sector, target) * crowded}
+    bins = bins_needed(segment, group, geometry)
+    values, words = product(geometry.block) * geometry.turns, size / WORD
+    return {
+        "combined": bins / sector * crowded,
+        "wavefronts": (MET * values + 2.0 * bins) * words / target.warp_size,
+        "issue": VISITED * bins,
+        "stores": bins,
+        "stored": bins * size,
+        "barriers": 2.0,
+    }
+
+
+def _together(segment: Segment, group: FusedGroup, geometry: Geometry, sector: float, target: Target) -> Count:
+    """Return how many values of a warp arrive in one sector: neighbours along an axis that names the last dim."""
+    (output,) = segment.outputs
+    last = geometry.structure.dims[-1][-1]
+    if not output.write or last not in own_axes(segment, group) or last not in variables(output.write[-1]):
+        return 1.0
+    return np.clip(least(geometry.lanes_along(target.warp_size)[-1], last.extent), 1.0, sector)

@@ -1,0 +1,92 @@
+"""Whole plans are held against one another, and the fastest ships."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+from cuts.compile.contest import Rival, in_turns, quickest
+from cuts.ir.errors import BackendError
+from cuts.ir.launch import KernelFunction
+from cuts.search.database import Database
+
+from .test_decisions import kernels, tuned
+from .test_selector import chain, slow_when_fused
+
+
+def even(kernel: KernelFunction) -> float:
+    return 1e-3
+
+
+def no_gain(kernel: KernelFunction) -> float:
+    """Let a fused kernel take a little less than its parts together."""
+    return (1.98 if "tanh(" in kernel.source and " p2" in kernel.source else 1.0) * 1e-3
+
+
+@pytest.mark.parametrize(("before", "kept"), [(0.98, True), (0.995, False), (1.02, False), (None, False)])
+def test_what_was_known_ships_where_the_whole_of_what_a_search_found_is_slower(
+    before: float | None, kept: bool
+) -> None:
+    elsewhere, here = Database(None), Database(None)
+    apart, _ = tuned(chain(1), elsewhere, slow_when_fused)
+    known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
+    here.keep_answer(known)
+    asked = []
+
+    def wholes(first: Rival, second: Rival) -> tuple[float, float] | None:
+        asked.append((first, second))
+        return None if before is None else (1.0, before)
+
+    found, selector = tuned(chain(1), here, even, wholes=wholes)
+    assert [len(each.compiled.steps) for each in asked[0]] == [1, 2]
+    assert (kernels(found) == kernels(apart)) == kept
+    assert len(selector.problems) == len(found.kernels)
+    assert (here.answers()[0] == known) == kept
+
+
+@pytest.mark.parametrize(("apart", "launches"), [(0.9, 2), (1.1, 1)])
+def test_a_plan_that_fuses_nothing_ships_where_its_whole_is_faster(apart: float, launches: int) -> None:
+    database = Database(None)
+    found, _ = tuned(chain(1), database, no_gain, wholes=lambda first, second: (1.0, apart))
+    assert len(found.steps) == launches
+    again, _ = tuned(chain(1), database, no_gain)
+    assert kernels(again) == kernels(found)
+
+
+def test_plans_that_are_far_from_each_other_are_not_run() -> None:
+    def never(first: Rival, second: Rival) -> None:
+        raise AssertionError("sums tell")
+
+    found, _ = tuned(chain(1), Database(None), even, wholes=never)
+    assert len(found.steps) == 1
+
+
+class _Timed:
+    """A plan whose runs take some seconds, less each time; none where there is no room."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.left = list(seconds)
+
+    @property
+    def session(self) -> _Timed:
+        return self
+
+    def time_compute(self, warmup: int, repeats: int) -> _Timed:
+        if not self.left:
+            raise BackendError("no room")
+        self.median = self.left.pop(0)
+        return self
+
+
+def test_routines_of_libraries_ship_unless_the_plan_without_them_is_faster() -> None:
+    _, selector = tuned(chain(1), Database(None), even)
+    for times, place in (((1.0, 0.9), 1), ((1.0, 0.995), 0), ((0.9, 1.0), 0), ((1.0,), 0)):
+        plans: list[Any] = [_Timed(*3 * [seconds]) for seconds in times]
+        assert quickest(plans, selector) is plans[place]
+
+
+def test_two_plans_are_timed_in_turns() -> None:
+    plans: list[Any] = [_Timed(3.0, 1.0, 2.0), _Timed(5.0, 9.0, 4.0)]
+    assert in_turns(plans) == (2.0, 5.0)
+    assert in_turns(plans) is None, "there is no room any more"
