@@ -10,7 +10,7 @@ Both are ordinary groups, so nothing behind this pass knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from attrs import evolve
