@@ -1,5 +1,5 @@
 """What neighbouring outputs of a filter load in common: a window over all taps, or over the inner ones where all are
-more than a thread holds. The model counts as many.
+more than a thread holds, or none. The model counts as many.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def test_each_element_is_loaded_once_where_a_thread_holds_all(taps: int, stride:
     loops = ReductionSchedule(tuple(ReduceDim((r,), r.extent) for r in segment.reductions[0].reduce))
     schedule = Schedule((SegmentSchedule(dims, (loops,)),))
     high, wide = (stride * (n - 1) + taps for n in (rows, columns))
-    expected = high * wide if high * wide <= LARGEST else taps * rows * wide
+    each = taps * rows * (wide if rows * wide <= LARGEST else taps * columns)
+    expected = high * wide if high * wide <= LARGEST else each
     assert loads(group, schedule, image) == expected
     (geometry,) = geometry_of(group, schedule)
     (read,) = (r for r in reads(segment.reductions[0].body) if r.tensor == image)
