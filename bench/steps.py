@@ -97,8 +97,9 @@ def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
     given = {name: tensor.numpy() for name, tensor in zip(names, made[1], strict=True)}
     classes = training.graph.types[training.graph.outputs[1]].shape[-1]
     torch.manual_seed(1)
-    drawn = torch.randint(2 if target.dtype.is_float else classes, target.shape)
-    return {**given, "target": drawn.numpy().astype(target.dtype.numpy)}
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # which draws other numbers
+    drawn = torch.randint(2 if target.dtype.is_float else classes, target.shape, device=device)
+    return {**given, "target": drawn.cpu().numpy().astype(target.dtype.numpy)}
 
 
 def ours(name: str, made: Made, budget: float, target: str) -> dict[str, Any]:
