@@ -79,7 +79,7 @@ def segment_knobs(
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
     if structure.keeps:
         yield _single(f"{prefix}kept", (0, EIGHTHS) if coarse else (0, EIGHTHS // 2, *range(5, EIGHTHS + 1)))
-    if structure.patch and target.lockstep:
+    if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
