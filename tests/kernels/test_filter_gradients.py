@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import pytest
 from cuts.backends.devices import find_target
 from cuts.bench.gradient_cases import KINDS, gradient_case
@@ -13,6 +14,7 @@ from cuts.bench.shapes import convolution_case, read_convolution
 from cuts.bench.tuned import vocabulary_of
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
+from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.schedule.choose import choose
@@ -21,6 +23,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import candidates, split_reduction
 
 from ..needs import needs_opencl
+from .cases import arrays
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:h200")
@@ -57,12 +60,38 @@ def test_a_thread_may_have_all_taps(text: str) -> None:
     check(_device("opencl"), SMALL_GPU, group, small)
 
 
-@pytest.mark.parametrize(("text", "parts"), [("256x14 256x3x3 +1", 8), ("64x56 256x1x1", 64)])
+@pytest.mark.parametrize(("text", "parts"), [("256x14 256x3x3 +1", 8), ("64x56 256x1x1", 256)])
 def test_parts_are_enough_for_every_sm(text: str, parts: int) -> None:
     """Tiles that read each element least often are larger than what fills the machine unsplit."""
-    group = filter_gradient(text, 64)
-    assert max(candidates(group, GPU)) == parts
+    assert max(candidates(filter_gradient(text, 64), GPU)) == parts
+
+
+@pytest.mark.parametrize("parts", [64, 128, 256])
+def test_parts_make_long_sums_of_few_results_faster(parts: int) -> None:
+    group = filter_gradient("64x56 256x1x1", 64)
     halves = split_reduction(group, parts)
     assert halves is not None
     whole, (first, second) = choose(group, GPU)[0], (choose(half, GPU)[0] for half in halves[:2])
     assert first.score + second.score < 0.85 * whole.score
+
+
+def test_more_parts_than_images_are_parts_of_images() -> None:
+    group = filter_gradient("3x6 4x3x3 +1", 3)
+    halves = split_reduction(group, 9)
+    assert halves is not None
+    before, after, workspace = halves
+    assert workspace.shape[:2] == (3, 3)
+    inputs = arrays(group, 1)
+    partial = interpret(before, inputs)
+    (found,) = interpret(after, inputs | partial).values()
+    (expected,) = interpret(group, inputs).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert split_reduction(group, 7) is None
+
+
+def test_tiles_lie_as_memory_does_where_that_runs_along_the_sum() -> None:
+    """Neighbours of a row of both operands are neighbours in the tile, copied and loaded in vectors."""
+    halves = split_reduction(filter_gradient("512x28 128x1x1", 64), 32)
+    assert halves is not None
+    (part,) = choose(halves[0], GPU)[0].schedule.segments
+    assert [(s.order, s.pad) for s in part.reductions[0].staging] == [((1, 0), 4), ((1, 0), 4)]
