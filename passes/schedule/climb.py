@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain, islice
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -132,16 +133,20 @@ class _Climb:
 def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
     """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
     and of atoms some of each block, whose warps may lie in many ways, and of each number of warps that divide the
-    depth; then others. A structure of which all points take much longer than the first comes last.
+    depth; then others. Structures that have no point near the first come last.
     """
-    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 4), max(1, 2 * count // 3))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
-    others: list[Point] = []
-    for point in ordered:
-        if chosen and point.structure != chosen[0].structure and point.score > FAR * chosen[0].score:
-            others.append(point)
+    ordered = iter(ordered)
+    first = list(islice(ordered, TOGETHER))
+    near = {p.structure for p in first if p.score <= FAR * first[0].score}
+    share = count if len(near) == 1 else max(1, 3 * count // 4)
+    limits = (PER_TILE, 1, share, max(2, count // 3), max(2, count // 4), max(1, 2 * count // 3))
+    far: list[Point] = []
+    for point in chain(first, ordered):
+        if point.structure not in near and point.score > FAR * first[0].score:
+            far += [point] if len(far) < count else []
             continue
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
@@ -155,7 +160,8 @@ def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, 
         (chosen if fits else rest).append(point)
         if len(chosen) == count:
             break
-    return tuple(sorted([*chosen, *[*rest, *others][: count - len(chosen)]]))
+    rest.sort(key=lambda point: ("block", _block(space, point)) in seen)  # blocks of another size first
+    return tuple(sorted([*chosen, *[*rest, *far][: count - len(chosen)]]))
 
 
 def _block(space: Space, point: Point) -> tuple[object, ...]:
