@@ -81,10 +81,11 @@ def segment_knobs(
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
-        turn = target.banked and _stages_deep(segment, structure)
-        likely = (4 * finer, 2) if turn else (0, 0)
-        yield _single(f"{prefix}pad", likely[:1] if coarse or not target.banked else pads)
-        yield _single(f"{prefix}order", likely[1:] if coarse or not target.banked else (0, 1, 2))
+        deep = target.banked and _stages_deep(segment, structure)
+        yield _single(f"{prefix}pad", (pads[-1 if deep else 0],) if coarse or not target.banked else pads)
+        yield _single(
+            f"{prefix}order", (0, 2) if coarse and deep else (0,) if coarse or not target.banked else (0, 1, 2)
+        )
 
 
 def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
