@@ -3,6 +3,7 @@ the manual.
 """
 
 from .amplification import amplification
+from .costs import program_costs
 from .fold import Folder
 from .index_checks import Finding, index_program
 from .language.instantiate import Instance, OpDecl
@@ -29,5 +30,6 @@ __all__ = [
     "evaluate_graph",
     "index_program",
     "manual",
+    "program_costs",
     "turn_of",
 ]

@@ -9,16 +9,16 @@ best points of all kernels, says so by more than it may err. Equal nodes are dec
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from math import inf
 
 from attrs import evolve, field, frozen
 
 from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, epsilon
-from ..ops import amplification
+from ..ops import amplification, program_costs
 from ..ops.language import Instances
-from .fragments import Fragment, Planner, Priced, cut_fragments, needed
+from .fragments import Fragment, Planner, Priced, PricedKernels, cut_fragments, needed
 from .fusion import GroupEvaluator, Order
 from .graph import fresh_name, prune
 
@@ -192,16 +192,31 @@ class ChooseAlgorithms:
         return members, tuple(part.types.values()), constants, orders
 
     def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
-        """Have cut into kernels what was not cut before: declarations, then the alternatives that may be faster, of
-        each node in the order in which its declaration lists them, as those at the end take longest to cut.
+        """Have cut into kernels what was not cut before: declarations, then the alternatives that may be faster. Those
+        with which all places together may save most stand at both ends, where workers and this process begin.
         """
         fresh = {key: fragments for key, fragments in wanted.items() if key not in self.plans}
         whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
-        listed = ((n, key, name) for key, each in fresh.items() for n, name in enumerate(each) if name)
-        others = [(key, name) for _, key, name in sorted(listed, key=lambda place: place[0])]
-        found = self._cut({(k, n): fresh[k][n] for k, n in others if _may_be_faster(fresh[k][n], whole[k, ""])})
+        uses = Counter(self.keys.values())
+        others = {(key, name): each for key, fragments in fresh.items() for name, each in fragments.items() if name}
+        gains = {
+            place: uses[place[0]] * (declaration.searched - self._estimate(each))
+            for place, each in others.items()
+            if (declaration := whole[place[0], ""]) is not None and _may_be_faster(each, declaration)
+        }
+        ranked = sorted(gains, key=lambda place: -gains[place])
+        found = self._cut({place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))})
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
+
+    def _estimate(self, fragment: Fragment) -> float:
+        """Return the seconds of a fragment whose nodes are a kernel each, but for those that only move, at the peak
+        rates of the machine.
+        """
+        graph, target = fragment.graph, fragment.target
+        costs = [program_costs(self.instances.of_node(node, graph).program) for node in graph.nodes]
+        moved = [(c.bytes_read + c.bytes_written) / target.BW_global for c in costs]
+        return sum(max(c.flops / target.PERF_peak, m) for c, m in zip(costs, moved, strict=True) if c.flops)
 
     def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> dict[tuple[Hashable, str], Priced]:
         return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
@@ -218,14 +233,14 @@ class ChooseAlgorithms:
         return sum(costs) if self._measured(kernels) else kernels.searched
 
 
-def _may_be_faster(fragment: Fragment, declaration: Priced) -> bool:
+def _may_be_faster(fragment: Fragment, declaration: PricedKernels) -> bool:
     """Whether moving the operands and results of an alternative, filters transformed, takes less than what the kernels
     of a declaration may.
     """
     types = fragment.graph.types
     moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
     least = fragment.target.launch_time + moved / fragment.target.BW_global
-    return declaration is not None and least < UNSURE * declaration.searched
+    return least < UNSURE * declaration.searched
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:

@@ -5,6 +5,10 @@ but one, and blocks of one fill the machine where those of another leave room. W
 the registers and the shared memory of the member that needs most. Both are in the estimate; where times are measured
 the clock decides.
 
+What a small kernel takes by itself is a launch and a round trip to memory, whatever its schedule: 26 gathers in blocks
+of 32 elements took 20 us on an H200, each of them 1.5 us. So groups without sums are scheduled for a launch as for a
+machine that is a part of this one.
+
 Which groups no path connects is read off their levels: the length of the longest path that ends in a group. Groups of
 one level are independent, and so is what results when several of them become one. Groups that nothing waits for, such
 as the steps of an optimiser, have the last level, wherever what they read was computed.
@@ -12,26 +16,28 @@ as the steps of an optimiser, have the last level, wherever what they read was c
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from ..ir import FusedGroup, Target, member_name
+from ..ir import FusedGroup, Schedule, Target, Var, member_name
 from .assemble import kernel_key
 from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
-from .schedule import Candidate
+from .schedule import Candidate, assess, check_schedule, choose
 from .workload import Selector
 
 #: Bytes of parameters that a pointer takes in a launch, whatever the dialect.
 POINTER = 12
 #: The part of a launch that sharing it has to save.
 WORTH = 0.5
-#: Most different kernels in a launch, as they are compiled one after another.
-DISTINCT = 12
+#: Most different kernels in a launch, as they are compiled one after another; those without sums are short.
+DISTINCT, SHORT = 12, 64
+#: The part of the machine that a member without sums is scheduled for.
+SHARE = 1 / 8
 
 
 @frozen(eq=False)
@@ -68,33 +74,79 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     if work.told is not None:
-        return _leave(work, _told(launches, work.told, work.views))
+        told = _told(launches, _scheduled(launches, keys, work.target), work.told, work.views)
+        return _leave(work, told, keys)
     needs = dependencies(groups, work.views)
     wanted = work.options.side_by_side and work.options.mode == "mixed"
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
-        launches = _packed(launches, levels(needs, groups), keys, work)
-        launches = launches if work.selector is None else list(_timed(launches, work.selector, work.views))
-    return _leave(work, list(_in_order(launches, needs)))
+        packed = _packed(_scheduled(launches, keys, work.target), levels(needs, groups), keys, work)
+        alone = {launch.places: launch for launch in launches}
+        packed = [alone.get(launch.places, launch) for launch in packed]
+        launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
+    return _leave(work, list(_in_order(launches, needs)), keys)
 
 
-def _leave(work: Compilation, launches: Sequence[Launch]) -> Sequence[tuple[Group, ...]]:
-    """Leave launches, which are in order."""
+def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Sequence[tuple[Group, ...]]:
+    """Leave launches, which are in order, and the candidates of those that share one."""
+    several = [launch for launch in launches if len(launch.groups) > 1]
+    taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}
+    work.chosen = {**work.chosen, **taken}
     work.places = [launch.places for launch in launches]
     work.launches = [launch.groups for launch in launches]
     work.groups = [group for launch in work.launches for group in launch]
     return work.launches
 
 
-def _told(launches: Sequence[Launch], told: Decisions, views: Views) -> list[Launch]:
+def with_others(
+    launch: Launch, target: Target, known: MutableMapping[tuple[Var, ...], Schedule] | None = None
+) -> Launch:
+    """Return a launch of one group with the candidate that it has beside others: one without sums is scheduled by the
+    model, for a part of the machine; as others over the same axes are, where that is `known` and legal, so that their
+    blocks are equally wide. What it was measured to take by itself stays known.
+    """
+    ((group,), (candidate,)) = launch.groups, launch.candidates
+    form, known = group.form, {} if known is None else known
+    if form.adds_to_memory or any(segment.reductions for segment in form.segments):
+        return launch
+    schedule = known.get(axes := form.segments[-1].axes)
+    if schedule is None or check_schedule(form, schedule, target):
+        schedule = known[axes] = choose(form, _part_of(target))[0].schedule
+    facts = {**candidate.measured, "why": "chosen by the model for a launch that it shares"}
+    return evolve(launch, candidates=(evolve(assess(form, schedule, target, candidate.score), measured=facts),))
+
+
+def _part_of(target: Target) -> Target:
+    """Return a machine that is a part of another."""
+    return evolve(
+        target,
+        NUM_SM=max(1, int(target.NUM_SM * SHARE)),
+        PERF_peak=target.PERF_peak * SHARE,
+        BW_global=target.BW_global * SHARE,
+        l2_bandwidth=target.l2_bandwidth * SHARE,
+    )
+
+
+def _scheduled(launches: Sequence[Launch], keys: Mapping[int, Hashable], target: Target) -> list[Launch]:
+    """Return launches of one group each as they are beside others; equal kernels have one candidate."""
+    found: dict[Hashable, Launch] = {}
+    schedules: dict[tuple[Var, ...], Schedule] = {}
+    for launch in launches:
+        key = keys[launch.places[0]]
+        if key not in found:
+            found[key] = with_others(launch, target, schedules)
+    return [evolve(launch, candidates=found[keys[launch.places[0]]].candidates) for launch in launches]
+
+
+def _told(launches: Sequence[Launch], shared: Sequence[Launch], told: Decisions, views: Views) -> list[Launch]:
     """Return launches of the groups that are known to be faster together, held to the law of launches: who decided may
     have been another version.
     """
     if sorted(place for places in told.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    found = [
-        Launch(tuple(launches[p].groups[0] for p in places), tuple(launches[p].candidates[0] for p in places), places)
-        for places in told.launches
-    ]
+    found = []
+    for places in told.launches:
+        own = [(launches if len(places) == 1 else shared)[p] for p in places]
+        found.append(Launch(tuple(o.groups[0] for o in own), tuple(o.candidates[0] for o in own), places))
     for broken in launch_violations([launch.groups for launch in found], told.launches, views):
         raise ForeignDecisionsError(f"launches cannot run as told: {broken.message}")
     return found
@@ -217,17 +269,17 @@ def _together(members: Sequence[Launch], keys: Mapping[int, Hashable], work: Com
     return made
 
 
-def _timed(launches: Sequence[Launch], selector: Selector, views: Views) -> Iterator[Launch]:
-    """Yield launches, or their members by themselves where the clock has not found them faster together."""
+def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Selector, views: Views) -> Iterator[Launch]:
+    """Yield launches, or their members as they are by themselves where the clock has not found them faster together."""
     several = [launch for launch in launches if len(launch.groups) > 1]
     asked = [
         [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
         for launch in several
     ]
     faster = {launch for launch, yes in zip(several, selector.faster_together(asked), strict=True) if yes}
+    own = {place: launch for launch in apart for place in launch.places}
     for launch in launches:
-        members = zip(launch.groups, launch.candidates, launch.places, strict=True)
-        yield from [launch] if launch in faster else [Launch((g,), (c,), (p,)) for g, c, p in members]
+        yield from [launch] if launch in faster else [own[place] for place in launch.places]
 
 
 def allowed(launch: Launch, target: Target) -> bool:
@@ -237,7 +289,9 @@ def allowed(launch: Launch, target: Target) -> bool:
     threads = {candidate.features["threads"] for candidate in launch.candidates}
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
     fits = POINTER * launch.arguments <= target.parameter_bytes
-    return len(threads) == 1 and len(distinct) <= DISTINCT and fits
+    sums = [bool(segment.reductions) for group in launch.groups for segment in group.form.segments]
+    short = bool(sums) and not any(sums)
+    return len(threads) == 1 and len(distinct) <= (SHORT if short else DISTINCT) and fits
 
 
 def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:

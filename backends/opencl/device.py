@@ -308,7 +308,11 @@ class OpenCLDevice(Device):
         if kernel.dynamic_shared:
             arguments.append(self._cl.LocalMemory(kernel.dynamic_shared))
         try:
-            function.set_args(*arguments)
+            if function.num_args != len(arguments):
+                raise TypeError(f"there are {function.num_args}")
+            # One by one: for all of them at once PyOpenCL writes, compiles and keeps a function for each kernel's name.
+            for number, value in enumerate(arguments):
+                function.set_arg(number, value)
         except (self._cl.Error, TypeError) as error:
             raise BackendError(
                 f"kernel {kernel.name}: its parameters are not the {len(arguments)} that were bound: {error}"

@@ -8,6 +8,7 @@ is in the tables of `operators`. Parameters and buffers become constants.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -110,6 +111,13 @@ def _result(reader: Reader, node: object) -> str | int | float | None:
 
 def decompositions() -> dict[Any, Any]:
     """Return how PyTorch takes operations apart, without those that stay whole."""
+    # Operations can be registered at any time, and PyTorch looks through all of them again whenever it is asked.
+    return dict(_taken_apart(*torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")))
+
+
+@lru_cache(maxsize=1)
+def _taken_apart(*registered: str) -> Mapping[Any, Any]:
+    """Return PyTorch's table, given the names of all operations that are made of others."""
     table: dict[Any, Any] = {**torch.export.default_decompositions()}
     for name in WHOLE:
         packet, _, overload = name.partition(".")

@@ -11,9 +11,11 @@ from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .outputs import ROW_STEPS
 from .races import check_barriers
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
+from .windows import LARGEST
 
 __all__ = [
     "FRAGMENT_SETS",
+    "LARGEST",
     "NARROWEST_COPY",
     "ROW_STEPS",
     "AxisBinding",

@@ -10,6 +10,7 @@ An accumulation over a filter reads `x[s*i + r]` for every output `i` of the thr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from attrs import evolve
 
@@ -69,11 +70,19 @@ def _loads(root: Accumulate) -> Iterable[Load]:
 
 
 def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var]) -> Window | None:
-    """Return a load as a window over every pair of a reduced and an output variable that walk the same dimension."""
+    """Return a load as a window over every pair of a reduced and an output variable that walk the same dimension, those
+    of the inner taps only where all would be too many elements to hold.
+    """
+    windows = (_merged(load, over[first:], over, unrolled) for first in range(len(over)))
+    return next((w for w in windows if w is not None and _held(w, over, unrolled) <= LARGEST), None)
+
+
+def _merged(load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var]) -> Window | None:
+    """Return a load as a window over pairs of one of some taps and an output variable, None where there are none."""
     axes: list[Var] = []
     at: list[Index] = []
     moved = load
-    for tap in over:
+    for tap in taps:
         for output in unrolled:
             if output in over or tap.extent == 1 or output.extent == 1:
                 continue
@@ -86,13 +95,13 @@ def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var]) -> Window 
                 axes.append(window)
                 at.append(as_index(output) * stride + tap)
                 break
-    size = 1
-    for var in own_variables(moved) & {*unrolled, *axes}:
-        size *= var.extent
-    left = {v for v in own_variables(moved) & set(over) if v.extent > 1}
-    for var in left:
-        size //= var.extent
-    return Window(moved, tuple(axes), tuple(at)) if axes and size <= LARGEST else None
+    return Window(moved, tuple(axes), tuple(at)) if axes else None
+
+
+def _held(window: Window, over: Sequence[Var], unrolled: Sequence[Var]) -> int:
+    """Return how many elements of a window live in registers at once: what other taps read comes in turns."""
+    own = own_variables(window.load)
+    return prod(v.extent for v in own & {*unrolled, *window.axes} if v not in over)
 
 
 def _stride(load: Load, tap: Var, output: Var) -> int:

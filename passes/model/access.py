@@ -11,7 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import WIDEST_BYTES, Expr, Read, Target, Var, expr_variables, linearise, reads, variables
-from ..lowering import ROW_STEPS
+from ..lowering import LARGEST, ROW_STEPS
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -23,7 +23,8 @@ class Place:
     each loop.
 
     A thread's elements along a dim are `groups` runs of neighbours (`TileDim` says where they lie): `thread` counts all
-    of them, `run` covers one run. `whole` covers all trips of a block.
+    of them, `run` covers one run, `step` what of it one turn of the outermost loop's `turns` in a trip reads. `whole`
+    covers all trips of a block.
     """
 
     thread: Cover
@@ -34,6 +35,8 @@ class Place:
     trips: tuple[Count, ...]
     parallel: int
     threads: Count
+    step: Cover
+    turns: Count
 
     @property
     def rows(self) -> tuple[tuple[Var, ...], ...]:
@@ -45,13 +48,25 @@ class Place:
         loops = zip(self.rows, self.trips, strict=True)
         return product(t for dim, t in loops if used.intersection(dim))
 
-    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+    def distinct(self, read: Read, shape: Sequence[int]) -> Count:
         """How many different elements a thread reads in one trip: neighbours of a run share halos, runs far apart do
         not.
         """
+        return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
+
+    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then it loads
+        anew in each turn of the outermost loop.
+        """
+        once = self.distinct(read, shape)
+        if len(self.trips) < 2:
+            return once
+        anew = elements(read, shape, self.step) * self._runs(read) * self.turns
+        return np.where(np.greater(once, LARGEST), np.maximum(once, anew), once)
+
+    def _runs(self, read: Read) -> Count:
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
-        runs = product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if used.intersection(dim))
-        return least(elements(read, shape, self.run) * runs, elements(read, shape, self.block))
+        return product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if used.intersection(dim))
 
     @property
     def all_trips(self) -> Count:
@@ -87,6 +102,8 @@ def _place(
     geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
 ) -> Place:
     per_lane = tuple(ceil_div(c, geometry.lanes) for c in chunk)
+    turn = (1, *per_lane[1:]) if len(loops) > 1 else per_lane
+    stepped = Cover(loops, turn, Cover.of(loops, turn).extents)
     padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)
     lane = Cover(loops, per_lane, Cover.of(loops, per_lane).extents)
     block = geometry.block_cover
@@ -100,6 +117,8 @@ def _place(
         trips,
         len(geometry.structure.dims),
         geometry.threads,
+        run.joined(stepped),
+        per_lane[0] if loops else 1,
     )
 
 

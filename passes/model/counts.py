@@ -98,6 +98,7 @@ class Features:
     )
     # Waiting
     barriers: Count = _sum("barriers of the block")
+    joined: Count = _sum("doublings of the warps that divide a depth and add up their sums")
     rounds: Count = _sum("rounds of loops in which memory is waited for")
     # The group as a whole
     useful_flops: float = _known("operations that the group is defined by, over all blocks")

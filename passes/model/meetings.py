@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+from attrs import frozen
 
 from ...ir import FusedGroup, Segment, Target, Var, variables
 from ..lowering import meeting_of, own_axes
@@ -39,26 +40,30 @@ def bins_needed(segment: Segment, group: FusedGroup, geometry: Geometry) -> Coun
     return product(sizes) * 1.0
 
 
-def combining(segment: Segment, group: FusedGroup, geometry: Geometry, target: Target) -> dict[str, Count]:
-    """Return what a block's atomic operations add to the counts: `combined` sectors of memory, and, where values meet,
-    `wavefronts` of shared memory, instructions and barriers.
+@frozen
+class Combining:
+    """What a block's atomic operations take: sectors of memory; where values meet, cycles of shared memory too, and the
+    bins that are cleared, and whose values are combined in memory, with their bytes.
     """
+
+    sectors: Count
+    wavefronts: Count = 0
+    bins: Count = 0
+    nbytes: Count = 0
+
+
+def combining(segment: Segment, group: FusedGroup, geometry: Geometry, target: Target) -> Combining:
+    """Return what a block's atomic operations take."""
     (output,) = segment.outputs
     size = group.tensors[output.tensor].dtype.size
     sector = max(1.0, target.sector_bytes / size)
     crowded = max(1.0, APART * sector / group.tensors[output.tensor].size)
     if geometry.structure.meets < 0:
-        return {"combined": product(geometry.block) / _together(segment, group, geometry, sector, target) * crowded}
+        return Combining(product(geometry.block) / _together(segment, group, geometry, sector, target) * crowded)
     bins = bins_needed(segment, group, geometry)
     values, words = product(geometry.block) * geometry.turns, size / WORD
-    return {
-        "combined": bins / sector * crowded,
-        "wavefronts": (MET * values + 2.0 * bins) * words / target.warp_size,
-        "issue": VISITED * bins,
-        "stores": bins,
-        "stored": bins * size,
-        "barriers": 2.0,
-    }
+    met = (MET * values + 2.0 * bins) * words / target.warp_size
+    return Combining(bins / sector * crowded, met, bins, bins * size)
 
 
 def _together(segment: Segment, group: FusedGroup, geometry: Geometry, sector: float, target: Target) -> Count:

@@ -43,7 +43,7 @@ from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .joined import may_join
 from .least_work import memory_reads, node_cost, nodes
-from .meetings import combining
+from .meetings import VISITED, combining
 from .registers import resident_row
 from .tiles import StagedTile, own_order, own_pad
 
@@ -91,9 +91,12 @@ class Totals:
         found = combining(segment, self.group, geometry, self.target)
         if geometry.structure.meets >= 0:
             self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
-            self.sums["stored"] = 0
-        for name, value in found.items():
-            self.add(name, value)
+            self.sums["stored"] = found.nbytes
+            self.add("barriers", 2.0)
+            self.add("wavefronts", found.wavefronts)
+            self.add("issue", VISITED * found.bins)
+            self.add("stores", found.bins)
+        self.add("combined", found.sectors)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
@@ -138,12 +141,14 @@ class Totals:
         """
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         kind = self.group.tensors[read.tensor]
-        times = place.loads(read, kind.shape) * place.repeats(used) * self.weight(read) * 1.0
+        again = place.repeats(used) * self.weight(read) * 1.0
+        times = place.loads(read, kind.shape) * again
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, geometry, widest, place.rows)
         self.add("thread_loads", times)
-        self.at_least(used, times, widest, kind.dtype.size, geometry, place.threads)
+        least_times = place.distinct(read, kind.shape) * again
+        self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
         self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
@@ -324,6 +329,7 @@ def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
     totals.add("issue", sums)
     totals.add("chain", np.where(several, geometry.lanes, 0) * 1.0)
     totals.add("barriers", np.where(several, 1.0, 0.0))
+    totals.add("joined", np.log2(geometry.lanes))
 
 
 def _load_fragments(

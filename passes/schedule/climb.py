@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,7 +31,7 @@ LEADERS = 6
 ROUNDS = 8
 #: Most points of one tile among those returned, where there are others.
 PER_TILE = 3
-#: How many times as long as the first point one of another structure may take that is chosen for being different.
+#: How much longer than the best a point may take to be there for variety.
 FAR = 1.5
 #: Structures of more points than this are numbered with integers of any length.
 LONG = 1 << 62
@@ -133,35 +132,29 @@ class _Climb:
 def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
     """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
     and of atoms some of each block, whose warps may lie in many ways, and of each number of warps that divide the
-    depth; then others. Structures that have no point near the first come last.
+    depth; then others.
     """
+    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 5), max(1, 3 * count // 4))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
-    ordered = iter(ordered)
-    first = list(islice(ordered, TOGETHER))
-    near = {p.structure for p in first if p.score <= FAR * first[0].score}
-    share = count if len(near) == 1 else max(1, 3 * count // 4)
-    limits = (PER_TILE, 1, share, max(2, count // 3), max(2, count // 4), max(1, 2 * count // 3))
-    far: list[Point] = []
-    for point in chain(first, ordered):
-        if point.structure not in near and point.score > FAR * first[0].score:
-            far += [point] if len(far) < count else []
-            continue
+    for point in ordered:
+        if len(chosen) + len(rest) >= count and _far(space, (*chosen, *rest), point):
+            break
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
-        tile = (point.structure, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
+        warps = _warps(space, point)
+        tile = (point.structure, warps, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
         loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "l", "s"))
         thread = tuple(k.values[p][1] for k, p in knobs if len(k.names) == 3)
         block = ("block", _block(space, point))
-        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), block, ("warps", _warps(space, point)))
+        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), block, warps)
         fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
         if fits:
             seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
         (chosen if fits else rest).append(point)
         if len(chosen) == count:
             break
-    rest.sort(key=lambda point: ("block", _block(space, point)) in seen)  # blocks of another size first
-    return tuple(sorted([*chosen, *[*rest, *far][: count - len(chosen)]]))
+    return tuple(sorted([*chosen, *rest[: count - len(chosen)]]))
 
 
 def _block(space: Space, point: Point) -> tuple[object, ...]:
@@ -174,12 +167,20 @@ def _block(space: Space, point: Point) -> tuple[object, ...]:
 
 
 def _warps(space: Space, point: Point) -> tuple[object, ...]:
-    """Return how many warps divide the depth of what atoms multiply; of others all that a point is."""
+    """Return how many warps divide the depth of what atoms multiply where they may; else all of the point."""
     structure = space.structures[point.structure]
-    if not any(segment.atom for segment in structure.segments):
+    axis = _depth_knob(structure)
+    if axis is None:
         return point.structure, point.places
-    knobs = zip(structure.knobs, point.places, strict=True)
-    return tuple(k.values[p] for k, p in knobs if k.names[0].endswith(".lanes"))
+    return "warps", *structure.knobs[axis].values[point.places[axis]]
+
+
+def _far(space: Space, found: Sequence[Point], point: Point) -> bool:
+    """Whether a point is far behind the best, where that has warps that may divide a depth: others like it have less to
+    say, but are better.
+    """
+    best = min(found)
+    return _warps(space, best)[0] == "warps" and point.score > FAR * best.score
 
 
 def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:
@@ -207,7 +208,26 @@ def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, 
         kept = best[positions == position]
         kept[:LEADERS] = True
         structure = space.structures[position]
-        yield position, scores[kept], _places(structure, points[kept])
+        places = _places(structure, points)
+        for same in _by_warps(structure, places):
+            kept[np.flatnonzero(same)[:LEADERS]] = True
+        yield position, scores[kept], places[kept]
+
+
+def _by_warps(structure: Structure, places: _Array) -> list[_Array]:
+    """Return which points have how many warps that divide the depth of what atoms multiply; nothing where no point has
+    several.
+    """
+    axis = _depth_knob(structure)
+    return [] if axis is None else [places[:, axis] == value for value in range(structure.shape[axis])]
+
+
+def _depth_knob(structure: Structure) -> int | None:
+    """Return the knob that says how many warps divide the depth of what atoms multiply; None where there is none."""
+    if not any(segment.atom for segment in structure.segments):
+        return None
+    found = (n for n, k in enumerate(structure.knobs) if k.names[0].endswith(".lanes") and len(k.values) > 1)
+    return next(found, None)
 
 
 def _embed(coarse: Structure, full: Structure, rows: _Array) -> _Array:

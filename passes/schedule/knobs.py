@@ -24,12 +24,15 @@ from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power,
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
-#: Results of a block that keeps an SM's tensor cores busy: 64 rows and columns.
-FULL_TILE = 64 * 64
+#: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
+FULL_TILE = 128 * 128
 #: Most neighbours along a window that one thread computes.
 LONGEST_RUN = 14
 #: Most tiles that a block takes one after another, where their values meet in shared memory.
 MOST_TURNS = 256
+#: Loops of a multiple of so many elements end even with chunks that are powers of two; of the others, one of up to
+#: `WHOLE` elements may be a single chunk.
+EVEN, WHOLE = 8, 128
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
 SHORT = 7
 
@@ -279,8 +282,11 @@ def _chunks(extent: int, flat: bool, structure: SegmentStructure, coarse: bool) 
     found = set(powers(4 if flat else 1, min(next_power(extent), 64)))
     if extent <= 64:
         found.add(extent)
+    elif extent % EVEN and not flat:
+        # No power of two divides such a loop: its last trip would do the work of a whole one for little.
+        found |= {max(n for n in range(1, 65) if extent % n == 0), *((extent,) if extent <= WHOLE else ())}
     if coarse and len(found) > 4:
-        found &= {1, 8, 16, 32, extent}
+        found &= {1, 8, 16, 32, *((extent,) if extent <= WHOLE else ())}
     return tuple(sorted(found))
 
 

@@ -204,3 +204,17 @@ def test_torch_compile_keeps_what_it_cannot_read_in_pytorch() -> None:
     compiled = torch.compile(lambda x: torch.linalg.det(x) + 1, backend=cuts_backend)
     with torch.no_grad(), pytest.warns(UncompiledWarning, match="1 operation is not supported"):
         assert torch.allclose(compiled(torch.eye(3)), torch.tensor(2.0))
+
+
+def test_an_operation_that_is_registered_later_is_taken_apart_too() -> None:
+    load_torch(nn.ReLU(), (torch.ones(2),))
+
+    class Later(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.ops.cuts_later.twice(x)
+
+    with torch.library._scoped_library("cuts_later", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        graph = load_torch(Later(), (torch.ones(2),))
+    assert [node.op for node in graph.nodes] == ["mul"]

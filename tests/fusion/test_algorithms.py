@@ -113,15 +113,25 @@ CUT: dict[tuple[object, ...], Priced] = {}
 
 
 def searched(seconds: Sequence[float]) -> Planner:
-    """Return a planner whose model says what declarations take, and then their alternatives."""
-    said = iter(seconds)
+    """Return a planner whose model says what declarations take, then their alternatives by Winograd's tiles of 2x2,
+    then of 4x4, in whatever order they are asked about; declarations of different results are told apart by these.
+    """
+    results: list[TensorType] = []
+
+    def says(fragment: Fragment) -> float:
+        tiles = [int(n.attributes["tile"]) for n in fragment.graph.nodes if "tile" in n.attributes]  # type: ignore[call-overload]
+        result = fragment.graph.types[fragment.graph.outputs[0]]
+        if not tiles:
+            results.append(result)
+            return seconds[len(results) - 1]
+        return seconds[tiles[0] // 2 * len(results) + results.index(result)]
 
     def kernels(fragment: Fragment) -> Priced:
         key = tuple((n.op, *(str(fragment.graph.types[v]) for v in n.operands)) for n in fragment.graph.nodes)
         if key not in CUT:
             CUT[key] = cut_fragment(fragment)
         made = CUT[key]
-        return None if made is None else evolve(made, searched=next(said))
+        return None if made is None else evolve(made, searched=says(fragment))
 
     return lambda fragments: [kernels(fragment) for fragment in fragments]
 
@@ -166,6 +176,34 @@ def test_an_alternative_that_moves_too_much_is_not_cut_into_kernels() -> None:
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan)
     assert step.run(graph) is graph
     assert asked == [{"conv", "relu"}]
+
+
+def test_what_may_save_most_is_cut_first_from_both_ends() -> None:
+    """Workers begin at the end, this process at the beginning; larger tiles of the larger layer save most."""
+    shapes = {"x": (2, 64, 56, 56), "u": (64, 64, 3, 3), "v": (64, 64, 3, 3), "b": (2, 64, 14, 14)}
+    nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in (("x", "u", "a"), ("b", "v", "c"))]
+    types = {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}
+    types |= {"a": types["x"], "c": types["b"]}
+    constants = {v: np.zeros(types[v].shape, np.float32) for v in ("u", "v")}
+    graph = Graph("g", ("x", "b"), ("a", "c"), types, tuple(nodes), constants)
+    asked: list[list[tuple[int, int]]] = []
+
+    def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        asked.append(
+            [
+                (f.graph.types[f.graph.outputs[0]].shape[2], n.attributes["tile"])
+                for f in fragments
+                for n in f.graph.nodes
+                if n.op == "winograd_input"
+            ]
+        )
+        return [
+            PricedKernels((), 1e-3 if f.graph.types[f.graph.outputs[0]].shape[2] == 56 else 6e-5) for f in fragments
+        ]
+
+    ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan).run(graph)
+    assert {asked[1][0], asked[1][-1]} == {(56, 4), (56, 2)}
+    assert asked[1][0] == (56, 4)
 
 
 def test_what_the_model_cannot_decide_is_asked_first() -> None:

@@ -33,14 +33,14 @@ REGISTRY = Registry.builtin()
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-def tables(count: int) -> Graph:
-    """Return look-ups of different tables, of which all results are outputs."""
+def tables(count: int, rows: int = 8, kinds: int = 2) -> Graph:
+    """Return look-ups of rows of different tables, of which all results are outputs."""
     types: dict[str, TensorType] = {}
     for n in range(count):
-        types |= {f"t{n}": TensorType(DType.F32, (100 + n % 2, 16)), f"i{n}": TensorType(DType.I32, (8,))}
+        types |= {f"t{n}": TensorType(DType.F32, (100 + n % kinds, 16)), f"i{n}": TensorType(DType.I32, (rows,))}
     inputs = tuple(types)
     nodes = tuple(Node(f"n{n}", "gather", (f"t{n}", f"i{n}"), (f"y{n}",), {"axis": 0}) for n in range(count))
-    types |= {f"y{n}": TensorType(DType.F32, (8, 16)) for n in range(count)}
+    types |= {f"y{n}": TensorType(DType.F32, (rows, 16)) for n in range(count)}
     return Graph("tables", inputs, tuple(f"y{n}" for n in range(count)), types, nodes)
 
 
@@ -183,6 +183,13 @@ def test_a_kernel_pays_for_room_that_another_takes() -> None:
 
 def test_kernels_of_other_widths_are_launched_apart() -> None:
     assert not allowed(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
+
+
+def test_look_ups_of_many_tables_share_one_launch_of_few_blocks() -> None:
+    """Scheduled by itself, each has a block for every other row."""
+    alone, together = compiled(tables(1, 2048)), compiled(tables(26, 2048, 26))
+    assert len(together.steps) == 1
+    assert together.kernels[0].grid[0] <= 26 * alone.kernels[0].grid[0] // 4
 
 
 def test_a_launch_has_few_different_kernels() -> None:

@@ -31,7 +31,7 @@ from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
-from .fakes import OPENCL, Clock, FakeBench, Inline
+from .fakes import OPENCL, Clock, FakeBench, Inline, uncompiled
 from .test_selector import chain, slow_when_fused, tables
 
 GPU = find_target("cuda:h200")
@@ -144,6 +144,7 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
 def test_algorithms_and_divisions_are_taken_over_for_other_weights(
     monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
+    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
     database = Database(None)
     before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()

@@ -16,6 +16,7 @@ from cuts.search.database import Database, open_database
 from cuts.search.exchange import offer_packs, shipped_packs
 from cuts.search.exchange.files import import_bytes
 
+from .fakes import uncompiled
 from .test_decisions import tuned
 from .test_selector import chain
 
@@ -58,6 +59,7 @@ def test_a_compilation_takes_over_what_a_file_brought(
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "there"))
     monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
     there = open_database()
     tuned(chain(2), there, lambda kernel: 1e-3, GPU)
     there.close()

@@ -67,6 +67,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
     "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
+    "check_meetings": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
