@@ -55,13 +55,15 @@ class Place:
         return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
 
     def loads(self, read: Read, shape: Sequence[int]) -> Count:
-        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then it loads
-        anew in each turn of the outermost loop.
+        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then each once in
+        each turn of the outermost loop, or, where even that is too many, for each use.
         """
         once = self.distinct(read, shape)
         if len(self.trips) < 2:
             return once
-        anew = elements(read, shape, self.step) * self._runs(read) * self.turns
+        used, runs = frozenset[Var]().union(*(variables(i) for i in read.indices)), self._runs(read)
+        turn = elements(read, shape, self.step)
+        anew = np.where(np.greater(turn, LARGEST), self.run.dependent(used), turn * self.turns) * runs
         return np.where(np.greater(once, LARGEST), np.maximum(once, anew), once)
 
     def _runs(self, read: Read) -> Count:
