@@ -211,9 +211,18 @@ def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
 
 def rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
     """Replace the names of tensors that the expression reads, as values and in indices."""
-    moved = map_indices(expr, lambda index: rename_index(index, names))
-    return rebuild(moved, lambda node: _renamed(node, names) if isinstance(node, Read) else node)
+
+    def move(index: Index) -> Index:
+        return rename_index(index, names)
+
+    def leaf(node: Expr) -> Expr:
+        moved = any(map(indirects, node.own_indices))
+        made = node.with_indices(move, lambda guards: map_guards(guards, move)) if moved else node
+        return _renamed(made, names) if isinstance(made, Read) else made
+
+    return rebuild(expr, leaf)
 
 
 def _renamed(read: Read, names: Mapping[str, str]) -> Read:
-    return Read(names.get(read.tensor, read.tensor), read.indices, read.guards, read.fill)
+    name = names.get(read.tensor, read.tensor)
+    return read if name == read.tensor else Read(name, read.indices, read.guards, read.fill)

@@ -176,6 +176,7 @@ class Workshop:
         self._graph_outputs = set(programs.graph.outputs)
         self._patterns: dict[object, int] = {}
         self._pattern_of: dict[str, int] = {}
+        self._statements: dict[tuple[int, tuple[str, ...]], tuple[Statement, ...]] = {}
         self._forms: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
         self._turns: dict[str, Workshop] = {}
@@ -278,9 +279,7 @@ class Workshop:
         names = {tensor: f"t{n}" for tensor, n in numbers.items()}
         tensors = {names[t]: self.types[t] for t in numbers}
         tables = {names[t]: self.tables[t] for t in numbers if t in self.tables}
-        halves: list[list[Statement]] = [
-            [rename_statement(s, names) for u in units for s in u.statements] for units in members
-        ]
+        halves = [[s for u in units for s in self._renamed(u, names)] for units in members]
         kept = [[names[t] for t in each] for each in live]
         if not any(kept):
             return Illegal("nothing that it computes is used")
@@ -289,6 +288,15 @@ class Workshop:
         else:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
         return form if isinstance(form, Illegal) else canonical_names(in_math(form, self.policy.math))
+
+    def _renamed(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
+        """Return a unit's statements over names of tensors, made once for units of one structure."""
+        own = tuple(names[t] for t in unit.tensors)
+        key = self._pattern(unit), own
+        if key not in self._statements:
+            named = dict(zip(unit.tensors, own, strict=True))
+            self._statements[key] = tuple(rename_statement(s, named) for s in unit.statements)
+        return self._statements[key]
 
     def _pattern(self, unit: Unit) -> int:
         """Return the number of a unit's structure: its statements over local names, with types and table values."""

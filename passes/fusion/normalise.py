@@ -13,6 +13,7 @@ computed it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 
 from attrs import evolve, field, frozen
@@ -109,7 +110,7 @@ class _Normaliser:
         """Rename axes apart, split argmax and argmin, and turn reductions over one element into plain statements."""
         result: list[Statement] = []
         for number, statement in enumerate(_join_pieces(statements, self.live, self.tensors)):
-            fresh = rename_axes(statement, f"s{number}_")
+            fresh = _renamed_apart(statement, number)
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
             combiner = COMBINERS[fresh.combine] if fresh.combine else None
             if fresh.along is not None and (row := self._row(fresh, statements[:number])) is not None:
@@ -292,6 +293,12 @@ class _Normaliser:
         inputs = tuple(t for t in read if t not in self.constants and t not in own)
         tables = {t: v for t, v in self.constants.items() if t in read}
         return FusedGroup((segment,), {n: self.tensors[n] for n in dict.fromkeys(names)}, inputs, written, (), tables)
+
+
+@lru_cache(maxsize=1 << 13)
+def _renamed_apart(statement: Statement, number: int) -> Statement:
+    """Return a statement with axes of its own; where groups of one structure are formed it is asked for again."""
+    return rename_axes(statement, f"s{number}_")
 
 
 def _replaced(body: Expr, old: Read, new: Read) -> Expr:

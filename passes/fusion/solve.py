@@ -14,6 +14,7 @@ element (access maps of both directions).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from attrs import evolve, field, frozen
 
@@ -46,8 +47,14 @@ class _State:
 def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], prefix: str = "x") -> Solution | None:
     """Solve `left(unknowns) = right` for the unknowns; None where the expressions are not of the form above.
 
-    Variables of the right sides are known. Fresh free variables are named after `prefix`.
+    Variables of the right sides are known. Fresh free variables are named after `prefix`. What was solved before is
+    remembered: groups of one structure ask the same.
     """
+    return _solved(tuple(equations), tuple(unknowns), prefix)
+
+
+@lru_cache(maxsize=1 << 14)
+def _solved(equations: tuple[tuple[Index, Index], ...], unknowns: tuple[Var, ...], prefix: str) -> Solution | None:
     state = _State()
     for left, right in equations:
         if not _split_sum(left, right, state):

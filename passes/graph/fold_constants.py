@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import Array, Graph, Node, Program
+from ...ir import Array, DType, Graph, Node, Program, Read
 from ...ops import evaluate
 from ...ops.language import Instances
 from .rewrite import prune
@@ -59,12 +59,18 @@ class FoldConstants:
             for f, v in zip(instance.inputs, node.inputs, strict=False)
             if f is not None and v is not None
         }
-        results = evaluate(instance.program, operands)
+        results = evaluate(instance.program, operands, np.float32 if _only_moves(instance.program) else np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             return {
-                v: results[f].astype(graph.types[v].dtype.numpy)
+                v: results[f].astype(graph.types[v].dtype.numpy, copy=False)
                 for f, v in zip(instance.outputs, node.outputs, strict=True)
             }
+
+
+def _only_moves(program: Program) -> bool:
+    """Whether values stay as they are, none of them wider than those that are computed with."""
+    kinds = {type_.dtype for type_ in program.tensors.values()}
+    return DType.F64 not in kinds and all(isinstance(s.body, Read) and s.is_pointwise for s in program.statements)
 
 
 def _steps(program: Program) -> int:

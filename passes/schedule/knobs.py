@@ -85,7 +85,7 @@ def segment_knobs(
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
     if structure.keeps:
         yield _single(f"{prefix}kept", (0, EIGHTHS) if coarse else (0, EIGHTHS // 2, *range(5, EIGHTHS + 1)))
-    if structure.patch and target.lockstep and not structure.shared:
+    if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
@@ -215,7 +215,7 @@ def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse:
     shall be resident.
     """
     last = structures[-1]
-    if not target.lockstep or not (last.patch or last.atom) or not last.stages_any:
+    if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
     return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
