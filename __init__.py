@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .ir import CutsError, Graph, Node
     from .ops import Registry
     from .passes.graph import with_loss
-    from .training import SGD, Adam, Training, grad
+    from .training import SGD, Adam, Training, grad, in_training
 
 __all__ = [
     "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "__version__", "build",
     "build_staged", "grad",
-    "graph_from_json", "load", "load_graph", "save_graph", "torch_op", "with_loss",
+    "graph_from_json", "in_training", "load", "load_graph", "save_graph", "torch_op", "with_loss",
 ]  # fmt: skip
 
 #: Package -> the public names it is home to.
@@ -35,7 +35,7 @@ _HOMES = {
     ".ir": ("CutsError", "Graph", "Node"),
     ".ops": ("Registry",),
     ".passes.graph": ("with_loss",),
-    ".training": ("SGD", "Adam", "Training", "grad"),
+    ".training": ("SGD", "Adam", "Training", "grad", "in_training"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

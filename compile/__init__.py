@@ -7,6 +7,7 @@ from .plan import CompiledPlan, plan_of
 from .plan_cache import clear_plans, plans_info
 from .staged import Compile, StagedPlan, staged_plan
 from .torch_operator import torch_op
+from .tuned import build_tuned
 
 __all__ = [
     "Compile",
@@ -18,6 +19,7 @@ __all__ = [
     "build",
     "build_graph",
     "build_staged",
+    "build_tuned",
     "clear_plans",
     "compile_model",
     "load",

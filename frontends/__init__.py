@@ -1,5 +1,6 @@
 """Where graphs come from: graph.json here, ONNX and PyTorch in packages of their own, which import theirs."""
 
 from .graph_json import graph_from_json, infer_types, load_graph, save_graph
+from .weights import WeightFile, open_weights
 
-__all__ = ["graph_from_json", "infer_types", "load_graph", "save_graph"]
+__all__ = ["WeightFile", "graph_from_json", "infer_types", "load_graph", "open_weights", "save_graph"]

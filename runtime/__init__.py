@@ -1,6 +1,7 @@
 """How a plan runs: its folder, its memory, its steps, and the comparison of what it computes."""
 
 from .arrays import check_names, checked_inputs, random_inputs
+from .carried import CarriedSession
 from .executor import Session
 from .in_place import InPlaceSession, Layout, Outlet, layout_of
 from .memory import Lifetime, aligned, place_buffers
@@ -14,6 +15,7 @@ from .verify import Comparison, compare, first_wrong_step, outgrown, require_rig
 from .versions import versions_of
 
 __all__ = [
+    "CarriedSession",
     "Comparison",
     "Evidence",
     "InPlaceSession",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
@@ -89,7 +89,8 @@ class Session:
             for name, values in kernel.tables.items():
                 self.device.upload(Pointer(self._arena, places[name].offset), np.array(values, np.int32))
 
-    def _is_dense(self, tensor: str) -> bool:
+    def is_dense(self, tensor: str) -> bool:
+        """Whether a tensor lies in memory without gaps, in the order of its elements."""
         storage, type_ = self.plan.storages[tensor], self.plan.types[tensor]
         return all(a == b for a, b, n in zip(storage.strides, type_.strides, type_.shape, strict=True) if n != 1)
 
@@ -99,7 +100,7 @@ class Session:
         """
         images: dict[str, Array] = {}
         for tensor, array in arrays.items():
-            if self._is_dense(tensor):
+            if self.is_dense(tensor):
                 self.device.upload(self._place(tensor), np.ascontiguousarray(array))
                 continue
             buffer = self.plan.storages[tensor].buffer
@@ -128,7 +129,7 @@ class Session:
 
     def _read(self, tensor: str, turn: int = 0) -> Array:
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
-        if self._is_dense(tensor):
+        if self.is_dense(tensor):
             array = np.empty(type_.shape, type_.dtype.numpy)
             self.device.download(array, self._place(tensor, turn))
             return array
@@ -136,13 +137,15 @@ class Session:
         self.device.download(image, Pointer(self._arena, self.plan.buffers[storage.buffer].offset))
         return np.ascontiguousarray(self._view(tensor, image, turn))
 
-    def _feed(self, inputs: Mapping[str, object]) -> None:
-        """Bring the inputs into the arena: device arrays by a copy on the device, all others from the host."""
-        check_names(self.plan.inputs, inputs)
+    def _feed(self, inputs: Mapping[str, object], there: Collection[str] = ()) -> None:
+        """Bring the inputs into the arena, but for those that are there: device arrays by a copy on the device, all
+        others from the host.
+        """
+        check_names(tuple(name for name in self.plan.inputs if name not in there), inputs)
         host: dict[str, object] = {}
         for name, value in inputs.items():
             adopted = self.device.adopt(value)
-            if adopted is None or not self._is_dense(name):
+            if adopted is None or not self.is_dense(name):
                 host[name] = value
                 continue
             pointer, interface = adopted
@@ -184,6 +187,26 @@ class Session:
             outputs = self._copied() if on_device else {name: self._read(name) for name in self.plan.outputs}
             end = time.perf_counter()
         return outputs, RunTimes(fed - start, computed - fed, end - computed, end - start)
+
+    def run_on(
+        self,
+        inputs: Mapping[str, object],
+        copies: Sequence[tuple[Pointer, Pointer, int]],
+        wanted: Sequence[str],
+        there: Collection[str] = (),
+    ) -> dict[str, Array]:
+        """Run once on what the arena holds: copy bytes within the device (`copies` are targets, sources and numbers of
+        bytes, in order), bring in the inputs, but for those that are `there` then, and return some outputs.
+        """
+        with self._alone():
+            launch = self.compute()
+            for target, source, nbytes in copies:
+                self.device.copy(target, source, nbytes)
+            self._feed(inputs, there)
+            launch()
+            self.device.synchronize()
+            self._check()
+            return {name: self._read(name) for name in wanted}
 
     def _check(self) -> None:
         """Raise what the plan's checks found."""

@@ -134,6 +134,8 @@ DIFFERENTIABLE: list[Use] = [
     uses("resize_linear", (1, 1, 5), sizes=(1, 1, 3), coordinate_transformation_mode="align_corners"),
     uses("winograd_input", (1, 1, 4, 4)),
     uses("winograd_output", (4, 4, 1, 1, 1, 2)),
+    uses("line_input", (1, 1, 6, 3), size=3, pads=(1, 0, 1, 0)),
+    uses("line_output", (8, 1, 1, 2, 2), size=5, axis=1, sizes=(2, 7)),
     *(uses(op, (3, 4), i64(3), (4,), classes=4, low=0.2, reduction=r)
       for op in ("nll_loss", "cross_entropy") for r in ("none", "sum", "mean")),
     *(uses(op, (2, 3), (2, 3), low=0.1, reduction=r)
@@ -192,6 +194,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("cast", (2, 3), to="f64"),
     uses("dequantize", TensorType(DType.U8, (2, 3)), (3,), TensorType(DType.U8, (3,)), classes=200, low=0.1),
     uses("winograd_filter", (2, 1, 3, 3)),
+    uses("line_filter", (2, 1, 1, 7), size=7, axis=1),
     uses("fourier_input", (1, 1, 6, 5), size=(3, 3), pads=(1, 1, 1, 1)),
     uses("fourier_filter", (2, 1, 3, 3)),
     uses("fourier_output", (8, 5, 2, 2, 1, 1, 1), (2,), size=(3, 3), sizes=(6, 5)),

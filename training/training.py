@@ -2,9 +2,7 @@
 
     training = cuts.grad(graph, loss="loss", optimiser=cuts.SGD(momentum=0.9))
     plan = training.build("opencl")
-    state = training.initial
-    for batch in batches:
-        results, state = training.step(plan.run, state, batch)
+    trained = training.run(batches, plan, checkpoint="state.safetensors", every=100)
 
 Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: what an output `w.next`
 holds is the input `w` of the next step. The learning rate is an input too, so that it may change without compiling
@@ -14,7 +12,7 @@ again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,12 +20,14 @@ import numpy as np
 from attrs import define, evolve, field, frozen
 
 from ..backends import find_target
-from ..compile import CompiledPlan, ModelLike, Shapes, Spec, build_graph, load_model, load_spec
+from ..compile import CompiledPlan, ModelLike, Shapes, Spec, build_tuned, load_model, load_spec
 from ..frontends import save_graph
 from ..ir import Array, CompileOptions, DType, Graph, Mode, Node, Target, TensorType, UsageError, quote, verify_graph
 from ..ops.gradient import Gradients
 from ..ops.language import Instances
 from ..passes.graph import differentiate_graph, fresh_name, prune
+from .checkpoint import Checkpoint
+from .loop import TrainingLoop
 from .optimisers import Optimiser
 
 RATE = "learning_rate"
@@ -52,11 +52,51 @@ class Training:
     initial: Mapping[str, Array]
 
     def build(
-        self, target: str | Target = "opencl", *, mode: Mode = "mixed", options: CompileOptions | None = None
+        self,
+        target: str | Target = "opencl",
+        *,
+        mode: Mode = "mixed",
+        budget: float | None = None,
+        tune: bool = False,
+        frozen: bool = False,
+        options: CompileOptions | None = None,
     ) -> CompiledPlan:
-        """Compile the training graph for a target."""
+        """Compile the training graph for a target. With `tune`, candidates are timed on the target's device, for at
+        most `budget` seconds; with `frozen`, only results that the tuning database has are used.
+
+        `options` has all of `mode` and `budget`: give it, or them.
+        """
         machine = find_target(target) if isinstance(target, str) else target
-        return build_graph(self.graph, self.spec, machine, options or CompileOptions(mode=mode))
+        chosen = options or CompileOptions(mode=mode, budget=budget)
+        chosen = evolve(chosen, begun=chosen.begin())
+        return build_tuned(self.graph, self.spec, machine, chosen, tune=tune, frozen=frozen)
+
+    def run(
+        self,
+        batches: Iterable[Mapping[str, object]],
+        plan: CompiledPlan | None = None,
+        *,
+        state: Mapping[str, object] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: int = 0,
+        outputs: Sequence[str] = (),
+        notice: Callable[[int, Mapping[str, Array]], None] | None = None,
+        progress: bool | None = None,
+    ) -> Checkpoint:
+        """Run a step on each batch, and return the state behind the last one and the loss of each.
+
+        The state stays on the device from step to step. `state` replaces parts of `initial`. `notice` is told the
+        number of each step, its loss and other `outputs`. A bar shows how far it is, where standard error is a
+        terminal, or where `progress` says so.
+
+        The state is written to the file `checkpoint` behind each `every` steps and at the end, whole or not at all.
+        Where the file is there, as a run that was killed leaves it, its steps are done: their batches are passed over,
+        and the rest comes out bit for bit as if nothing had happened.
+        """
+        loop = TrainingLoop(
+            plan or self.build(), self.carried, self.loss, checkpoint, every, tuple(outputs), notice, progress
+        )
+        return loop.run(batches, {**self.initial, **(state or {})})
 
     def step(
         self, run: Run, state: Mapping[str, object], batch: Mapping[str, object]

@@ -314,10 +314,23 @@ def differentiate(
                 return
             for arg, part in zip(expr.args, RULES[expr.fn](expr.args, value, seed, dtype), strict=True):
                 if part is not None and _may_vary(arg, tensors):
-                    down(arg, part, arg)
+                    down(arg, part, value if _shows(expr, arg, value) else arg)
 
     down(body, seed, body if value is None else value)
     return found
+
+
+def _shows(outer: Call, inner: Expr, value: Expr) -> bool:
+    """Whether the stored result of a `clamp`, an extremum of another one, says on which side of its number that one is:
+
+    y = min(max(x, a), b) with a < b:  x > a  where  y > a
+    """
+    if not (isinstance(value, Read) and isinstance(inner, Call) and {outer.fn, inner.fn} == {"min", "max"}):
+        return False
+    bound, own = outer.args[1], inner.args[1]
+    if not (isinstance(bound, Const) and isinstance(own, Const)):
+        return False
+    return own.value < bound.value if outer.fn == "min" else bound.value < own.value
 
 
 def _may_vary(expr: Expr, tensors: Mapping[str, TensorType]) -> bool:

@@ -7,7 +7,7 @@ arguments are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce as fold
 
@@ -200,6 +200,34 @@ def _circle(k: Value, n: Value) -> tuple[float, float]:
     return cosine(k, n) + 0.0, cosine(4 * k - n, 4 * n) + 0.0
 
 
+def _evaluation(pairs: Value, size: Value) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """Return the matrices B, G, A with which `A @ ((G @ g) * (B @ d))` are the inner products of `size` taps g with all
+    windows of d: polynomials evaluated at 0, at the points p and -p of `pairs`, and at infinity (Winograd, Arithmetic
+    Complexity of Computations, 1980; Lavin and Gray, arXiv 1509.09308, section 4).
+
+    Points of a pair are neighbours, so what vanishes by symmetry is exactly 0.
+    """
+    if not isinstance(size, int) or not all(isinstance(p, (int, float)) and p > 0 for p in pairs):
+        raise Trouble(f"evaluation needs positive points and a size, found {describe(pairs)} and {describe(size)}")
+    points = (0.0, *(sign * float(p) for p in pairs for sign in (1, -1)))
+    results = len(points) + 2 - size
+    if results < 1:
+        raise Trouble(f"{len(points)} points are too few for {size} taps")
+    scale = [math.prod(p - q for q in points if q != p) for p in points]
+    b = [(*_polynomial([q for q in points if q != p]), 0.0) for p in points]
+    g = [tuple(p**k / n for k in range(size)) for p, n in zip(points, scale, strict=True)]
+    a = [(*(p**k for p in points), 1.0 if k == results - 1 else 0.0) for k in range(results)]
+    return (*b, _polynomial(points)), (*g, (*(0.0,) * (size - 1), 1.0)), tuple(a)
+
+
+def _polynomial(roots: Sequence[float]) -> tuple[float, ...]:
+    """Return the coefficients of the polynomial with some roots, the constant one first."""
+    found: tuple[float, ...] = (1.0,)
+    for root in roots:
+        found = tuple(a - root * b for a, b in zip((0.0, *found), (*found, 0.0), strict=True))
+    return found
+
+
 def _present(value: Value) -> bool:
     return not isinstance(value, Absent) and value is not None
 
@@ -254,6 +282,7 @@ _TABLE = [
     Builtin("cos", (1, 1), _numbers("cos", math.cos), "cos(v)"),
     Builtin("sin", (1, 1), _numbers("sin", math.sin), "sin(v)"),
     Builtin("circle", (2, 2), _circle, "circle(k, n): [cosine, sine] of k / n of a full turn"),
+    Builtin("evaluation", (2, 2), _evaluation, "evaluation(pairs, size): [B, G, A] of Winograd's convolution"),
 ]
 
 BUILTINS: dict[str, Builtin] = {builtin.name: builtin for builtin in _TABLE}

@@ -10,7 +10,7 @@ from math import gcd, prod
 import numpy as np
 from attrs import frozen
 
-from ...ir import WIDEST_BYTES, Expr, Read, Target, Var, expr_variables, linearise, reads, variables
+from ...ir import WIDEST_BYTES, Expr, Index, Read, Target, Var, as_index, expr_variables, linearise, reads, variables
 from ..lowering import LARGEST, ROW_STEPS
 from .footprint import Count, Cover, ceil_div, elements, least, product, segments_of
 from .geometry import Geometry
@@ -55,13 +55,15 @@ class Place:
         return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
 
     def loads(self, read: Read, shape: Sequence[int]) -> Count:
-        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then it loads
-        anew in each turn of the outermost loop.
+        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then each once in
+        each turn of the outermost loop, or, where even that is too many, for each use.
         """
         once = self.distinct(read, shape)
         if len(self.trips) < 2:
             return once
-        anew = elements(read, shape, self.step) * self._runs(read) * self.turns
+        used, runs = frozenset[Var]().union(*(variables(i) for i in read.indices)), self._runs(read)
+        turn = elements(read, shape, self.step)
+        anew = np.where(np.greater(turn, LARGEST), self.run.dependent(used), turn * self.turns) * runs
         return np.where(np.greater(once, LARGEST), np.maximum(once, anew), once)
 
     def _runs(self, read: Read) -> Count:
@@ -154,16 +156,38 @@ def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a staged tile a thread loads at once, where the tile is no halo: along the
-    innermost tile dim, or, of a tile that is turned round, along the depth.
+    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, or, of a tile
+    that is turned round, along the depth; of a box, along a tile dim that its innermost coordinate is.
     """
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
             aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
             natural = np.where(aligned, vector, 1)
-            return np.where(tile.halo, 1, np.where(tile.turned, depth_vector(expr, tile, geometry), natural))
+            box = box_vector(expr, tile, geometry) if np.any(tile.halo) else 1
+            return np.where(tile.halo, box, np.where(tile.turned, depth_vector(expr, tile, geometry), natural))
     return 1
+
+
+def box_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a box a thread loads at once: those of a tile dim that is the last index of what is
+    read, or the first one, of a box that is turned round, alone.
+    """
+    indices = [i for i in _main(expr).indices if any(a.extent > 1 for a in variables(i))] or [Index()]
+    first, last = (_vector_along(i, geometry) for i in (indices[0], indices[-1]))
+    found = np.where(tile.turned, first, last)
+    return np.where(np.equal(geometry.pad % np.maximum(found, 1), 0), found, 1)
+
+
+def _vector_along(index: Index, geometry: Geometry) -> Count:
+    """Return the vector of the tile dim that an index is, 1 where it is more than that or something else."""
+    dims = zip(geometry.structure.dims, geometry.vector, strict=True)
+    return next((vector for dim, vector in dims if index == as_index(dim[-1])), 1)
+
+
+def _main(expr: Expr) -> Read:
+    """Return the read of an operand that depends on most axes."""
+    return max(reads(expr), key=lambda r: len(expr_variables(r)))
 
 
 def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
@@ -255,9 +279,10 @@ def copy_cost(
     where their addresses are looked at, and how many lanes' stores meet in a bank; `shape` is that of the tensor.
 
     A vector moves where memory and tile run along the same axis. Elsewhere elements move one by one, or, with a single
-    buffer, come as vectors and are stored one by one. A halo decodes its coordinates.
+    buffer, come as vectors and are stored one by one. A halo decodes its coordinates, but where it is a box whose rows
+    are as those of the tensor.
     """
-    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    main = _main(expr)
     used = expr_variables(expr)
     axis, _ = running_axis(main)
     dims = [d for d in geometry.structure.dims if used.intersection(d) and any(a.extent > 1 for a in d)]
@@ -271,7 +296,9 @@ def copy_cost(
     moved = np.where(tile.turned, np.gcd(width or deep, _innermost_chunk(expr, tile, geometry)), width or together)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
     apart = np.where(np.greater(geometry.stages, 1), 1.0, single)
-    cost = np.where(tile.halo, 3.0, np.where(wide, 1.0 / moved, apart))
+    along = np.logical_and(np.equal(tile.turned, 0), np.greater(box_vector(expr, tile, geometry), 1))
+    box = np.where(along, 1.0 / (width or together), 3.0)
+    cost = np.where(tile.halo, box, np.where(wide, 1.0 / moved, apart))
     lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
     apart_in_banks = np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
     ways = np.maximum(1.0, lanes / apart_in_banks)

@@ -20,7 +20,7 @@ from ...ir import (
     variables,
 )
 from ..lowering import atom_operands, main_read, mixed_atoms
-from ..model import EIGHTHS, Knob, SegmentStructure, is_matrix_like, next_power, powers
+from ..model import EIGHTHS, Knob, SegmentStructure, axis_classes, is_matrix_like, next_power, powers
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
@@ -35,6 +35,8 @@ MOST_TURNS = 256
 EVEN, WHOLE = 8, 128
 #: Longest axis of a product that one thread may have all of, where its extent is odd.
 SHORT = 7
+#: Results of a product that make a block of their own.
+FILLED = 4096
 
 
 def segment_knobs(
@@ -46,7 +48,11 @@ def segment_knobs(
         return
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
+    batch = _batch_dims(segment, structure) if matrix and coarse and target.lockstep else frozenset()
     for d, axes in enumerate(structure.dims):
+        if d in batch:
+            yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), ((1, 1, 1),))
+            continue
         extent = prod(a.extent for a in axes)
         counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
         tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
@@ -79,15 +85,26 @@ def segment_knobs(
         yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
     if structure.keeps:
         yield _single(f"{prefix}kept", (0, EIGHTHS) if coarse else (0, EIGHTHS // 2, *range(5, EIGHTHS + 1)))
-    if structure.patch and target.lockstep and not structure.shared:
+    if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
         yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
-        turn = target.banked and _stages_deep(segment, structure)
-        likely = (4 * finer, 2) if turn else (0, 0)
-        yield _single(f"{prefix}pad", likely[:1] if coarse or not target.banked else pads)
-        yield _single(f"{prefix}order", likely[1:] if coarse or not target.banked else (0, 1, 2))
+        deep = target.banked and _stages_deep(segment, structure)
+        yield _single(f"{prefix}pad", (pads[-1 if deep else 0],) if coarse or not target.banked else pads)
+        yield _single(
+            f"{prefix}order", (0, 2) if coarse and deep else (0,) if coarse or not target.banked else (0, 1, 2)
+        )
+
+
+def _batch_dims(segment: Segment, structure: SegmentStructure) -> frozenset[int]:
+    """Return the dims that index both factors of a product, where each of its results fills a block: a block has
+    nothing to gain from two of them.
+    """
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    if prod(a.extent for a, kind in kinds.items() if len(kind) == 1) < FILLED:
+        return frozenset()
+    return frozenset(d for d, dim in enumerate(structure.dims) if all(len(kinds[a]) > 1 for a in dim))
 
 
 def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
@@ -198,7 +215,7 @@ def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse:
     shall be resident.
     """
     last = structures[-1]
-    if not target.lockstep or not (last.patch or last.atom) or not last.stages_any:
+    if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
     return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))

@@ -124,3 +124,13 @@ def test_interleaved_tensors_are_written_together_where_they_are_large(
     found = find_views(build_programs(graph({"a": shape, "b": shape}, *lines, out="y"), REGISTRY))
     assert len([u for u in found.programs.units if not u.free]) == (2 if placed else 3)
     assert [found.storage(t).buffer == "y" for t in ("u", "v")] == [placed, placed]
+
+
+@pytest.mark.parametrize(("rows", "twice", "placed"), [(1024, False, False), (16, False, True), (1024, True, True)])
+def test_what_one_reader_turns_round_is_computed_in_the_order_it_is_written_in(
+    rows: int, twice: bool, placed: bool
+) -> None:
+    """A large tensor would be written element by element, each far from the last; a second reader wants it whole."""
+    lines = [op("u", "sin", "a"), op("y", "transpose", "u", perm=(1, 0)), *([op("z", "exp", "u")] if twice else [])]
+    found = find_views(build_programs(graph({"a": (rows, 512)}, *lines, out="y z" if twice else "y"), REGISTRY))
+    assert (found.storage("u").buffer == "y") == placed

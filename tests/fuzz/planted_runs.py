@@ -46,7 +46,7 @@ BUGS = (
     Bug("session", "a block comes back while its array lives", "runtime.output_memory:OutputMemory.lend",
         "weakref.finalize(array, self._free[block.nbytes].append, block).atexit = False",
         "self._free[block.nbytes].append(block)", _EXECUTOR),
-    Bug("session", "strided inputs are uploaded as if they were dense", "runtime.executor:Session._is_dense",
+    Bug("session", "strided inputs are uploaded as if they were dense", "runtime.executor:Session.is_dense",
         "all(a == b", "any(a == a and b == b"),
     Bug("session", "parts of a strided buffer overwrite each other", "runtime.executor:Session._write",
         "self.device.download(images[buffer], Pointer(self._arena, self.plan.buffers[buffer].offset))", "pass",

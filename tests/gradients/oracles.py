@@ -150,7 +150,10 @@ ORACLES: dict[str, Oracle] = {
 }  # fmt: skip
 #: Operations without an oracle, and why; finite differences stand alone.
 WITHOUT = {
-    **dict.fromkeys(("winograd_input", "winograd_filter", "winograd_output"), "a step of Winograd's algorithm"),
+    **dict.fromkeys(
+        (f"{kind}_{step}" for kind in ("winograd", "line") for step in ("input", "filter", "output")),
+        "a step of Winograd's algorithm",
+    ),
     **dict.fromkeys(
         ("fourier_input", "fourier_filter", "fourier_output"), "a step of convolution by Fourier transforms"
     ),

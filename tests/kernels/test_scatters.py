@@ -210,7 +210,8 @@ def settled_with(program: Program, most: int) -> Program:
 @needs_toolchain
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_every_atomic_operation_compiles_for_cuda(arch: str) -> None:
-    used = {f"cuts_into_{into}_{dtype}" for into in ("sum", "prod", "min", "max") for dtype in NUMBERS}
+    names = [f"{into}_{dtype}" for into in ("sum", "prod", "min", "max") for dtype in NUMBERS]
+    used = {f"cuts_{where}_{name}" for where in ("into", "meet") for name in names}
     text, more = combining_helpers(used, CUDA)
     calls = [f"{name}(({CUDA.memory_type(DType(name.rsplit('_', 1)[1]))}*)p, 3);" for name in sorted(used)]
     source = CUDA.helpers_of(more) + text + 'extern "C" __global__ void every(void* p) {\n' + "\n".join(calls) + "\n}\n"
@@ -291,6 +292,6 @@ def test_kernels_that_add_to_memory_are_printed_and_read_back() -> None:
 @pytest.mark.parametrize("dtype", [d for d in DType if d.is_float])
 @pytest.mark.parametrize("into", ["max", "min"])
 def test_extremes_of_floats_are_those_of_every_other_kernel(into: str, dtype: DType, dialect: Dialect) -> None:
-    """As integers in the same order, zeros would differ, and a NaN whose sign bit is set would be the least."""
+    """Whether something changes, the table's function says: as an integer a NaN whose sign bit is set is the least."""
     text, _ = combining_helpers([f"cuts_into_{into}_{dtype.value}"], dialect)
     assert call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect) in text

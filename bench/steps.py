@@ -1,0 +1,214 @@
+"""A training step of whole networks as one graph of ours: forward, loss, backward and the optimiser, beside PyTorch's.
+
+    python bench/steps.py mobilenetv2:64 bert-base:16 --budget 60 --out steps.json
+    python bench/steps.py --graphs DIR mobilenetv2:64  # only writes graphs, for `cuts tune G.json --spec G.cuts`
+
+Networks are those of the evaluation, strict fp32, without dropout; the loss is cross entropy (of clicks the binary
+one), the optimiser gradient descent with momentum. A row has the time of a step, that of PyTorch's step, eager and
+compiled, each captured as a CUDA graph, and how far our loss of a few steps is from PyTorch's. Rows are written as they
+come, with the ten slowest launches of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import cuts
+import torch
+from cuts.backends import find_target
+from cuts.bench.networks.models import BY_NAME, Application, Made
+from cuts.bench.networks.torch_calls import graphed, strict, time_calls
+from cuts.bench.networks.training import MOMENTUM, RATE, STEPS, step_of, without_dropout
+from cuts.bench.records import exit_code, read_rows, write_rows
+from cuts.compile import build_graph, load_model, load_spec
+from cuts.ir import CompileOptions, CutsError
+from cuts.search import summary_values, tuning_session
+
+#: What is trained in which batch, where none is named.
+USUAL = ("mobilenetv2:64", "bert-base:16", "densenet-121:32", "inception-v3:32", "bilstm:64", "dlrm:2048")
+#: Frames of a sequence, and the cells of each direction.
+FRAMES, CELLS = 100, 512
+
+
+class BiLSTM(torch.nn.Module):
+    """One bidirectional layer of LSTM cells over frames [T, N, C]: the states of both directions."""
+
+    def __init__(self, cells: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(cells, cells, bidirectional=True)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return the states of each step."""
+        states: torch.Tensor = self.layer(frames)[0]
+        return states
+
+
+class ScoredRows(torch.nn.Module):
+    """A network whose scores are rows, as a loss takes them."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        """Return a row of scores for each sample, word or frame."""
+        scores: torch.Tensor = self.network(*given)
+        return scores.reshape(-1, scores.shape[-1])
+
+
+def sequences(batch: int, small: bool) -> Made:
+    """Return a bidirectional LSTM, and frames."""
+    torch.manual_seed(0)
+    frames, cells = (5, 8) if small else (FRAMES, CELLS)
+    return BiLSTM(cells).eval(), (torch.randn(frames, batch, cells),)
+
+
+NETWORKS: Mapping[str, Application] = {
+    **BY_NAME,
+    "bilstm": Application("biLSTM", "RNN", sequences, (1, 64), 64),
+}
+
+
+def training_graph(made: Made) -> cuts.Training:
+    """Return a step of a network as a training graph."""
+    network = ScoredRows(without_dropout(torch, deepcopy(made[0]))).eval()
+    with warnings.catch_warnings():  # exporters warn of their own insides
+        warnings.simplefilter("ignore")
+        program = torch.export.export(network, made[1])
+    form = cuts.in_training(load_model(program, load_spec([])), momentum=0.9, unbiased=True)
+    (scores,) = form.graph.outputs
+    loss = "cross_entropy" if form.graph.types[scores].shape[-1] > 1 else "bce_loss"
+    graph = cuts.with_loss(form.graph, loss, prediction=scores)
+    wrt = [name for name in graph.constants if name.startswith("p_")]
+    return cuts.grad(graph, loss="loss", wrt=wrt, optimiser=cuts.SGD(RATE, MOMENTUM), updates=form.updates)
+
+
+def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
+    """Return what a step is given: the network's inputs, and random targets as PyTorch's step has them."""
+    target = training.graph.types["target"]
+    names = [name for name in training.graph.inputs if name not in (*training.initial, "target")]
+    given = {name: tensor.numpy() for name, tensor in zip(names, made[1], strict=True)}
+    classes = training.graph.types[training.graph.outputs[1]].shape[-1]
+    torch.manual_seed(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # which draws other numbers
+    drawn = torch.randint(2 if target.dtype.is_float else classes, target.shape, device=device)
+    return {**given, "target": drawn.cpu().numpy().astype(target.dtype.numpy)}
+
+
+def ours(name: str, made: Made, budget: float, target: str) -> dict[str, Any]:
+    """Search for the plan of a step and time it; without a budget nothing is searched for."""
+    begin = perf_counter()
+    training = training_graph(made)
+    row: dict[str, Any] = {"network": name, "import": perf_counter() - begin, "nodes": len(training.graph.nodes)}
+    begin = perf_counter()
+    options = CompileOptions(budget=budget or None)
+    if budget:
+        with tuning_session(find_target(target), budget=options.begin(), quiet=True) as selector:
+            plan = build_graph(training.graph, training.spec, selector.target, options, selector)
+            row["search"] = summary_values(selector)
+            row["stages"] = {stage: round(seconds, 2) for stage, seconds in selector.budget.spent.items()}
+    else:
+        plan = build_graph(training.graph, training.spec, find_target(target), options)
+    row |= {"budget": budget, "seconds": perf_counter() - begin, "complete": plan.complete}
+    row |= {"launches": plan.plan.launch_count, "kernels": len(plan.kernels), "arena": plan.plan.arena}
+    row["losses"] = list(training.run([batch_of(training, made)] * STEPS, plan, progress=False).losses)
+    timed = plan.session.time_compute(warmup=3, repeats=20)
+    row |= {"ms": timed.median * 1e3, "spread": timed.spread}
+    return row | {"slowest": slowest(plan)}
+
+
+def slowest(plan: cuts.CompiledPlan, count: int = 10) -> list[dict[str, Any]]:
+    """Return the slowest launches, with the bound of each."""
+    times = plan.session.time_steps(repeats=5)
+    rows: list[dict[str, Any]] = [
+        {"us": timed.median * 1e6, "bound": group.get("bound"), "nodes": str(group.get("nodes"))}
+        for group, timed in zip(plan.plan.groups, times, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row["us"])[:count]
+
+
+def peers(made: Made, compiled: bool) -> dict[str, Any]:
+    """Time PyTorch's step, eager and compiled, and keep the losses and the most memory of the eager one."""
+    strict(torch)
+    torch.cuda.reset_peak_memory_stats()
+    step = step_of(torch, made, "PyTorch", 0)
+    row: dict[str, Any] = {"torch_losses": [float(step()) for _ in range(STEPS)]}
+    row["torch_peak"] = torch.cuda.max_memory_allocated()
+    row["eager_ms"] = time_calls(torch, graphed(torch, step)).ms
+    if compiled:
+        del step
+        torch.cuda.empty_cache()
+        begin = perf_counter()
+        row["compiled_ms"] = time_calls(torch, graphed(torch, step_of(torch, made, "torch.compile", 0))).ms
+        row["compiled_seconds"] = perf_counter() - begin
+    return row
+
+
+def text_of(row: Mapping[str, Any]) -> str:
+    """Return a row as a line of a table."""
+    if "failure" in row:
+        return f"{row['network']:<20} failed: {row['failure']}"
+    best = min((row[key] for key in ("eager_ms", "compiled_ms") if key in row), default=float("nan"))
+    far = max(
+        (abs(a - b) / abs(b) for a, b in zip(row["losses"], row.get("torch_losses", ()), strict=False)), default=0
+    )
+    return (
+        f"{row['network']:<20}{row['ms']:>9.2f} ms  eager {row.get('eager_ms', float('nan')):>8.2f}"
+        f"  compiled {row.get('compiled_ms', float('nan')):>8.2f}  {best / row['ms']:>5.2f}x"
+        f"  loss off {far:.1e}  search {row['seconds']:>6.1f} s  arena {row['arena'] / 2**20:>8.0f} MiB"
+        f" ({row['arena'] / row.get('torch_peak', float('nan')):.2f} of PyTorch's peak)"
+    )
+
+
+def measured(text: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of a network and a batch."""
+    name, _, batch = text.partition(":")
+    try:
+        made = NETWORKS[name].make(int(batch or NETWORKS[name].training), options.small)
+        row = peers(made, options.compile) if options.peers else {}
+        torch.cuda.empty_cache()
+        return row | ours(text, made, options.budget, options.target)
+    except (RuntimeError, CutsError) as error:  # of one network; the others go on
+        return {"network": text, "failure": (str(error).splitlines() or [type(error).__name__])[0][:300]}
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=list(USUAL), metavar="NAME:BATCH")
+    parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of each search; 0: none")
+    parser.add_argument("--target", default="cuda", metavar="TARGET", help="what ours runs on (default cuda)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where rows are kept as JSON")
+    parser.add_argument("--graphs", type=Path, metavar="DIR", help="only write the training graphs")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave PyTorch out")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--small", action="store_true", help="the same layers over less")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, or write graphs; 1 where a row failed."""
+    options, failed = arguments(), 0
+    for text in options.networks:
+        if options.graphs:
+            name, _, batch = text.partition(":")
+            made = NETWORKS[name].make(int(batch or NETWORKS[name].training), options.small)
+            training_graph(made).save(options.graphs / f"{name}.json")
+            continue
+        row = measured(text, options)
+        failed += "failure" in row
+        if options.out:
+            write_rows(options.out, [*(read_rows(options.out) if options.out.exists() else []), row])
+        print(text_of(row), flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

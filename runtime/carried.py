@@ -1,0 +1,115 @@
+"""Outputs that are inputs of the next run, moved within the arena: where they may be written, and in which order.
+
+An input's place is free for others once it was last read, so that outputs may lie where inputs begin. Moves are
+therefore ordered so that nothing is written over before it was moved; where they wait for one another in a circle, one
+is set aside first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve, frozen
+
+from ..backends import Array, Pointer
+from ..ir import UsageError, quote
+from .executor import Session
+from .plan import Plan
+
+
+@frozen
+class CarriedMove:
+    """`nbytes` bytes that go from one place to another; of the arena, or, where `aside`, from the memory set aside."""
+
+    source: int
+    target: int
+    nbytes: int
+    aside: bool = False
+
+    def spoils(self, other: CarriedMove) -> bool:
+        """Whether it writes over what another is to move."""
+        return (
+            not other.aside and self.target < other.source + other.nbytes and other.source < self.target + self.nbytes
+        )
+
+
+@frozen
+class Moves:
+    """Moves in order, those that set something aside in front; `room` is the memory that these need."""
+
+    first: tuple[CarriedMove, ...]
+    then: tuple[CarriedMove, ...]
+    room: int
+
+
+def ordered_moves(moves: Sequence[CarriedMove]) -> Moves:
+    """Return moves in an order in which none spoils one behind it."""
+    pending = [move for move in moves if move.nbytes and move.source != move.target]
+    first: list[CarriedMove] = []
+    then: list[CarriedMove] = []
+    room = 0
+    while pending:
+        free = next((m for m in pending if not any(m.spoils(other) for other in pending if other is not m)), None)
+        if free is not None and (free.aside or not free.spoils(free)):
+            then.append(free)
+            pending.remove(free)
+            continue
+        stuck = free or pending[0]
+        spoilt = next(other for other in pending if stuck.spoils(other))
+        first.append(CarriedMove(spoilt.source, room, spoilt.nbytes))
+        pending[pending.index(spoilt)] = evolve(spoilt, source=room, aside=True)
+        room += spoilt.nbytes
+    return Moves(tuple(first), tuple(then), room)
+
+
+class CarriedSession:
+    """Runs of a plan whose outputs are inputs of the next run: `carried` maps an input to the output that replaces it.
+
+    What is carried stays on the device. Tensors that do not lie dense in memory go by way of the host.
+
+    Raises `UsageError` where the plan lacks an input or an output that is to be carried.
+    """
+
+    def __init__(self, session: Session, carried: Mapping[str, str]) -> None:
+        plan = session.plan
+        _check(plan, carried)
+        self.session = session
+        self.carried = carried
+        near = {name for name, source in carried.items() if session.is_dense(name) and session.is_dense(source)}
+        self._apart = {name: source for name, source in carried.items() if name not in near}
+        moves = ordered_moves([_move(plan, name, carried[name]) for name in carried if name in near])
+        with session.device.current():
+            aside = session.device.allocate(moves.room) if moves.room else session.arena
+        self._copies = tuple(
+            (Pointer(to, move.target), Pointer(aside if move.aside else session.arena, move.source), move.nbytes)
+            for part, to in ((moves.first, aside), (moves.then, session.arena))
+            for move in part
+        )
+
+    def begin(self, inputs: Mapping[str, object], wanted: Sequence[str]) -> dict[str, Array]:
+        """Run for the first time, on all inputs; return some of the outputs."""
+        return self.session.run_on(inputs, (), wanted)
+
+    def go_on(self, inputs: Mapping[str, object], wanted: Sequence[str]) -> dict[str, Array]:
+        """Run on what the last run left and the inputs that are not carried; return some of the outputs."""
+        apart = {name: self.session.read(source) for name, source in self._apart.items()}
+        return self.session.run_on({**inputs, **apart}, self._copies, wanted, self.carried.keys() - apart.keys())
+
+    def state(self) -> dict[str, Array]:
+        """Return what the next run begins with of what is carried."""
+        return {name: self.session.read(source) for name, source in self.carried.items()}
+
+
+def _check(plan: Plan, carried: Mapping[str, str]) -> None:
+    for pair in carried.items():
+        for what, name, names in zip(("input", "output"), pair, (plan.inputs, plan.outputs), strict=True):
+            if name not in names:
+                raise UsageError(f"plan {quote(plan.name)} has no {what} {quote(name)} to carry")
+
+
+def _move(plan: Plan, name: str, source: str) -> CarriedMove:
+    def place(tensor: str) -> int:
+        storage = plan.storages[tensor]
+        return plan.buffers[storage.buffer].offset + storage.offset * plan.types[tensor].dtype.size
+
+    return CarriedMove(place(source), place(name), plan.types[name].nbytes)

@@ -1,0 +1,56 @@
+"""What neighbouring outputs of a filter load in common: a window over all taps, or over the inner ones where all are
+more than a thread holds, or none. The model counts as many.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.ir.dfg import Load, own_variables, post_order
+from cuts.ir.kernel import phases
+from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
+from cuts.ir.segment import FusedGroup
+from cuts.ir.walk import reads
+from cuts.passes.lowering import LARGEST, extract, lower
+from cuts.passes.model.access import place_of
+from cuts.passes.schedule.legal_points import geometry_of
+
+from .cases import builder, whole
+
+GPU = find_target("cuda:sm_90")
+CASES = [(3, 1, 2, 4), (5, 2, 4, 4), (5, 2, 2, 2), (3, 2, 8, 4)]
+
+
+@pytest.mark.parametrize(("taps", "stride", "rows", "columns"), CASES)
+def test_each_element_is_loaded_once_where_a_thread_holds_all(taps: int, stride: int, rows: int, columns: int) -> None:
+    make = builder()
+    filters = make.input(8, 1, taps, taps)
+    size = 31 * stride + taps
+    image = make.input(2, 8, size, size)
+    value = make.node("conv", image, filters, groups=8, strides=(stride, stride))
+    group = whole(make.programs(), value)
+    (segment,) = group.segments
+    threads = {len(segment.axes) - 2: rows, len(segment.axes) - 1: columns}
+    tiles = [(axis, threads.get(n, 1)) for n, axis in enumerate(segment.axes)]
+    dims = tuple(TileDim((axis,), 2 * each, each, each) for axis, each in tiles)
+    loops = ReductionSchedule(tuple(ReduceDim((r,), r.extent) for r in segment.reductions[0].reduce))
+    schedule = Schedule((SegmentSchedule(dims, (loops,)),))
+    high, wide = (stride * (n - 1) + taps for n in (rows, columns))
+    each = taps * rows * (wide if rows * wide <= LARGEST else taps * columns)
+    expected = high * wide if high * wide <= LARGEST else each
+    assert loads(group, schedule, image) == expected
+    (geometry,) = geometry_of(group, schedule)
+    (read,) = (r for r in reads(segment.reductions[0].body) if r.tensor == image)
+    assert place_of(geometry, range(2)).loads(read, group.tensors[image].shape) == expected
+
+
+def loads(group: FusedGroup, schedule: Schedule, tensor: str) -> int:
+    """Return how many elements of a tensor a thread loads."""
+    found = 0
+    for phase in phases(extract(lower(group, schedule, {}, GPU)).items):
+        for node in post_order(phase.roots):
+            if isinstance(node, Load) and node.buffer == tensor:
+                found += prod(v.extent for v in own_variables(node) & {*phase.unrolled})
+    return found

@@ -1,0 +1,69 @@
+"""Checkpoints: the state behind a step and the losses up to it, in one safetensors file.
+
+A file is written beside the one that it replaces and moved there whole, so that whoever is killed while writing leaves
+the last one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from attrs import frozen
+from safetensors.numpy import save_file
+
+from ..frontends import open_weights
+from ..ir import Array, CutsError, DType, TensorType, UsageError
+
+#: The losses, beside tensors of the state, which have their names behind this.
+_LOSSES, _STATE = "losses", "state."
+
+
+@frozen(eq=False)
+class Checkpoint:
+    """What goes from one step to the next, and the losses of all steps so far: a number for each."""
+
+    state: Mapping[str, Array]
+    losses: tuple[float, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been done."""
+        return len(self.losses)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, whole or not at all.
+
+        Raises `UsageError` where it cannot be written.
+        """
+        file = Path(path)
+        arrays = {f"{_STATE}{name}": np.asarray(array, order="C") for name, array in self.state.items()}
+        part = file.with_name(file.name + ".part")
+        try:
+            save_file({_LOSSES: np.asarray(self.losses, np.float64), **arrays}, str(part))
+            with open(part, "rb") as written:
+                os.fsync(written.fileno())  # so that its name never comes before its bytes
+            os.replace(part, file)
+        except OSError as error:
+            raise UsageError(f"cannot write checkpoint {file}: {error}") from error
+
+
+def load_checkpoint(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> Checkpoint:
+    """Read the state of a training graph; `types` has those of what it carries from step to step.
+
+    Raises `UsageError` where the file is no checkpoint, or one of another training graph.
+    """
+    file = Path(path)
+    try:
+        opened = open_weights(file.parent, file.name)
+        known = opened.entries.get(_LOSSES)
+        count = known[0].size if known else 0
+        losses = opened.array(_LOSSES, TensorType(DType.F64, (count,)))
+        state = {name: opened.array(f"{_STATE}{name}", type_).copy() for name, type_ in types.items()}
+    except (CutsError, OSError) as error:
+        raise UsageError(
+            f"{file} is no checkpoint of this training graph: {error}", hint="name another file, or remove this one"
+        ) from error
+    return Checkpoint(state, tuple(map(float, losses)))
