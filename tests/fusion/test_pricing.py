@@ -97,8 +97,9 @@ def test_costs_found_ahead_are_those_found_when_asked_for(monkeypatch: pytest.Mo
     assert len(together.modelled.costs) <= 1.2 * len(alone.modelled.costs)
 
 
-#: What the partition of the network looked at on 22 November 2026: groups, structures of them, points of these.
-LOOKED_AT = Counter(groups=155, structures=303, points=74_802)
+#: What the partition of the network looked at on 23 November 2026: groups, structures of them, points of these. All
+#: groups count as timed here, so 42 of them are slices; without a measurement none is looked at.
+LOOKED_AT = Counter(groups=197, structures=357, points=86_830)
 
 
 @pytest.fixture(scope="module")
