@@ -26,10 +26,12 @@ def decided(work: Compilation) -> Decisions:
 
 def apart(work: Compilation) -> float:
     """Return the seconds of all units by themselves; infinity where nobody asked what they take, where that is what was
-    decided, and where there are loops, whose turns are partitions of their own.
+    decided, where no time is left to compare it, and where there are loops, whose turns are partitions of their own.
     """
     shop = work.workshop
-    if work.told is not None or shop is None or any(unit.repeat is not None for unit in shop.units.values()):
+    if work.told is not None or shop is None or work.budget.over():
+        return inf
+    if any(unit.repeat is not None for unit in shop.units.values()):
         return inf
     alone = work.partitioner(shop).singletons()
     if len(alone) == len(work.launches):

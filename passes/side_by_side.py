@@ -6,8 +6,8 @@ the registers and the shared memory of the member that needs most. Both are in t
 the clock decides.
 
 What a small kernel takes by itself is a launch and a round trip to memory, whatever its schedule: 26 gathers in blocks
-of 32 elements took 20 us on an H200, each of them 1.5 us. So groups without sums are scheduled for a launch as for a
-machine that is a part of this one.
+of 32 elements took 20 us on an H200, each of them 1.5 us. So groups without sums are scheduled for their part of the
+machine.
 
 Which groups no path connects is read off their levels: the length of the longest path that ends in a group. Groups of
 one level are independent, and so is what results when several of them become one. Groups that nothing waits for, such
@@ -37,8 +37,8 @@ POINTER = 12
 WORTH = 0.5
 #: Most different kernels in a launch, as they are compiled one after another; those without sums are short.
 DISTINCT, SHORT = 12, 64
-#: The part of the machine that a member without sums is scheduled for.
-SHARE = 1 / 8
+#: As one of how many a member without sums is scheduled before it is known how many there are.
+MEMBERS = 8
 
 
 @frozen(eq=False)
@@ -75,16 +75,14 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     if work.told is not None:
-        told = _told(launches, _scheduled(launches, keys, work.target), work.told, work.views)
-        return _leave(work, told, keys)
+        return _leave(work, _told(launches, work.told, work.views, work.target), keys)
     needs = dependencies(groups, work.views)
     wanted = work.options.side_by_side and work.options.mode == "mixed"
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         late = [any(tensor in work.again for tensor in group.outputs) for group in groups]
         own = [None if again else level for level, again in zip(levels(needs, groups), late, strict=True)]
-        packed = _packed(_scheduled(launches, keys, work.target), own, keys, work)
-        alone = {launch.places: launch for launch in launches}
-        packed = [alone.get(launch.places, launch) for launch in packed]
+        packed = _packed(_scheduled(launches, work.target, MEMBERS), own, keys, work)
+        packed = [_together_at([launches[p] for p in launch.places], work.target) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
     return _leave(work, list(_in_order(launches, needs)), keys)
 
@@ -100,56 +98,64 @@ def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Has
     return work.launches
 
 
-def with_others(
-    launch: Launch, target: Target, known: MutableMapping[tuple[Var, ...], Schedule] | None = None
-) -> Launch:
-    """Return a launch of one group with the candidate that it has beside others: one without sums is scheduled by the
-    model, for a part of the machine; as others over the same axes are, where that is `known` and legal, so that their
-    blocks are equally wide. What it was measured to take by itself stays known.
+def _together_at(members: Sequence[Launch], target: Target) -> Launch:
+    """Return launches of one group each as one: scheduled for as many, for fewer, or as they are by themselves, the
+    first of these that can be made.
+    """
+    ways = [_scheduled(members, target, count) for count in (len(members), MEMBERS)] if len(members) > 1 else []
+    made = [_joint(own) for own in (*ways, members)]
+    return next((launch for launch in made if allowed(launch, target)), made[-1])
+
+
+def _joint(members: Sequence[Launch]) -> Launch:
+    places = tuple(m.places[0] for m in members)
+    return Launch(tuple(m.groups[0] for m in members), tuple(m.candidates[0] for m in members), places)
+
+
+def with_others(launch: Launch, target: Target, count: int, known: MutableMapping[tuple[Var, ...], Schedule]) -> Launch:
+    """Return a launch of one group with the candidate that it has as one of so many: one without sums is scheduled by
+    the model, for its part of the machine; as others over the same axes are, where that is `known` and legal, so that
+    their blocks are equally wide. What it was measured to take by itself stays known.
     """
     ((group,), (candidate,)) = launch.groups, launch.candidates
-    form, known = group.form, {} if known is None else known
+    form = group.form
     if form.adds_to_memory or any(segment.reductions for segment in form.segments):
         return launch
     schedule = known.get(axes := form.segments[-1].axes)
     if schedule is None or check_schedule(form, schedule, target):
-        schedule = known[axes] = choose(form, _part_of(target))[0].schedule
+        schedule = known[axes] = choose(form, _part_of(target, count))[0].schedule
     facts = {**candidate.measured, "why": "chosen by the model for a launch that it shares"}
     return evolve(launch, candidates=(evolve(assess(form, schedule, target, candidate.score), measured=facts),))
 
 
-def _part_of(target: Target) -> Target:
-    """Return a machine that is a part of another."""
+def _part_of(target: Target, count: int) -> Target:
+    """Return one of so many equal parts of a machine."""
     return evolve(
         target,
-        NUM_SM=max(1, int(target.NUM_SM * SHARE)),
-        PERF_peak=target.PERF_peak * SHARE,
-        BW_global=target.BW_global * SHARE,
-        l2_bandwidth=target.l2_bandwidth * SHARE,
+        NUM_SM=max(1, target.NUM_SM // count),
+        PERF_peak=target.PERF_peak / count,
+        BW_global=target.BW_global / count,
+        l2_bandwidth=target.l2_bandwidth / count,
     )
 
 
-def _scheduled(launches: Sequence[Launch], keys: Mapping[int, Hashable], target: Target) -> list[Launch]:
-    """Return launches of one group each as they are beside others; equal kernels have one candidate."""
-    found: dict[Hashable, Launch] = {}
+def _scheduled(launches: Sequence[Launch], target: Target, count: int) -> list[Launch]:
+    """Return launches of one group each as they are as one of so many; equal kernels keep having one candidate."""
+    found: dict[int, Launch] = {}
     schedules: dict[tuple[Var, ...], Schedule] = {}
     for launch in launches:
-        key = keys[launch.places[0]]
-        if key not in found:
-            found[key] = with_others(launch, target, schedules)
-    return [evolve(launch, candidates=found[keys[launch.places[0]]].candidates) for launch in launches]
+        if id(launch.candidates[0]) not in found:
+            found[id(launch.candidates[0])] = with_others(launch, target, count, schedules)
+    return [evolve(launch, candidates=found[id(launch.candidates[0])].candidates) for launch in launches]
 
 
-def _told(launches: Sequence[Launch], shared: Sequence[Launch], told: Decisions, views: Views) -> list[Launch]:
+def _told(launches: Sequence[Launch], told: Decisions, views: Views, target: Target) -> list[Launch]:
     """Return launches of the groups that are known to be faster together, held to the law of launches: who decided may
     have been another version.
     """
     if sorted(place for places in told.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    found = []
-    for places in told.launches:
-        own = [(launches if len(places) == 1 else shared)[p] for p in places]
-        found.append(Launch(tuple(o.groups[0] for o in own), tuple(o.candidates[0] for o in own), places))
+    found = [_together_at([launches[p] for p in places], target) for places in told.launches]
     for broken in launch_violations([launch.groups for launch in found], told.launches, views):
         raise ForeignDecisionsError(f"launches cannot run as told: {broken.message}")
     return found

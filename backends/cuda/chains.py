@@ -20,6 +20,7 @@ from .calls import DriverCalls, DriverError
 from .compile import compile_kernels
 from .device import CudaDevice
 from .graph_nodes import ChainNode, CopyNode, node_of
+from .overlap import overlap_launches
 
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
@@ -184,6 +185,7 @@ class CudaChain(Chain):
         for node in self._nodes:
             node.add(graph, before, self._addresses)
             before = [node.handle]
+        overlap_launches(graph, cu, checked, self.chains.target.arch)
         self._executable = checked(cu.cuGraphInstantiate(graph, 0))
         weakref.finalize(self, _destroy, self.chains, graph, self._executable).atexit = False
 

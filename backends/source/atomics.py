@@ -25,7 +25,7 @@ _HELPER = re.compile(r"cuts_(into|meet)_(\w+)_([a-z0-9]+)$")
 def combining_helpers(used: Iterable[str], dialect: Dialect) -> tuple[str, frozenset[str]]:
     """Return the definitions of the helpers among the names that a kernel uses, and the names that they use."""
     wanted = sorted({name for name in used if _HELPER.match(name)})
-    kinds = [(name, *match.groups()) for name in wanted if (match := _HELPER.match(name))]
+    kinds = [(match[0], match[1], match[2], match[3]) for name in wanted if (match := _HELPER.match(name))]
     widths = sorted({max(4, DType(dtype).size) for *_, dtype in kinds})
     lines = [dialect.atomics.enable[width] for width in widths if width in dialect.atomics.enable]
     lines += [line for kind in kinds for line in _helper(*kind, dialect)]

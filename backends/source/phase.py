@@ -3,7 +3,8 @@
 
 Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope in which its
 loads, products and accumulations stand together. What one nest makes and another uses is a register array, everything
-else a scalar.
+else a scalar. Values that are combined in memory have a nest of their own: what they are made of is loaded before the
+first of them goes, for nothing is loaded across an atomic operation.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class PhasePrinter:
     users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
     printer: NodePrinter = field(init=False)
     scopes: frozenset[Var] = frozenset()
+    arriving: bool = field(init=False)
+
+    @arriving.default
+    def _arriving(self) -> bool:
+        return all(isinstance(root, Store) and root.into is not None for root in self.phase.roots)
 
     @printer.default
     def _printer(self) -> NodePrinter:
@@ -119,6 +125,10 @@ class PhasePrinter:
                 times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
+            elif unit.key[0] == "arriving":
+                for node in unit.nodes:
+                    assert isinstance(node, Store)
+                    self.printer.arrive(node, rest)
             elif unit.key[0] == "vector":
                 axes = self.printer.vector_axes(unit.nodes[0], rest)
                 with self.out.loops([v for v in rest if v not in axes]):
@@ -201,6 +211,8 @@ class PhasePrinter:
             return ("vector", node) if only else ("scope", rest[0])
         if self.printer.vector_axes(node, rest):
             return ("vector", node)
+        if rest and self.arriving and isinstance(node, (Load, Store)):
+            return ("loads" if isinstance(node, Load) else "arriving", rest)
         return ("nest", rest)
 
     def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:

@@ -10,6 +10,7 @@ from .lower import lower
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .outputs import ROW_STEPS
 from .races import check_barriers
+from .shared_loops import may_share
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 from .windows import LARGEST
 
@@ -39,6 +40,7 @@ __all__ = [
     "lower",
     "main_read",
     "may_meet",
+    "may_share",
     "meeting_of",
     "mixed_atoms",
     "own_axes",

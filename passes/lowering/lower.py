@@ -16,6 +16,7 @@ from ...ir import (
     FusedGroup,
     Item,
     Kernel,
+    Reduction,
     ReductionSchedule,
     Schedule,
     Storage,
@@ -27,6 +28,7 @@ from .meetings import BINS, bins_of, emit_meeting
 from .outputs import emit_output
 from .reductions import kept_reduction, looped_reduction, resident_reduction
 from .segment_state import SegmentState
+from .shared_loops import may_share, share_loop
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -74,20 +76,33 @@ def _lower_segment(state: SegmentState) -> None:
         state.layout.buffers[BINS] = bins_of(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_meeting(state)
         return
-    for number, reduction in enumerate(state.frame.segment.reductions):
+    for number, shared in _loops(state.frame):
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
-            resident_reduction(state, reduction, schedule)
+            for reduction in shared:
+                resident_reduction(state, reduction, schedule)
+            continue
+        state.flush(f"row{number}")
+        prefix = f"{state.frame.prefix}r{number}"
+        if len(schedule.dims) == 1 and kept_trips(state.frame.schedule, schedule.dims[0]):
+            kept_reduction(state, shared, schedule.dims[0], prefix)
         else:
-            state.flush(f"row{number}")
-            prefix = f"{state.frame.prefix}r{number}"
-            if len(schedule.dims) == 1 and kept_trips(state.frame.schedule, schedule.dims[0]):
-                kept_reduction(state, reduction, schedule.dims[0], prefix)
-            else:
-                looped_reduction(state, reduction, schedule, prefix)
+            looped_reduction(state, shared, schedule, prefix)
     for number, output in enumerate(state.frame.segment.outputs):
         emit_output(state, output, f"out{number}")
     state.flush("exit")
+
+
+def _loops(frame: Frame) -> list[tuple[int, list[Reduction]]]:
+    """Return the reductions that each loop serves, with the position of the first."""
+    found: list[tuple[int, list[Reduction]]] = []
+    schedules = frame.schedule.reductions
+    for number, (reduction, may) in enumerate(zip(frame.segment.reductions, may_share(frame.segment), strict=True)):
+        if may and share_loop(schedules[number], schedules[number - 1]):
+            found[-1][1].append(reduction)
+        else:
+            found.append((number, [reduction]))
+    return found
 
 
 def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:

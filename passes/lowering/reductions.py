@@ -65,8 +65,11 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
     state.shares[local] = share
 
 
-def looped_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, prefix: str) -> None:
-    """Emit initialisation, the loop over chunks and the reduction across lanes."""
+def looped_reduction(
+    state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str
+) -> None:
+    """Emit initialisation, the loop over chunks and the reduction across lanes, of reductions that one loop serves."""
+    reduction = shared[0]
     total = 1
     for dim in schedule.dims:
         total *= dim.trips
@@ -89,33 +92,37 @@ def looped_reduction(state: SegmentState, reduction: Reduction, schedule: Reduct
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
     ring = Ring(state, schedule, tiles, step, prefix)
-    begin = evolve(state.initialise(reduction), name=warp_sums(reduction, state.frame.schedule))
-    state.items.append(state.phase("compute", "init", (begin,), (), {}))
+    begin = (evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared)
+    state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         state.items.extend(step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole()))
         if lanes > 1:
             join_warps(state, reduction)
         return
-    accumulate = _accumulate(state, reduction, binding, locals_, staged, covered)
-    state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", (accumulate,), unrolled, shares)))
-    if lanes > 1:
+    roots = tuple(_accumulate(state, r, binding, locals_, staged, covered) for r in shared)
+    state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", roots, unrolled, shares)))
+    _combine(state, shared, prefix)
+
+
+def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
+    """Emit the reductions across lanes."""
+    for reduction in shared if state.frame.schedule.lanes > 1 else ():
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 
 
-def kept_reduction(state: SegmentState, reduction: Reduction, dim: ReduceDim, prefix: str) -> None:
+def kept_reduction(state: SegmentState, shared: Sequence[Reduction], dim: ReduceDim, prefix: str) -> None:
     """Emit initialisation, the loops over a row that is kept in part, and the reduction across lanes."""
     local = Var(f"{prefix}k0", dim.chunk)
     share, unrolled = row_share(state.frame, local)
-    state.items.append(state.phase("compute", "init", (state.initialise(reduction),), (), {}))
-    for part in row_parts(state, (reduction.body,), dim, local, prefix):
+    state.items.append(state.phase("compute", "init", tuple(map(state.initialise, shared)), (), {}))
+    for part in row_parts(state, [r.body for r in shared], dim, local, prefix):
         binding = state.bind((dim,), (local,), (part.start,))
-        roots = (_accumulate(state, reduction, binding, (local,), part.staged, {}),)
+        roots = tuple(_accumulate(state, r, binding, (local,), part.staged, {}) for r in shared)
         state.items += part.items(
             state.phase("compute", f"r{prefix[-1]}", roots, unrolled, state.shares | {local: share})
         )
-    if state.frame.schedule.lanes > 1:
-        state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
+    _combine(state, shared, prefix)
 
 
 def _accumulate(

@@ -73,8 +73,11 @@ def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var]) -> Window 
     """Return a load as a window over every pair of a reduced and an output variable that walk the same dimension, those
     of the inner taps only where all would be too many elements to hold.
     """
-    windows = (_merged(load, over[first:], over, unrolled) for first in range(len(over)))
-    return next((w for w in windows if w is not None and _held(w, over, unrolled) <= LARGEST), None)
+    for first in range(len(over)):
+        window = _merged(load, over[first:], over, unrolled)
+        if window is not None and _held(window, over[first:], over, unrolled) <= LARGEST:
+            return window
+    return None
 
 
 def _merged(load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var]) -> Window | None:
@@ -98,10 +101,12 @@ def _merged(load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequ
     return Window(moved, tuple(axes), tuple(at)) if axes else None
 
 
-def _held(window: Window, over: Sequence[Var], unrolled: Sequence[Var]) -> int:
-    """Return how many elements of a window live in registers at once: what other taps read comes in turns."""
+def _held(window: Window, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var]) -> int:
+    """Return how many elements of a window over some taps live in registers at once: what taps outside of it read comes
+    in turns, what taps inside read is all there.
+    """
     own = own_variables(window.load)
-    return prod(v.extent for v in own & {*unrolled, *window.axes} if v not in over)
+    return prod(v.extent for v in own & {*unrolled, *window.axes} if v not in over or v in taps)
 
 
 def _stride(load: Load, tap: Var, output: Var) -> int:

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from ...ir import Expr, FusedGroup, Output, Read, Segment, Target, Var
-from ..lowering import kept_reads, may_meet
+from ..lowering import kept_reads, may_meet, may_share
 from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
@@ -24,6 +24,7 @@ from .least_work import group_work, memory_reads, nodes, translations
 from .meetings import bins_needed
 from .registers import Registers, register_limit, thread_registers
 from .scheduled_work import Totals, add_reduction
+from .structure import SegmentStructure
 from .tiles import StagedTile, staged_tiles
 
 
@@ -109,7 +110,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     for position, reduction in enumerate(segment.reductions):
         place = place_of(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        totals.begin(geometry, position > 0)
+        shared = may_share(segment)[position] and _share_loop(geometry.structure, position)
+        totals.begin(geometry, position > 0, shared)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
     geometry = joined_geometry(totals.group, segment, geometry, totals.target)
@@ -146,6 +148,12 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         loaded["thread_loads"] - before["thread_loads"],
         loaded["transactions"] - before["transactions"],
     )
+
+
+def _share_loop(structure: SegmentStructure, position: int) -> bool:
+    """Whether the loop of the reduction before one serves it too, where it may: nothing is staged of either."""
+    staged = structure.staged[position] or structure.staged[position - 1] or structure.atom
+    return not staged and structure.reduces[position] == structure.reduces[position - 1]
 
 
 def _stored(totals: Totals, output: Output, geometry: Geometry) -> Count:

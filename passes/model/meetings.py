@@ -16,8 +16,6 @@ from .geometry import Geometry
 #: Sectors of memory that all parts of the L2 cache combine values in side by side: values that arrive at fewer wait for
 #: one another.
 APART = 4096.0
-#: Cycles of shared memory in which a warp combines its values, a word of each: random banks are hit by three or four.
-MET = 4.0
 #: Words of an element that are combined one after another.
 WORD = 4
 #: Instructions of a thread for each bin that it clears, and whose value it combines in memory.
@@ -62,8 +60,23 @@ def combining(segment: Segment, group: FusedGroup, geometry: Geometry, target: T
         return Combining(product(geometry.block) / _together(segment, group, geometry, sector, target) * crowded)
     bins = bins_needed(segment, group, geometry)
     values, words = product(geometry.block) * geometry.turns, size / WORD
-    met = (MET * values + 2.0 * bins) * words / target.warp_size
+    met = (_together_in_bins(segment, group, geometry, words, target) * values + 2.0 * bins) * words / target.warp_size
     return Combining(bins / sector * crowded, met, bins, bins * size)
+
+
+def _together_in_bins(segment: Segment, group: FusedGroup, geometry: Geometry, words: float, target: Target) -> Count:
+    """Return how many of a warp's values wait for one bank of shared memory, about: where neighbours have bins of their
+    own beside each other, their rows lie at as many places as such rows share all banks; else each value does.
+    """
+    meeting = meeting_of(segment, group, geometry.structure.dims)
+    last = max((n for n, (kind, _) in enumerate(meeting.parts) if kind == "dim"), default=-1)
+    inner = [n for _, n in meeting.parts[last + 1 :]]
+    row = product([geometry.block[n] for n in inner]) * words
+    beside = product([geometry.lanes_along(target.warp_size)[n] for n in inner])
+    rows = np.maximum(1.0, target.warp_size / beside)
+    places = np.maximum(1.0, target.warp_size / row)
+    # The fullest of so many places where rows fall at random.
+    return rows / places + np.sqrt(2.0 * rows / places * np.log(places))
 
 
 def _together(segment: Segment, group: FusedGroup, geometry: Geometry, sector: float, target: Target) -> Count:

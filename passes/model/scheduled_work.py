@@ -74,14 +74,14 @@ class Totals:
         before = self.sums[name]
         self.sums[name] = value if type(before) is int and not before else before + value
 
-    def begin(self, geometry: Geometry, again: bool) -> None:
+    def begin(self, geometry: Geometry, again: bool, shared: bool = False) -> None:
         """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load
-        and compute.
+        and compute, and so does one whose loop is `shared` with the statement before.
         """
         resident = resident_row(geometry)
-        if not again or not np.any(resident):
+        if not shared and (not again or not np.any(resident)):
             self.seen = set()
-        self.repeat = np.where(resident, 0, 1) if again else 1
+        self.repeat = np.where(resident | shared, 0, 1) if again else 1
         self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
 
     def combine(self, segment: Segment, geometry: Geometry) -> None:

@@ -176,7 +176,7 @@ def _depth_warps(structure: SegmentStructure, depth: int, step: int, target: Tar
     most = min(8, next_power(depth) // step)
     if results > target.NUM_SM * FULL_TILE or most < 2:
         return (1,)
-    return tuple({1, min(4, most)}) if coarse else powers(1, most)
+    return (1, min(4, most)) if coarse else powers(1, most)
 
 
 def _atom_vectors(

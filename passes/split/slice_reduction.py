@@ -21,7 +21,7 @@ from ..fusion import FusionError
 from .split_reduction import MIN_TERMS, candidates, free_name, free_tensor, is_one_reduction, part_of, split_axis
 
 #: How many slices are compared.
-SLICES = (4, 8)
+SLICES = (4, 16)
 
 
 def slice_reduction(group: FusedGroup, slices: int) -> FusedGroup | None:

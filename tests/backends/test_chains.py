@@ -97,6 +97,24 @@ def test_only_nodes_that_touch_what_moved_are_set(chain: Any, driver: FakeDriver
     assert not driver.contexts, "what was current is current again"
 
 
+def test_kernels_of_a_chain_are_placed_early_where_they_wait(
+    chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules are those of a session's recording (`test_overlap.py`); they apply before it is made executable."""
+    changed: list[tuple[object, str, bool]] = []
+
+    def overlap(graph: object, cu: FakeDriver, checked: object, arch: str) -> None:
+        changed.append((graph, arch, "cuGraphInstantiate" in cu.calls))
+
+    monkeypatch.setattr(cuda_chains, "overlap_launches", overlap)
+    memory = Memory()
+    ours = fixed(memory, 1, 2, 3, 4)
+    for _ in range(2):
+        chain.launch(ours, (memory.new(1, 1, 1, 1), memory.new(), memory.new()), 7)
+    ((graph, arch, instantiated),) = changed
+    assert graph and arch == "sm_90" and not instantiated
+
+
 def test_a_recorded_launch_uses_the_memory_it_is_given(chain: Any, driver: FakeDriver) -> None:
     memory = Memory()
     ours, x, y, copy = fixed(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()

@@ -76,8 +76,8 @@ def test_a_loop_stays_whole_and_behind_what_it_begins_with() -> None:
 
 
 def test_products_of_one_input_are_one_launch_and_what_reads_them_another() -> None:
-    x, w = TensorType(DType.F32, (128, 64)), TensorType(DType.F32, (64, 64))
-    types = {"x": x, **{f"w{n}": w for n in "qkv"}, **dict.fromkeys("qkv", x), "s": TensorType(DType.F32, (128, 128))}
+    x, w = TensorType(DType.F32, (512, 256)), TensorType(DType.F32, (256, 256))
+    types = {"x": x, **{f"w{n}": w for n in "qkv"}, **dict.fromkeys("qkv", x), "s": TensorType(DType.F32, (512, 512))}
     nodes = (
         *(Node(f"n{n}", "matmul", ("x", f"w{n}"), (n,)) for n in "qkv"),
         Node("score", "gemm", ("q", "k"), ("s",), {"trans_b": True}),

@@ -290,7 +290,7 @@ HANGS = (
     Bug("barrier", "idle threads miss where lanes combine a row", "passes.lowering.lower:_is_resident",
         "and not frame.when",
         ""),
-    Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.reductions:looped_reduction",
+    Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.reductions:_combine",
         "(state.lane_reduce(reduction),), state.frame.unrolled",
         "(state.lane_reduce(reduction),), (), (), state.frame.when"),
 )  # fmt: skip

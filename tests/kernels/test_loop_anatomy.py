@@ -46,12 +46,19 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(("turns", "together"), [(95, 1), (96, 2), (97, 1)])
+def test_long_loops_are_written_out_by_twos(turns: int, together: int) -> None:
+    point, group = CASES["tf32"][0], product_group(FORMATS["tf32"], (1, 512, 512, 32 * turns), DType.F32)
+    text = emit(extract(lower(group, point.schedule(group, FORMATS["tf32"]), {}, H200)), "cuda").source
+    assert re.findall(r"unroll (\d+)\n *for \(int s0r0it\b", text) == [str(together)]
+
+
 @needs_toolchain
 @needs_disassembler
 @pytest.mark.parametrize("name", CASES)
 def test_the_main_loop_multiplies_and_loads_by_matrices(name: str, tmp_path: Path) -> None:
     point, wanted = CASES[name]
-    group = product_group(FORMATS[name], (1, 4096, 4096, 4096), DType.F32)
+    group = product_group(FORMATS[name], (1, 4096, 4096, 1024), DType.F32)
     schedule = point.schedule(group, FORMATS[name])
     assert check_schedule(group, schedule, H200) == []
     function = emit(extract(lower(group, schedule, {}, H200)), "cuda")

@@ -168,3 +168,14 @@ def test_many_values_for_few_elements_meet() -> None:
     from cuts.passes.schedule.choose import choose
 
     assert choose(group, GPU)[0].schedule.segments[0].meets
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_is_loaded_before_the_first_value_goes(form: str) -> None:
+    """Nothing is loaded across an atomic operation, and a thread would wait for memory once for each value."""
+    group = group_of(form, "f32", "max")
+    for schedule in schedules(group, GPU, 6, 3):
+        lines = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source.splitlines()
+        going = next(n for n, line in enumerate(lines) if "cuts_meet_max_f32(&" in line)
+        many = max(dim.thread for dim in schedule.segments[0].dims) > 1
+        assert not many or not any("p1[" in line or "p2[" in line for line in lines[going:])

@@ -11,15 +11,19 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompileOptions
+from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.windows import LARGEST
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..fusion.build import graph, op
+from ..search_space.groups import conv
 from .cases import chains, pairs, points
 
 GPU = find_target("cuda:sm_90")
@@ -84,3 +88,18 @@ def test_sums_with_weights_along_each_axis_are_one_scope(name: str, factor: int)
     model = graph({"x": (16, 64, 128, 128), "w": (64, 32, 4, 4)}, lines[name], out="y")
     for kernel in compile_graph(model, Registry.builtin(), GPU, CompileOptions(), emit).kernels:
         assert not list(kept_in_memory(kernel.source)), kernel.source
+
+
+def test_a_window_that_is_too_long_to_hold_is_none() -> None:
+    """Seven taps along the columns read what eight rows do, 147 elements, in a loop that is not unrolled whole."""
+    group = conv(64, 3, 64, 224, r=7, stride=2, pad=3)
+    (segment,) = group.segments
+    n, k, h, w = segment.axes
+    dims = TileDim((n,), 16, 1), TileDim((k,), 32, 8, 4), TileDim((h,), 8, 8), TileDim((w,), 8, 1)
+    chunks = tuple(ReduceDim((v,), size) for v, size in zip(segment.reductions[0].reduce, (1, 7, 7), strict=True))
+    loop = ReductionSchedule(chunks, (Staging(0, (), 4), Staging(1, (), 4)), 4)
+    schedule = Schedule((SegmentSchedule(dims, (loop,)),))
+    assert check_schedule(group, schedule, GPU) == []
+    source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
+    assert not list(kept_in_memory(source))
+    assert max(int(size) for size in re.findall(r"float \w+\[(\d+)\]", source)) <= LARGEST

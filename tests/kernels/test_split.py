@@ -173,13 +173,13 @@ def test_slices_take_the_place_of_what_was_timed_and_is_slower() -> None:
         """Slices of one number are fast."""
 
         def cost(self, group: FusedGroup) -> float:
-            return 1e-9 if group == sliced[8] else 1.0
+            return 1e-9 if group == sliced[16] else 1.0
 
     assert not splitting.best(small)[1].slices > 1
     timed = evolve(splitting, evaluator=Times(), timed=lambda form: True)
-    assert timed.best(small) == (1e-9, Division(slices=8))
-    assert timed.kernels(small) == (sliced[8],)
-    doubtful = evolve(timed, timed=lambda form: form == sliced[8])  # what it replaces was never timed
+    assert timed.best(small) == (1e-9, Division(slices=16))
+    assert timed.kernels(small) == (sliced[16],)
+    doubtful = evolve(timed, timed=lambda form: form == sliced[16])  # what it replaces was never timed
     assert doubtful.division(small).slices == 1
 
 
