@@ -186,6 +186,7 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
         progress.after,
         precision=arguments.precision,
         begun=budget,
+        memory=arguments.memory,
     )
 
 

@@ -169,6 +169,12 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         help="stop searching after this time and keep the best so far (exit code 6)",
     )
     parser.add_argument(
+        "--memory",
+        type=positive(int),
+        metavar="BYTES",
+        help="of the device at most: compute values again that a backward pass would have kept",
+    )
+    parser.add_argument(
         "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
     )
     parser.add_argument(

@@ -22,7 +22,7 @@ from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
 from .loading import Spec
-from .plan import CompiledPlan, plan_of
+from .plan import CompiledPlan, plan_of, within
 from .plan_cache import PlanCache
 
 
@@ -94,7 +94,7 @@ def build_graph(
                 return found
         compiled = compile_model(graph, spec, target, options, selector)
         with options.begin().stage("kernels"):
-            return plan_of(compiled, graph, spec, target, options.precision)
+            return within(plan_of(compiled, graph, spec, target, options.precision), options.memory)
     cache = PlanCache.of(graph, spec, target, options, selector)
     found = cache.find() if cache else None
     if found is not None:
@@ -106,7 +106,8 @@ def build_graph(
             replaced = with_libraries(compiled, selector)
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
-            return quickest([plan_of(form, graph, spec, target, options.precision) for form in forms], selector)
+            made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
+            return within(quickest(made, selector), options.memory)
 
     plans = Plans(selector, plan)
     compiled = compile_measured(

@@ -246,6 +246,20 @@ def plan_of(
     return CompiledPlan(plan, cubins, compiled.complete)
 
 
+def within(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
+    """Return a plan that takes no more than so many bytes on the device.
+
+    Raises `PlanError` where it takes more.
+    """
+    if memory is not None and plan.plan.arena > memory:
+        raise PlanError(
+            f"plan {quote(plan.name)}: expected an arena of at most {memory} bytes, found {plan.plan.arena}: kernels "
+            f"hold more between them than values take",
+            hint="ask for a little more, or less, so that more is computed again",
+        )
+    return plan
+
+
 def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cubin, ...]:
     """Compile CUDA kernels to cubins where this machine has a compiler; nothing for other targets or without one."""
     if target.dialect != "cuda" or not toolchains():

@@ -58,7 +58,7 @@ class PlanCache:
         or not; None where caching is off.
         """
         folder = _folder()
-        asked = (options.mode, options.precision, repr(options.debug), repr(options.budget), *map(repr, wishes))
+        asked = (options.mode, options.precision, *map(repr, (options.debug, options.budget, options.memory, *wishes)))
         return None if folder is None else cls(folder, cache_key([*_facts(graph, spec, target), *asked]), target)
 
     def find(self) -> CompiledPlan | None:
@@ -83,7 +83,7 @@ class PlanCache:
 
 def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector) -> str:
     """Return the key of everything that a tuned plan depends on."""
-    asked = (options.mode, options.precision, repr(options.debug), repr(selector.settings))
+    asked = (options.mode, options.precision, *map(repr, (options.debug, options.memory, selector.settings)))
     return cache_key([*_facts(graph, spec, target), *asked])
 
 

@@ -101,7 +101,9 @@ def theirs(network: torch.nn.Module, data: list[dict[str, Any]]) -> tuple[torch.
     optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
     for batch in data:
-        loss = torch.nn.functional.cross_entropy(network(torch.tensor(batch["input"])), torch.tensor(batch["target"]))
+        loss: Any = torch.nn.functional.cross_entropy(
+            network(torch.tensor(batch["input"])), torch.tensor(batch["target"])
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

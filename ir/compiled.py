@@ -94,7 +94,8 @@ class CompileOptions:
     `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
     checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values of f32 are
     stored and multiplied; independent groups may share a launch where `side_by_side` says so. `begun` is the budget as
-    it runs since the caller's door was entered, so that what comes before the passes counts.
+    it runs since the caller's door was entered, so that what comes before the passes counts. `memory` is the bytes that
+    a run may take on the device: values are computed again where keeping them would take more.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -112,6 +113,7 @@ class CompileOptions:
     precision: PrecisionName = field(default="fp32", kw_only=True)
     side_by_side: bool = field(default=True, kw_only=True)
     begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
+    memory: int | None = field(default=None, kw_only=True)
 
     def begin(self) -> Budget:
         """Return the budget as it runs: since the door was entered, where that is known, else from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeAlias, TypeVar, cast
 
 from attrs import define, evolve, field
@@ -52,9 +52,9 @@ class Compilation:
     `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
     group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
     thread-level kernel, each by the key of the kernel. `considered` are the nodes that algorithms were chosen for,
-    `replaced` those whose place one took. `launches` are the groups in order of execution, those that are launched
-    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
-    where those groups stood before.
+    `replaced` those whose place one took, `again` the values that are computed once more, late. `launches` are the
+    groups in order of execution, those that are launched together as one, and `functions` the sources of their kernels,
+    by the keys of all that a launch has; `places` says where those groups stood before.
     """
 
     registry: Registry
@@ -72,6 +72,7 @@ class Compilation:
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Sequence[Node] = ()
     replaced: Mapping[str, str] = field(factory=dict)
+    again: Collection[str] = ()
     programs: Programs = field(init=False)
     views: Views = field(init=False)
     placed: tuple[Graph, Views] | None = None

@@ -37,6 +37,7 @@ from .stages import (
     choose_schedules,
     emit_sources,
     extract_threads,
+    fit_memory,
     form_groups,
     graph_stage,
     lower_blocks,
@@ -63,6 +64,9 @@ STAGES: tuple[Stage[Any], ...] = (
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, pixels of a step as "
           "channels), by what its groups cost; only where times are measured; filters are transformed by the compiler; "
           "alternatives are cut into kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
+    Stage("memory", fit_memory, print_graph, verify_types,
+          "values that would be kept -> computed again in front of their later readers, cheapest first, until what is "
+          "alive at once fits; only where the memory is limited", ("graph/recompute.py",)),
     Stage("programs", write_programs, show_programs, verify_statements,
           "graph -> statements over graph values, cut into units that one kernel can compute; sums that several nodes "
           "compute are computed once, means that values are centred by become sums of differences, scatters atomic "

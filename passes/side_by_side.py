@@ -11,7 +11,8 @@ machine.
 
 Which groups no path connects is read off their levels: the length of the longest path that ends in a group. Groups of
 one level are independent, and so is what results when several of them become one. Groups that nothing waits for, such
-as the steps of an optimiser, have the last level, wherever what they read was computed.
+as the steps of an optimiser, have the last level, wherever what they read was computed. What is computed again late, to
+be kept for less time, has none: it would go where what it reads is, which is early.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     needs = dependencies(groups, work.views)
     wanted = work.options.side_by_side and work.options.mode == "mixed"
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
-        packed = _packed(_scheduled(launches, work.target, MEMBERS), levels(needs, groups), keys, work)
+        late = [any(tensor in work.again for tensor in group.outputs) for group in groups]
+        own = [None if again else level for level, again in zip(levels(needs, groups), late, strict=True)]
+        packed = _packed(_scheduled(launches, work.target, MEMBERS), own, keys, work)
         packed = [_together_at([launches[p] for p in launch.places], work.target) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
     return _leave(work, list(_in_order(launches, needs)), keys)

@@ -6,6 +6,7 @@ has them in order.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -51,7 +52,7 @@ from .fusion import (
     share_sums,
     with_parts,
 )
-from .graph import Canonicalise, Pass, run_passes
+from .graph import Canonicalise, KeepOrCompute, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
 from .schedule import Candidate, choose
@@ -60,6 +61,9 @@ from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, v
 from .workload import Selector, Workload
 
 T = TypeVar("T")
+_LOG = logging.getLogger("cuts.passes")
+#: The share of limited memory that is left to what kernels hold between them: partial sums, tables, gaps.
+BETWEEN = 1 / 16
 S = TypeVar("S")
 
 
@@ -149,6 +153,22 @@ def choose_algorithms(work: Compilation) -> Graph:
             chosen = step.run(graph)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
+    return work.graph
+
+
+def fit_memory(work: Compilation) -> Graph:
+    """Leave the graph with values computed again where keeping them would take more than the memory that there is."""
+    if work.options.memory is not None:
+        known = {value for node in work.graph.nodes for value in node.outputs}
+        step = KeepOrCompute(work.instances, round(work.options.memory * (1 - BETWEEN)))
+        work.graph = step.run(work.graph)
+        work.again = {value for node in work.graph.nodes for value in node.outputs} - known
+        _LOG.info(
+            "cuts: %d values are computed again: values take about %.4g MB at once in place of %.4g MB, and %.4g MB "
+            "more are read and written, in %.3g ms at the least",
+            len(step.again), step.peaks[1] / 2**20, step.peaks[0] / 2**20, step.moved / 2**20,
+            step.moved / work.target.BW_global * 1e3,
+        )  # fmt: skip
     return work.graph
 
 

@@ -59,15 +59,17 @@ class Training:
         budget: float | None = None,
         tune: bool = False,
         frozen: bool = False,
+        memory: int | None = None,
         options: CompileOptions | None = None,
     ) -> CompiledPlan:
         """Compile the training graph for a target. With `tune`, candidates are timed on the target's device, for at
-        most `budget` seconds; with `frozen`, only results that the tuning database has are used.
+        most `budget` seconds; with `frozen`, only results that the tuning database has are used. The plan takes at most
+        `memory` bytes on the device: values of the forward pass are computed again where keeping them takes more.
 
-        `options` has all of `mode` and `budget`: give it, or them.
+        `options` has all of `mode`, `budget` and `memory`: give it, or them.
         """
         machine = find_target(target) if isinstance(target, str) else target
-        chosen = options or CompileOptions(mode=mode, budget=budget)
+        chosen = options or CompileOptions(mode=mode, budget=budget, memory=memory)
         chosen = evolve(chosen, begun=chosen.begin())
         return build_tuned(self.graph, self.spec, machine, chosen, tune=tune, frozen=frozen)
 

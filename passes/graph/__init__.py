@@ -6,11 +6,13 @@ from .canonicalise import Canonicalise, canonical_passes
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
 from .precision import LowerPrecision
+from .recompute import KeepOrCompute
 from .rewrite import fresh_name, prune
 
 __all__ = [
     "Canonicalise",
     "Checked",
+    "KeepOrCompute",
     "LowerPrecision",
     "Pass",
     "canonical_passes",

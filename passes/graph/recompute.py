@@ -1,0 +1,189 @@
+"""Computes again, in front of its later readers, what would take too much memory to keep until then.
+
+    %h = relu(%x)                              %h = relu(%x)
+    %y = matmul(%h, %w)                        %y = matmul(%h, %w)
+    ...                                  ->    ...
+    %w.grad = matmul_grad(%h, %y.grad)         %h.again = relu(%x)
+                                               %w.grad = matmul_grad(%h.again, %y.grad)
+
+Where the values that are alive together take more than the memory that there is, the one is given up that costs the
+fewest bytes to be read and written again for each byte that it frees there, until the rest fits. A value can be
+computed again where its node works element by element, but for sums of a row or a channel, which are small and are
+kept; from operands that are alive by then, or that can be computed again themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from attrs import define, evolve, field, frozen
+
+from ...ir import Graph, Node, PassError, fresh_name
+from ...ops.language import Instances
+
+#: A value is small beside another one that has so many times its bytes.
+SMALL = 16
+#: Most nodes that are computed again to get one value.
+LONGEST = 4
+
+
+@frozen
+class Again:
+    """A value to be computed again in front of the node at `place`: by copies of `nodes`, by their places in order.
+    It moves so many bytes, and frees others.
+    """
+
+    value: str
+    place: int
+    nodes: tuple[int, ...]
+    moved: int
+    freed: int
+
+    @property
+    def price(self) -> float:
+        """Bytes that are moved for each that is freed."""
+        return self.moved / self.freed
+
+
+@define
+class KeepOrCompute:
+    """Compute values again where the graph would need more than `memory` bytes at once.
+
+    `moved` is the bytes that this reads and writes, `peaks` the most bytes that are alive, before and after.
+    """
+
+    name: ClassVar[str] = "recompute"
+    instances: Instances
+    memory: int
+    moved: int = 0
+    again: list[str] = field(factory=list)
+    peaks: tuple[int, int] = (0, 0)
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the graph that fits.
+
+        Raises `PassError` where there is nothing left to compute again.
+        """
+        life = _Lives(graph, self.instances)
+        before = life.peak[1]
+        while life.peak[1] > self.memory:
+            choices = list(life.choices())
+            if not choices:
+                raise PassError(
+                    f"expected values within {self.memory} bytes, found none below about {life.peak[1]}; "
+                    f"kept alone, values take about {before}"
+                )
+            best = min(choices, key=lambda choice: (choice.price, -choice.freed))
+            self.moved += best.moved
+            self.again.append(best.value)
+            graph = _with_copies(graph, best)
+            life = _Lives(graph, self.instances)
+        self.peaks = (before, life.peak[1])
+        return graph
+
+
+@define
+class _Lives:
+    """Which values are alive at which node."""
+
+    graph: Graph
+    instances: Instances
+    makers: dict[str, int] = field(factory=dict)
+    uses: dict[str, list[int]] = field(factory=dict)
+    peak: tuple[int, int] = (0, 0)  # the node with most bytes alive, and those
+
+    def __attrs_post_init__(self) -> None:
+        graph, end = self.graph, len(self.graph.nodes)
+        for place, node in enumerate(graph.nodes):
+            self.makers.update(dict.fromkeys(node.outputs, place))
+            for value in dict.fromkeys(node.operands):
+                self.uses.setdefault(value, []).append(place)
+        for value in graph.outputs:
+            self.uses.setdefault(value, []).append(end)
+        change = np.zeros(end + 2, np.int64)
+        for value in (*graph.inputs, *self.makers):
+            change[max(self.makers.get(value, 0), 0)] += graph.types[value].nbytes
+            change[self.last(value) + 1] -= graph.types[value].nbytes
+        alive = np.cumsum(change)[:-1] + sum(array.nbytes for array in graph.constants.values())
+        self.peak = int(alive.argmax()), int(alive.max())
+
+    def last(self, value: str) -> int:
+        """The place of the last reader."""
+        return self.uses.get(value, [self.makers.get(value, 0)])[-1]
+
+    def choices(self) -> list[Again]:
+        """Return what could be computed again behind the node with most bytes alive."""
+        return [choice for value in self.makers if (choice := self._choice(value)) is not None]
+
+    def _choice(self, value: str) -> Again | None:
+        place, nbytes = self.peak[0], self.graph.types[value].nbytes
+        readers = self.uses.get(value, [])
+        later = next((reader for reader in readers if reader > place), None)
+        touched = {self.makers[value], *readers}
+        if later is None or later == len(self.graph.nodes) or place in touched or self.makers[value] > place:
+            return None
+        nodes: dict[int, None] = {}
+        leaves: dict[str, None] = {}
+        if not self._copied(value, later, nbytes, nodes, leaves) or len(nodes) > LONGEST:
+            return None
+        moved = nbytes + sum(self.graph.types[leaf].nbytes for leaf in leaves)
+        return Again(value, later, tuple(sorted(nodes)), moved, nbytes)
+
+    def _copied(self, value: str, later: int, nbytes: int, nodes: dict[int, None], leaves: dict[str, None]) -> bool:
+        """Collect the nodes that make a value again, and the values that are read; say whether there is a way."""
+        place = self.makers[value]
+        if place in nodes:
+            return True
+        node = self.graph.nodes[place]
+        if len(nodes) >= LONGEST or not self._light(node, value):
+            return False
+        nodes[place] = None
+        for operand in node.operands:
+            if self._there(operand, later, nbytes):
+                leaves[operand] = None
+            elif operand not in self.makers or not self._copied(operand, later, nbytes, nodes, leaves):
+                return False
+        return True
+
+    def _there(self, value: str, later: int, nbytes: int) -> bool:
+        """Whether a value is alive at a node, or small enough to be kept until then."""
+        if value in self.graph.constants or self.graph.types[value].nbytes * SMALL <= nbytes:
+            return True
+        return self.last(value) >= later
+
+    def _light(self, node: Node, value: str) -> bool:
+        """Whether a node works element by element, but for sums that are small beside the value."""
+        instance = self.instances.of_node(node, self.graph)
+        size = self.graph.types[value].size
+        tensors: Mapping[str, object] = instance.program.tensors
+        return bool(tensors) and all(
+            s.is_pointwise or instance.program.tensors[s.target].size * SMALL <= size
+            for s in instance.program.statements
+        )
+
+
+def _with_copies(graph: Graph, again: Again) -> Graph:
+    """Return a graph in which later readers of a value read a copy of it, which is computed in front of the first."""
+    types, renamed = dict(graph.types), dict[str, str]()
+    names = {node.name for node in graph.nodes}
+    copies = []
+    for place in again.nodes:
+        node = graph.nodes[place]
+        outputs = []
+        for value in node.outputs:
+            renamed[value] = fresh_name(types, f"{value}.again")
+            types[renamed[value]] = types[value]
+            outputs.append(renamed[value])
+        name = fresh_name(names, f"{node.name}.again")
+        names.add(name)
+        copies.append(evolve(_reading(node, renamed), name=name, outputs=tuple(outputs)))
+    only = {again.value: renamed[again.value]}
+    later = [_reading(node, only) for node in graph.nodes[again.place :]]
+    return evolve(graph, types=types, nodes=(*graph.nodes[: again.place], *copies, *later))
+
+
+def _reading(node: Node, renamed: Mapping[str, str]) -> Node:
+    inputs = tuple(None if value is None else renamed.get(value, value) for value in node.inputs)
+    return node if inputs == node.inputs else evolve(node, inputs=inputs)
