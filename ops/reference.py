@@ -369,7 +369,7 @@ class _Box(Evaluation):
     def _check_power(self, base: Values, exponent: Values) -> None:
         wrong, base, exponent = np.broadcast_arrays(self.live & (exponent < 0), base, exponent)
         if wrong.any():
-            first = tuple(int(i[0]) for i in np.nonzero(wrong))
+            first = tuple(map(int, np.argwhere(wrong)[0]))
             raise GraphError(
                 f"expected exponents of at least 0 for integers, found {base[first]} to the power {exponent[first]}",
                 hint="convert the base to a float type",

@@ -70,7 +70,7 @@ def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES
     if evaluations(form) <= WHOLE:
         found = interpret(form, arrays)
         places = {name: _written(form, name) for name in found}
-        return {name: Sample(places[name], value[places[name]]) for name, value in found.items()}
+        return {name: Sample(places[name], np.atleast_1d(value[places[name]])) for name, value in found.items()}
     result: dict[str, list[Sample]] = {name: [] for name in form.outputs}
     generator = np.random.default_rng(seed)
     for segment in form.segments:
@@ -112,7 +112,7 @@ def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
                     else np.ones(space.shape, bool)
                 )
                 mask[tuple(np.broadcast_to(space.index(w), space.shape)[kept] for w in output.write)] = True
-    return tuple(np.nonzero(mask))
+    return tuple(np.argwhere(mask).T)  # `nonzero` has no places for a tensor without axes
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:

@@ -12,7 +12,7 @@ from cuts.ir.budget import WHOLE
 from cuts.ir.index import Var
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.passes.fragments import Fragment, Priced, cut_fragments
+from cuts.passes.fragments import Fragment, Priced, PricedKernels, cut_fragments
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
 from cuts.passes.schedule.space import Space, Structure, make_space
@@ -51,7 +51,7 @@ class Chance(ByModel):
         rng = np.random.default_rng(self.seed)
         free = [len(f.graph.nodes) > 4 for f in fragments]
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
-        return [(() if rng.integers(2) else None) if several else next(own) for several in free]
+        return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, drawn by chance."""

@@ -23,7 +23,8 @@ USES = {
     "same": ((2, 3, 6, 5), (4, 3, 3, 3), SAME, {"x": "winograd", "w": "winograd"}),
     "no pads": ((2, 3, 6, 7), (4, 3, 3, 3), {}, {"x": "winograd", "w": "winograd"}),
     "five taps": ((1, 2, 9, 8), (2, 2, 5, 5), {"pads": (2, 2, 2, 2)}, {"x": "fourier", "w": "fourier"}),
-    "a row of taps": ((1, 2, 6, 9), (3, 2, 1, 7), {"pads": (0, 3, 0, 3)}, {"x": "fourier", "w": "fourier"}),
+    "a row of taps": ((1, 2, 6, 9), (3, 2, 1, 7), {"pads": (0, 3, 0, 3)}, {"x": "winograd_line", "w": "winograd_line"}),
+    "a long row": ((1, 2, 6, 11), (3, 2, 1, 9), {"pads": (0, 4, 0, 4)}, {"x": "fourier", "w": "fourier"}),
     "steps": ((2, 3, 8, 8), (4, 3, 3, 3), {"strides": (2, 2), **SAME}, {"x": "steps", "w": "steps"}),
 }
 
@@ -83,7 +84,7 @@ def test_a_data_gradient_is_a_convolution_of_turned_filters() -> None:
 
 
 def test_dims_of_one_element_stay_where_they_are() -> None:
-    image, weight, attributes, _ = USES["a row of taps"]
+    image, weight, attributes, _ = USES["a long row"]
     graph, registry = _graph((image, weight), attributes, "x")
     (steps,) = Instances(registry).of_node(graph.nodes[0], graph).algorithms.values()
     assert steps[-1].op == "fourier_output"

@@ -54,6 +54,7 @@ CASES = {
     "softmax": ("softmax", ((5, 33),), {}),
     "pool": ("max_pool", ((2, 3, 8, 8),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
     "matmul": ("matmul", ((7, 13), (13, 11)), {}),
+    "number": ("reduce_sum", ((7, 13),), {"keepdims": 0}),
 }
 
 
@@ -93,6 +94,11 @@ def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
         np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-12)
         for axis, extent in enumerate(whole[tensor].shape):
             assert {0, extent - 1} <= set(sample.places[axis])
+
+
+def test_a_tensor_without_axes_has_one_place() -> None:
+    (sample,) = expected(group_of(*CASES["number"]), {"x0": np.ones((7, 13), np.float32)}).values()
+    assert sample.places == () and sample.values.tolist() == [91.0]
 
 
 def test_a_simple_schedule_stages_nothing() -> None:
