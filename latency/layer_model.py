@@ -154,7 +154,7 @@ class LayerModel:
         own = np.zeros((len(layers), 7))
         for name in np.unique(chosen):
             rows, main = np.flatnonzero(chosen == name), self.main(str(name))
-            waves = main.tiles.blocks(layers[rows]) / (main.multiprocessors * max(1, main.resident))
+            waves = main.tiles.blocks(layers[rows]) / (main.at_once or main.multiprocessors)
             alone = main.predict(layers[rows]) / modelled[rows]
             facts = np.array([self.choices[str(name)], main.tiles.blk_m, main.tiles.blk_n, str(name).count("+")], float)
             own[rows, :3] = np.stack([waves, np.ceil(waves) / waves, alone], axis=1)
