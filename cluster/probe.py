@@ -182,7 +182,7 @@ class _Stream:
         self.turn = (self.turn + 1) % _PARTS
 
     def wait(self) -> None:
-        """Wait for it; what was written must be on the disk at the end of the file, at once where a page cache is between."""
+        """Wait for it, and at the end of the file (through a page cache at once) until what was written is on disk."""
         assert self.under_way is not None
         self.under_way.wait()
         if self.turn == 0 or not self.disk.direct:
