@@ -70,8 +70,8 @@ def line(space: RecordedSpace, total: int, seconds: float) -> str:
     """Return what was recorded of a space, and how fast."""
     outcomes = Counter(p.outcome for p in space.points)
     best = f"{1e6 * space.best:8.2f} us" if space.timed else "none"
-    return (f"{seconds:6.1f} s  {space.label:<34}{space.timed:>6} timed of {len(space.points):>5}"
-            f"{'' if space.whole else ' (cut)':<7}best {best}  {total / seconds:6.1f} points/s  {dict(outcomes)}")  # fmt: skip
+    found = f"{space.label:<34}{space.timed:>6} timed of {len(space.points):>5}{'' if space.whole else ' (cut)':<7}"
+    return f"{seconds:6.1f} s  {found}best {best}  {total / seconds:6.1f} points/s  {dict(outcomes)}"
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from attrs import evolve
 from cuts.bench.gradient_cases import gradient_case
 from cuts.bench.shapes import Case, convolution_case, read_convolution, single
+from cuts.ir.attributes import Attribute
 
 #: Table 1: name, (channels, height, width), filters, stride; kernels of 3x3, padded so that the image keeps its size.
 TABLE_1 = (
@@ -33,7 +34,7 @@ def strategy_cases() -> list[Case]:
 def _table_1() -> Iterator[Case]:
     for name, (channels, high, wide), filters, stride in reversed(TABLE_1):
         shapes = ((1, channels, high, wide), (filters, channels, 3, 3))
-        attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "groups": 1}
+        attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "groups": 1}
         yield single("conv", f"table 1 {name}", 1, "conv", shapes, attributes, 1)
 
 
