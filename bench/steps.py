@@ -6,8 +6,8 @@
 Networks are those of the evaluation, strict fp32, without dropout; the loss is cross entropy (of clicks the binary
 one), the optimiser gradient descent with momentum. A row has the time of a step, that of PyTorch's step, eager and
 compiled, each captured as a CUDA graph, and how far our loss of a few steps is from PyTorch's. Ours comes first, each
-of PyTorch's ways in a process of its own, which is ended behind a limit; rows are written as they grow, with the ten
-slowest launches and what the search rejected.
+of PyTorch's ways in a process of its own, which is ended behind a limit; rows are written as they grow, with the
+slowest kernels and what the search rejected.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from cuts.search import summary_values, tuning_session
 
 #: What is trained in which batch, where none is named.
 USUAL = ("mobilenetv2:64", "bert-base:16", "densenet-121:32", "inception-v3:32", "bilstm:64", "dlrm:2048")
+#: What is kept of a launch's record.
+KEPT = ("members", "bound", "estimate", "measured", "parameters", "form")
 #: PyTorch's ways, by the name of their columns.
 PEERS = {"eager": "PyTorch", "compiled": "torch.compile"}
 #: Frames of a sequence, and the cells of each direction.
@@ -132,14 +134,17 @@ def ours(made: Made, budget: float, target: str) -> Iterator[dict[str, Any]]:
     yield {"slowest": slowest(plan)}
 
 
-def slowest(plan: cuts.CompiledPlan, count: int = 10) -> list[dict[str, Any]]:
-    """Return the slowest launches, with the bound of each."""
+def slowest(plan: cuts.CompiledPlan, count: int = 24) -> list[dict[str, Any]]:
+    """Return the kernels that take longest in all their launches: how many there are, what one takes among the others
+    and was measured to take, its bound and its schedule.
+    """
     times = plan.session.time_steps(repeats=5)
-    rows: list[dict[str, Any]] = [
-        {"us": timed.median * 1e6, "bound": group.get("bound"), "nodes": str(group.get("nodes"))}
-        for group, timed in zip(plan.plan.groups, times, strict=True)
-    ]
-    return sorted(rows, key=lambda row: -row["us"])[:count]
+    rows: dict[int, dict[str, Any]] = {}
+    for group, step, timed in zip(plan.plan.groups, plan.plan.steps, times, strict=True):
+        known = {name: group.get(name) for name in KEPT}
+        row = rows.setdefault(step.kernel, {"us": 0.0, "launches": 0, "nodes": str(group.get("nodes")), **known})
+        row |= {"us": row["us"] + timed.median * 1e6, "launches": row["launches"] + 1}
+    return sorted(rows.values(), key=lambda row: -row["us"])[:count]
 
 
 def peer(made: Made, way: str) -> dict[str, Any]:
