@@ -26,6 +26,8 @@ from cuts.bench.record_spaces import problem_of
 from cuts.bench.records import Row, exit_code, read_rows, write_rows
 from cuts.bench.regret_curves import write_curves
 from cuts.bench.strategy_cases import strategy_cases
+from cuts.passes.schedule import best_points
+from cuts.search.build import Scored
 from cuts.search.learned.pool import RecordedGround, ground_of
 from cuts.search.learned.recorded import RecordedSpace, read_spaces
 from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
@@ -38,9 +40,20 @@ FIRST, BATCH = 12, 6
 VAIN = 3
 
 
-def searched(ground: RecordedGround, name: str, seed: int, aided: bool, most: int) -> tuple[list[float], float]:
+def first_of(ground: RecordedGround) -> list[Scored]:
+    """Return what a live search would begin with: the model's varied choice, each as the recorded point nearest to
+    it.
+    """
+    space = ground.full.space
+    chosen = best_points(space.group, space.target, ground.full.model, FIRST)
+    near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
+    return [ground.scored(p) for p in near.values()]
+
+
+def searched(
+    ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
+) -> tuple[list[float], float]:
     """Return the times of the points that a search tried, in order, and the seconds that its proposals took."""
-    first = [ground.scored(p) for p in ground.points[:FIRST]]
     begin = time.process_time()
     strategy = strategy_on(ground, name, first, seed, aided)
     known: list[Known] = []
@@ -65,9 +78,11 @@ def until(times: Sequence[float], best: float, close: float = 0.03) -> int | Non
     return next((n for n, t in enumerate(times, 1) if t <= (1 + close) * best), None)
 
 
-def row_of(space: RecordedSpace, ground: RecordedGround, name: str, aided: bool, seeds: int) -> Row:
+def row_of(
+    space: RecordedSpace, ground: RecordedGround, first: Sequence[Scored], name: str, aided: bool, seeds: int
+) -> Row:
     """Return what a strategy came to in a space."""
-    runs = [searched(ground, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
+    runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
     return {
         "space": space.label, "strategy": name, "aided": aided, "points": len(ground.points),
         "recorded": len(space.points), "timed": sum(t < inf for t in ground.seconds.values()),
@@ -84,14 +99,16 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
     have = {(r["space"], r["strategy"], r["aided"]) for r in known}
     cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     for space in (space for path in paths for space in read_spaces(path)):
-        ground = None
+        ground: RecordedGround | None = None
+        first: list[Scored] = []
         wanted = [(name, aided) for aided in (True, False) for name in options.strategies]
         for name, aided in wanted:
             if (space.label, name, aided) in have or time.monotonic() > end:
                 continue
             if ground is None:
                 ground = ground_of(space, problem_of(cases[space.label], space.described))
-            yield row_of(space, ground, name, aided, options.seeds)
+                first = first_of(ground)
+            yield row_of(space, ground, first, name, aided, options.seeds)
 
 
 def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:

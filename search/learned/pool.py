@@ -111,6 +111,10 @@ class RecordedGround:
         """Return what the model counts."""
         return self.full.counts(points)
 
+    def nearest(self, point: Point) -> Point:
+        """Return the recorded point nearest to one; the best by the model where its structure has none."""
+        return next(iter(self.legal([place_of(point)])), self.points[0])
+
     def _distances(self, structure: int, points: Sequence[Point]) -> Any:
         rows = self.full.values(points)
         return np.abs(rows[:, None, :] - self._values[structure][None, :, :]).sum(axis=2)

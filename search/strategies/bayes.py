@@ -18,8 +18,8 @@ from .surrogate import Surrogate, expected_gain
 
 #: Fastest points whose neighbours are looked at, how many of these at most, and how many random points.
 PARENTS, NEAR, RANDOM = 3, 400, 256
-#: Fewest points that ran before a surrogate is asked.
-FEWEST = 4
+#: Fewest points that ran before a surrogate is asked, and most that it is fitted to, the fastest.
+FEWEST, MOST = 4, 80
 
 
 class Bayes(Proposer):
@@ -32,20 +32,20 @@ class Bayes(Proposer):
             return self.begin(best, count)
         points = self._looked_at(known)
         found: list[Scored] = []
-        believed = list(ran)
+        believed = fastest(known, MOST)
+        surrogate = Surrogate.fitted(self.ground, believed, self.aided)
         while points and len(found) < count:
-            surrogate = Surrogate.fitted(self.ground, believed, self.aided)
             mean, deviation = surrogate.predict(points)
-            gains = expected_gain(mean, deviation, min(k.seconds for k in ran))
+            gains = expected_gain(mean, deviation, believed[0].seconds)
             order = np.argsort(-gains, kind="stable")
-            # Two of a batch come from one fit: to fit is what takes the time.
-            taken = self.take(self.scored(points[k] for k in order), best, min(2, count - len(found)))
+            (*taken,) = self.take(self.scored(points[k] for k in order), best, 1)
             if not taken:
                 break
             found += taken
-            means = {place_of(p): float(m) for p, m in zip(points, mean, strict=True)}
-            believed += [Known(s.point, float(np.exp(means[place_of(s.point)]))) for s in taken if s.point is not None]
+            place = {place_of(p): k for k, p in enumerate(points)}
+            believed += [Known(s.point, float(np.exp(mean[place[place_of(s.point)]]))) for s in taken if s.point]
             points = [p for p in points if place_of(p) not in self.seen]
+            surrogate = surrogate.with_points(believed)
         return found
 
     def _looked_at(self, known: Sequence[Known]) -> list[Point]:

@@ -20,7 +20,7 @@ WIDTHS, DROPPED = (512, 1024, 1024, 512), 0.15
 #: Clipping of the surrogate loss, weight of the value's loss and of the entropy. The paper prints 0.15 and 20 for
 #: weights; an entropy of 20 against rewards near 1 is random search, so it is a tenth of the value's here.
 CLIP, VALUE, ENTROPY = 0.2, 0.15, 0.015
-RATE, EPOCHS = 3e-4, 8
+RATE, EPOCHS = 3e-4, 4
 
 
 class KnobPolicy:
