@@ -51,7 +51,7 @@ class Surrogate:
         """Return the logarithms of the seconds that points are expected to take, and how unsure that is."""
         rows = _rows(self.ground, [Known(p, 1.0) for p in points], self.aided)
         mean, deviation = self.process.predict(self._placed(rows), return_std=True)
-        return mean + self._prior(points), deviation
+        return np.asarray(mean) + self._prior(points), np.asarray(deviation)
 
     def _prior(self, points: Sequence[Any]) -> Array:
         return np.asarray([np.log(max(p.score, 1e-12)) if self.aided else 0.0 for p in points])
@@ -70,7 +70,7 @@ def expected_gain(mean: Array, deviation: Array, best: float) -> Array:
 
 def _rows(ground: Ground, known: Sequence[Known], aided: bool) -> Array:
     points = [k.point for k in known]
-    return ground.counts(points) if aided else ground.values(points)
+    return np.asarray(ground.counts(points) if aided else ground.values(points))
 
 
 def _process(kernel: Any) -> Any:
