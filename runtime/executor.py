@@ -248,7 +248,11 @@ class Session:
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
         """Time each step among the others, as a run launches them; those of a loop at its first turn."""
         with self._alone():
-            return self.device.time_each([launch for _, turn, launch in self._launches if turn == 0], repeats=repeats)
+            return self.device.time_each(self.first_launches(), repeats=repeats)
+
+    def first_launches(self) -> list[Launch]:
+        """Return what launches each step, those of a loop at its first turn: for profiles, which check no result."""
+        return [launch for _, turn, launch in self._launches if turn == 0]
 
     @property
     def arena(self) -> Buffer:
