@@ -57,7 +57,7 @@ class Surrogate:
         return np.asarray([np.log(max(p.score, 1e-12)) if self.aided else 0.0 for p in points])
 
     def _placed(self, rows: Array) -> Array:
-        return np.clip((rows - self.centre) / self.scale, -4.0, 4.0) / np.sqrt(rows.shape[1])
+        return np.asarray(np.clip((rows - self.centre) / self.scale, -4.0, 4.0) / np.sqrt(rows.shape[1]))
 
 
 def expected_gain(mean: Array, deviation: Array, best: float) -> Array:
