@@ -38,7 +38,7 @@ from .access import (
 )
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
-from .footprint import Count, ceil_div, least, product, runs_of, segments_of
+from .footprint import Count, ceil_div, least, product, runs_of, scattered, segments_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .joined import may_join
@@ -209,6 +209,8 @@ class Totals:
         self.traffic[read] = np.maximum(before, moved)
         more = self.traffic[read] - before
         self.add("bytes", more)
+        apart = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
+        self.add("missed", np.maximum(0.0, apart - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
