@@ -20,6 +20,7 @@ from typing import Any
 
 from cuts.bench.records import exit_code
 from cuts.compile import CompiledPlan
+from cuts.search import export_pack, open_database
 
 from .isolated import text_of
 from .ledger import parse_workload
@@ -86,6 +87,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="+", metavar="MODEL:BATCH", help="with =SECONDS behind it for its budget")
     parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS", help="of each search")
+    parser.add_argument("--fresh", action="store_true", help="know nothing of packs and earlier searches")
+    parser.add_argument("--further", action="store_true", help="search on where the final plan is known")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="export the plans that were found")
     parser.add_argument("--most", type=int, default=12, help="how many launches are printed of each")
     parser.add_argument("--out", type=Path, default=Path("."), metavar="FOLDER")
     arguments = parser.parse_args()
@@ -93,7 +97,9 @@ def main() -> int:
     torch = import_module("torch")
     for workload in map(parse_workload, arguments.workloads):
         case = Case(workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget)
-        plan, search = tuned(case, "mixed")
+        plan, search = tuned(case, "mixed", fresh=arguments.fresh, further=arguments.further)
+        if arguments.pack:
+            export_pack(open_database(), arguments.pack)
         plan.run({n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)})
         whole, rows = launches(plan)
         told = {"workload": workload.label, "microseconds": whole, "search": search, "launches": rows}

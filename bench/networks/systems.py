@@ -62,17 +62,22 @@ class Case:
 
 
 def tuned(
-    case: Case, mode: Mode, libraries: bool = False, fresh: bool = False
+    case: Case, mode: Mode, libraries: bool = False, fresh: bool = False, further: bool = False
 ) -> tuple[CompiledPlan, dict[str, object]]:
     """Return the plan that a search within the budget ends with, and what the search did; `fresh` knows nothing of
-    earlier ones.
+    earlier ones, `further` searches on where one had come to its end.
     """
     start = perf_counter()
     graph = load_model(case.program, load_spec([]), None, ())
     options = CompileOptions(mode=mode, budget=case.budget)
     settings = Settings(libraries=libraries)
     with tuning_session(
-        find_target("cuda"), budget=case.budget, settings=settings, evaluate=mode == "mixed", fresh=fresh
+        find_target("cuda"),
+        budget=case.budget,
+        settings=settings,
+        evaluate=mode == "mixed",
+        fresh=fresh,
+        further=further,
     ) as selector:
         plan = build_graph(graph, load_spec([]), selector.target, options, selector)
         return plan, {**_search(selector), "seconds": perf_counter() - start}
