@@ -137,6 +137,9 @@ def _chosen(ways: Ways, machine: Machine, model: Transformer, only: Mapping[str,
             _divides(name, int(value), machine, model)
             keep &= getattr(ways, name) == value
         elif name == "micro":
+            if not (ways.micro == value).any():
+                some = ", ".join(map(str, np.unique(ways.micro)))
+                raise UsageError(f"micro {value}: expected a micro-batch that divides a group's share: {some}")
             keep &= ways.micro == value
         else:
             column, names = {
@@ -188,9 +191,14 @@ def _rejected(ways: Ways, fits: Feasibility, model: Transformer, machine: Machin
 
 
 def _smallest(found: Ranking, only: Mapping[str, int | str]) -> str:
-    """Name the smallest cluster of the same nodes on which some way fits."""
+    """Name the smallest cluster of the same nodes on which some way fits; where this one would do but for what was
+    fixed, that.
+    """
     nodes = 1
     rest = {name: value for name, value in only.items() if name not in ("dp", "wp", "p")}
+    if rest != only and fits_somehow(found.model, found.machine, found.training, rest):
+        fixed = ", ".join(f"{name} {value}" for name, value in only.items() if name not in rest)
+        return f"this cluster would do without {fixed}"
     while nodes <= MOST_NODES:
         machine = evolve(found.machine, nodes=nodes)
         if nodes != found.machine.nodes and fits_somehow(found.model, machine, found.training, rest):

@@ -162,8 +162,7 @@ def _ragged(rows: Sequence[Mapping[str, str]], name: str) -> Objects:
 
 def known_profiles() -> tuple[str, ...]:
     """Return the names of the machines that were profiled."""
-    files = resources.files(__package__).joinpath("data").iterdir()
-    return tuple(sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json")))
+    return tuple(name.removesuffix("-layers") for name in known_tables() if name.endswith("-layers"))
 
 
 def known_tables() -> tuple[str, ...]:

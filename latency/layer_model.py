@@ -49,7 +49,7 @@ class Options:
     select: str = "forest"
     correct: bool = True
     extended: bool = True
-    trees: int = 12
+    trees: int = 16
     likely: int = 6
 
 
@@ -226,7 +226,7 @@ def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: 
 def _boosted() -> Any:
     ensemble = library("sklearn.ensemble")
     return ensemble.HistGradientBoostingRegressor(
-        max_iter=600, learning_rate=0.05, max_leaf_nodes=24, min_samples_leaf=8, random_state=0
+        max_iter=1000, learning_rate=0.04, max_leaf_nodes=48, min_samples_leaf=5, random_state=0
     )
 
 

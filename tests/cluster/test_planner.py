@@ -100,12 +100,18 @@ def test_a_model_that_fits_nowhere_names_the_smallest_cluster_that_would_do() ->
     [
         ({"dp": 3}, "divides the 2 GPUs"),
         ({"p": 2}, "layers"),
-        ({"micro": 7}, "no way to use"),
+        ({"micro": 7}, "micro 7: expected a micro-batch that divides"),
     ],
 )
 def test_numbers_that_do_not_divide_are_an_error(only: dict[str, int], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         rank(evolve(MODEL, layers=3), HOST, only=only)
+
+
+def test_where_only_what_was_fixed_is_in_the_way_that_is_said() -> None:
+    with pytest.raises(UsageError, match="does not divide into 2 groups") as caught:
+        rank(evolve(MODEL, batch=7), HOST, only={"dp": 2})
+    assert caught.value.hint == "this cluster would do without dp 2"
 
 
 @pytest.mark.parametrize(

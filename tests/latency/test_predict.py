@@ -54,7 +54,7 @@ def test_nine_of_ten_held_out_layers_lie_in_their_interval() -> None:
     found = latency.find_predictor("h200", "fp32", "cold").convolutions(held.layers)
     inside = [each.low <= us <= each.high for each, us in zip(found, held.cold, strict=True)]
     assert np.mean(inside) >= 0.87
-    assert score(np.array([each.us for each in found]), held.cold).within >= 0.8
+    assert score(np.array([each.us for each in found]), held.cold).within >= 0.91
 
 
 def test_layers_that_are_scored_were_not_trained_on() -> None:
@@ -85,7 +85,7 @@ def test_the_further_outside_the_wider() -> None:
 @pytest.mark.parametrize(
     ("op", "shape", "target", "message"),
     [
-        ("conv2d", LAYER, "gtx1080", "no layers were profiled on target 'gtx1080'; profiled are h200"),
+        ("conv2d", LAYER, "gtx1080", "no layers were profiled on target 'gtx1080'; profiled are h200;"),
         ("conv2d", LAYER | {"K": 0}, "h200", "size K=0"),
         ("conv2d", (1, 2, 3), "h200", "a convolution has the 13 sizes"),
         ("conv3d", (1, 2, 3), "h200", "unknown operation 'conv3d'"),
