@@ -105,6 +105,7 @@ def _coordinates(type_: TensorType) -> tuple[Index, ...]:
 
 
 def read_move(program: Program) -> IndexMap | None:
+    """Return what a program moves, or None where it does something else."""
     if len(program.statements) != 1 or len(program.outputs) != 1:
         return None
     statement = program.statements[0]
