@@ -126,8 +126,9 @@ class Rounds:
         task.points = space.size
         self._resources.statistics.points += space.size
         task.first = list(ranked[: max(1, self._settings.first)])
+        settings = self._settings
         task.strategy = make_strategy(
-            self._settings.strategy, space, task.first, self._settings.model, self._settings.seed
+            settings.strategy, space, task.first, settings.model, settings.seed, settings.aided
         )
         known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])

@@ -22,10 +22,11 @@ class Settings:
     `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
     turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
     slower than the winner. `libraries` lets the routines of vendors' libraries take the place of kernels that they
-    beat.
+    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower.
     """
 
     strategy: str = "rank"
+    aided: bool = True
     model: str = "bound"
     first: int = 12
     batch: int = 6

@@ -18,6 +18,7 @@ from attrs import evolve
 from cuts.cluster.describe import Machine, Transformer
 from cuts.cluster.feasible import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
+from cuts.cluster.mover import Mover
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way, columns
@@ -98,6 +99,36 @@ def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -
     for one, other in zip(*outcomes, strict=True):
         assert one.keys() == other.keys() == {0, 1, 2, 3}
         assert all((one[key] == other[key]).all() for key in one)
+
+
+@pytest.mark.parametrize("policy", ["PR", "AR"])
+def test_the_next_layer_comes_in_while_the_first_micro_batch_computes(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuts.cluster.running.traffic.PIECE", 1 << 16)  # a layer is four pieces
+    made, events = runner(tmp_path, Way(1, 1, 1, policy, 2), training=False), []
+    fetch, launch = Mover.fetch, made.launch
+    monkeypatch.setattr(Mover, "fetch", lambda *given: events.append(given[3]) or fetch(*given))
+    monkeypatch.setattr(made, "launch", lambda *given: events.append("block") or launch(*given))
+    made.infer(0)
+    made.close()
+    whole = made.store.weights.nbytes
+    assert sum(each for each in events if each != "block") == whole * (4 if policy == "PR" else 16)
+    if policy == "PR":  # a part with each micro-batch
+        assert -(-whole // (1 << 16)) == 4
+        assert events[:9] == [
+            whole,
+            1 << 16,
+            "block",
+            1 << 16,
+            "block",
+            1 << 16,
+            "block",
+            whole - 3 * (1 << 16),
+            "block",
+        ]
+    else:
+        assert events[:5] == [whole, whole, "block", whole, "block"]
 
 
 @pytest.mark.parametrize("way", RUN, ids=lambda w: w.text)
@@ -241,7 +272,8 @@ def test_a_killed_process_goes_on_from_the_last_finished_step(undisturbed: Any, 
     program = f"""
         import os, signal
         from pathlib import Path
-        from cuts.cluster.plan_file import load_cluster_plan
+        from cuts.cluster.mover import Mover
+from cuts.cluster.plan_file import load_cluster_plan
         from cuts.cluster.running import Runner
         from cuts.tests.cluster.kept import opened
         plan, folder = load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}

@@ -42,6 +42,16 @@ FORMS: dict[str, tuple[Graph, str]] = {
         }
         """,
     ),
+    "what holds is counted in f32, which has all integers up to the number of terms": (
+        graph({"x": (5, 6), "z": (5, 6)}, op("g", "greater", "x", "z"), op("c", "cast", "g", to="i64"),
+              op("y", "reduce_sum", "c", axes=(1,), keepdims=False), out="y"),
+        """
+        segment (i0) {
+          reduce acc0 = sum over (r0) of f32(x[i0, r0] > z[i0, r0])
+          output y[i0] = i64(acc0[i0])
+        }
+        """,
+    ),
     "a prologue under zero padding needs no select": (
         graph({"x": (1, 4, 6), "w": (5, 4, 3)}, op("a", "relu", "x"), op("y", "conv", "a", "w", pads=(1, 1)), out="y"),
     """
