@@ -27,7 +27,7 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
 from cuts.search.database import Database
 from cuts.search.learned.recorded import RecordedSpace, write_spaces
-from cuts.search.learned.recording import SERVICE, Recorder
+from cuts.search.learned.recording import SERVICE, PoolRecorder
 from cuts.search.problem import Problem, machine_of
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
@@ -56,7 +56,7 @@ def record(cases: Sequence[Case], target: Target, options: argparse.Namespace) -
     )
     begin, total = time.monotonic(), 0
     try:
-        recorder = Recorder(resources, Settings(seed=options.seed), options.points)
+        recorder = PoolRecorder(resources, Settings(seed=options.seed), options.points)
         for space in recorder.run(problems):
             total += space.timed
             write_spaces(file_of(options.out, space.label), [space])

@@ -37,6 +37,7 @@ def run_tuned(arguments: Namespace) -> int:
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
     settings = Settings(
         strategy=getattr(arguments, "strategy", "rank"),
+        aided=not getattr(arguments, "unaided", False),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
         libraries=getattr(arguments, "libraries", False),

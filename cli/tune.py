@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from ..search import STRATEGIES
 from .compilation import run_tuned
 from .options import add_compile_options, positive
 
@@ -11,8 +12,11 @@ from .options import add_compile_options, positive
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what `cuts tune` takes."""
     add_compile_options(parser)
+    parser.add_argument("--strategy", default="rank", choices=tuple(STRATEGIES), help="how to search (default rank)")
     parser.add_argument(
-        "--strategy", default="rank", choices=("rank", "random", "genetic"), help="how to search (default rank)"
+        "--unaided",
+        action="store_true",
+        help="search without the model: begin anywhere, discard nothing (says what its help is worth)",
     )
     parser.add_argument(
         "--trials", type=positive(int), metavar="N", help="candidates to try of each kernel at most (default 40)"

@@ -7,10 +7,12 @@ from .problem import machine_of
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
 from .settings import Settings
+from .strategies import STRATEGIES
 from .substitute import with_libraries
 from .summary import summary_lines, summary_values, tried
 
 __all__ = [
+    "STRATEGIES",
     "DecidedGraph",
     "Findings",
     "MeasuredSelector",

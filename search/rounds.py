@@ -78,7 +78,7 @@ class Rounds:
         with self._resources.interruptible():
             for key, problem in missing.items():
                 self._resources.builder.submit(Job(key, "rank", (problem, self._settings.model, RANKED), (0.0,)))
-            end = self._resources.budget.seconds + LATE
+            end = self._resources.budget.seconds - self._resources.budget.promised + LATE
             while missing and not self._resources.interrupted and self._resources.elapsed < end:
                 for done in self._resources.builder.collect(0.1):
                     if missing.pop(done.job.owner, None) is not None and done.value:
@@ -126,8 +126,9 @@ class Rounds:
         task.points = space.size
         self._resources.statistics.points += space.size
         task.first = list(ranked[: max(1, self._settings.first)])
+        settings = self._settings
         task.strategy = make_strategy(
-            self._settings.strategy, space, task.first, self._settings.model, self._settings.seed
+            settings.strategy, space, task.first, settings.model, settings.seed, settings.aided
         )
         known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])

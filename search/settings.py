@@ -22,10 +22,11 @@ class Settings:
     `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
     turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
     slower than the winner. `libraries` lets the routines of vendors' libraries take the place of kernels that they
-    beat.
+    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower.
     """
 
     strategy: str = "rank"
+    aided: bool = True
     model: str = "bound"
     first: int = 12
     batch: int = 6
@@ -44,6 +45,11 @@ class Settings:
 
 #: A short search, good enough to compare groups with each other.
 QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False)
+
+#: A shorter one, where there are more groups than time for that.
+BRIEF = evolve(QUICK, first=3, most=3)
+#: A look at what would ship though no clock has seen it.
+LOOK = evolve(QUICK, first=2, most=2)
 
 
 @frozen

@@ -76,7 +76,7 @@ WRAPPERS = {
     "pyopencl": ("backends/opencl/*.py",),
     "pycuda": ("backends/cuda/*.py",),
     "cuda": ("backends/cuda/*.py",),
-    "torch": ("frontends/torch/*.py", "cluster/torch*.py"),
+    "torch": ("frontends/torch/*.py", "cluster/torch*.py", "search/strategies/policy.py"),
     "simpy": ("cluster/simpy_loop.py",),
     "nvmath": ("backends/library/cublas.py",),
     "cudnn": ("backends/library/cudnn.py",),

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from ...ir import UsageError
+from ...ir import Target, UsageError
 
 FORMAT = 1
 
@@ -34,14 +34,23 @@ class RecordedPoint:
 
 @frozen
 class RecordedSpace:
-    """The pool of one problem on one machine; it is not `whole` where time ended the recording."""
+    """The pool of one problem on one machine, of which `target` has the figures; it is not `whole` where time ended the
+    recording.
+    """
 
     label: str
     key: str
     work: str
     machine: Mapping[str, str]
+    target: Mapping[str, Any]
     points: tuple[RecordedPoint, ...]
     whole: bool = True
+
+    @property
+    def described(self) -> Target:
+        """The target whose device it was recorded on."""
+        atoms = tuple((name, clocks) for name, clocks in self.target["atoms"])
+        return Target(**{**self.target, "atoms": atoms})
 
     @property
     def timed(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf
 
-from attrs import define, field
+from attrs import asdict, define, field
 
 from ...ir import WHOLE, PassError
 from ...passes.schedule import Point, best_points, candidate_of, make_space, neighbours
@@ -87,7 +87,7 @@ class PoolTask(SearchTask):
 
 
 @define
-class Recorder:
+class PoolRecorder:
     """Times the pools of problems one after another, while workers build the points of those that follow."""
 
     resources: Resources
@@ -141,8 +141,9 @@ class Recorder:
 def recorded(task: PoolTask, whole: bool) -> RecordedSpace:
     """Return what was found of a pool; points that nobody got to are left out."""
     points = tuple(_point(entry) for entry in task.entries.values() if entry.outcome)
-    return RecordedSpace(task.problem.label, task.problem.key, task.problem.work, dict(task.problem.machine), points,
-                         whole=whole)  # fmt: skip
+    problem = task.problem
+    target = asdict(problem.target, recurse=False)
+    return RecordedSpace(problem.label, problem.key, problem.work, dict(problem.machine), target, points, whole=whole)
 
 
 def _point(entry: Entry) -> RecordedPoint:

@@ -1,0 +1,181 @@
+"""Which search finds fast kernels with few of them compiled? Every strategy gets the same recorded spaces, the same
+budgets and the same first points.
+
+    python bench/strategies.py spaces/*.json.gz --seeds 10 --out bench/results/strategies.json
+    python bench/strategies.py --table --svg docs --out bench/results/strategies.json
+
+A space is a file of `bench/record_spaces.py`. A strategy proposes points as it would live; each proposal becomes the
+recorded point nearest to it that was not tried yet, and takes the recorded time. Regret is how much slower the best
+point so far is than the best of the recording, after 5, 10, 20, 40 and 100 kernels; seconds are what proposals took on
+this machine, and compiling and timing are alike for all. Rows that the file has are skipped. `unaided` rows are the
+same searches without the model's help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cuts.bench.record_spaces import problem_of
+from cuts.bench.records import Row, exit_code, read_rows, write_rows
+from cuts.bench.regret_curves import write_curves
+from cuts.bench.strategy_cases import strategy_cases
+from cuts.passes.schedule import best_points
+from cuts.search.build import Scored
+from cuts.search.learned.pool import RecordedGround, ground_of
+from cuts.search.learned.recorded import RecordedSpace, read_spaces
+from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
+
+#: Kernels after which regret is looked at.
+AFTER = (5, 10, 20, 40, 100)
+#: Points that are proposed at first, and in each further batch, as `cuts tune` does.
+FIRST, BATCH = 12, 6
+#: Proposals that may fail to bring a new point before a search is over.
+VAIN = 3
+
+
+def first_of(ground: RecordedGround) -> list[Scored]:
+    """Return what a live search would begin with: the model's varied choice, each as the recorded point nearest to
+    it.
+    """
+    space = ground.full.space
+    chosen = best_points(space.group, space.target, ground.full.model, FIRST)
+    near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
+    return [ground.scored(p) for p in near.values()]
+
+
+def searched(
+    ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
+) -> tuple[list[float], float]:
+    """Return the times of the points that a search tried, in order, and the seconds that its proposals took."""
+    begin = time.process_time()
+    strategy = strategy_on(ground, name, first, seed, aided)
+    known: list[Known] = []
+    vain = 0
+    while len(known) < most and vain < VAIN:
+        best = min((k.seconds for k in known), default=inf)
+        count = min(BATCH if known else FIRST, most - len(known))
+        proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
+        known += [Known(p, ground.seconds[place_of(p)]) for p in proposed]
+        vain = 0 if proposed else vain + 1
+    return [k.seconds for k in known], time.process_time() - begin
+
+
+def regrets(times: Sequence[float], best: float) -> list[float]:
+    """Return the regret after each number of kernels; a search that ended keeps its best, nothing run is ten times."""
+    found = np.minimum.accumulate([min(t, 10 * best) for t in times] or [10 * best])
+    return [float(found[min(n, len(found)) - 1] / best - 1.0) for n in AFTER]
+
+
+def until(times: Sequence[float], best: float, close: float = 0.03) -> int | None:
+    """Return how many kernels were tried until one was within 3 % of the best."""
+    return next((n for n, t in enumerate(times, 1) if t <= (1 + close) * best), None)
+
+
+def row_of(
+    space: RecordedSpace, ground: RecordedGround, first: Sequence[Scored], name: str, aided: bool, seeds: int
+) -> Row:
+    """Return what a strategy came to in a space."""
+    runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
+    return {
+        "space": space.label, "strategy": name, "aided": aided, "points": len(ground.points),
+        "recorded": len(space.points), "timed": sum(t < inf for t in ground.seconds.values()),
+        "best us": round(1e6 * ground.best, 3),
+        "regret": [[round(r, 4) for r in regrets(times, ground.best)] for times, _ in runs],
+        "until": [until(times, ground.best) for times, _ in runs], "tried": [len(times) for times, _ in runs],
+        "seconds": round(float(np.mean([seconds for _, seconds in runs])), 3),
+    }  # fmt: skip
+
+
+def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows that are missing, until time is over."""
+    end = time.monotonic() + options.limit
+    have = {(r["space"], r["strategy"], r["aided"]) for r in known}
+    cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
+    for space in (space for path in paths for space in read_spaces(path)):
+        ground: RecordedGround | None = None
+        first: list[Scored] = []
+        wanted = [(name, aided) for aided in (True, False) for name in options.strategies]
+        for name, aided in wanted:
+            if (space.label, name, aided) in have or time.monotonic() > end:
+                continue
+            if ground is None:
+                ground = ground_of(space, problem_of(cases[space.label], space.described))
+                first = first_of(ground)
+            yield row_of(space, ground, first, name, aided, options.seeds)
+
+
+def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:
+    """Return the 95 % interval of a mean, by drawing again; values are means of spaces."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (draws, len(values))).mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return mean regret in percent by strategy, with intervals over spaces, and kernels until within 3 %."""
+    lines = ["| strategy | spaces | " + " | ".join(f"after {n}" for n in AFTER)
+             + " | kernels until 3 %, median | reached | s a search |"]  # fmt: skip
+    lines.append("|---" * (5 + len(AFTER)) + "|")
+    for aided in (True, False):
+        for name in STRATEGIES:
+            own = [r for r in rows if r["strategy"] == name and r["aided"] == aided]
+            if own:
+                lines.append(_line(own, f"{name}{'' if aided else ', unaided'}"))
+    return "\n".join(lines)
+
+
+def _line(own: Sequence[Row], title: str) -> str:
+    cells = [title, str(len(own))]
+    for column in range(len(AFTER)):
+        means = [100 * float(np.mean([run[column] for run in r["regret"]])) for r in own]
+        low, high = interval(means)
+        cells.append(f"{np.mean(means):.1f} ({low:.1f}-{high:.1f})")
+    counts = [n for r in own for n in r["until"]]
+    reached = [n for n in counts if n is not None]
+    middle = float(np.median([inf if n is None else n for n in counts]))
+    cells += [f"{middle:g}" if middle < inf else "over 100", f"{len(reached) / len(counts):.0%}"]
+    return "| " + " | ".join([*cells, f"{np.mean([r['seconds'] for r in own]):.2f}"]) + " |"
+
+
+def curves(rows: Sequence[Row], aided: bool) -> dict[str, list[tuple[float, float, float]]]:
+    """Return mean regret in percent with its interval, for each strategy after each number of kernels."""
+    found: dict[str, Any] = {}
+    for name in STRATEGIES:
+        own = [r for r in rows if r["strategy"] == name and r["aided"] == aided]
+        means = [[100 * float(np.mean([run[c] for run in r["regret"]])) for r in own] for c in range(len(AFTER))]
+        if own:
+            found[name] = [(float(np.mean(m)), *interval(m)) for m in means]
+    return found
+
+
+def main() -> None:
+    """Replay what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="recorded spaces")
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--limit", type=float, default=inf, metavar="SECONDS", help="begin no row after that")
+    parser.add_argument("--table", action="store_true", help="replay nothing")
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the curves there")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "strategies.json")
+    options = parser.parse_args()
+    rows = read_rows(options.out)
+    for row in () if options.table else rows_of(options.files, options, rows):
+        rows = [*rows, row]
+        write_rows(options.out, rows)
+        print(_line([row], f"{row['space']}: {row['strategy']}{'' if row['aided'] else ', unaided'}"), flush=True)
+    if options.svg is not None:
+        write_curves(options.svg / "strategies.svg", AFTER, curves(rows, True), "with the model's help")
+        write_curves(options.svg / "strategies_unaided.svg", AFTER, curves(rows, False), "without it")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

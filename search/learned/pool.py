@@ -1,0 +1,125 @@
+"""A recorded pool as the ground of a search: strategies propose what they like, and get the recorded point nearest to
+it.
+
+So every strategy meets the same points with the same times, and none of them a point that nobody timed. Distance is
+that of the logarithms of knobs' values; points of other structures are not near. What failed when it was recorded fails
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from ...passes.schedule import Point, make_space
+from ..build import Scored
+from ..problem import Problem, schedule_text
+from ..strategies import FullSpace, Place, place_of
+from .recorded import RecordedSpace
+
+#: Points that are near one, at most, where a pool has few that differ in a single knob.
+NEAR = 48
+
+
+@define
+class RecordedGround:
+    """The points of a pool that this version's space has too, with their `seconds`; infinity where one failed."""
+
+    full: FullSpace
+    points: list[Point]
+    seconds: dict[Place, float]
+    _rows: dict[int, list[int]] = field(init=False)
+    _values: dict[int, Any] = field(init=False)
+    _scored: dict[Place, Scored] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        structures = sorted({p.structure for p in self.points})
+        self._rows = {s: [k for k, p in enumerate(self.points) if p.structure == s] for s in structures}
+        self._values = {s: self.full.values([self.points[k] for k in rows]) for s, rows in self._rows.items()}
+
+    @classmethod
+    def of(cls, space: RecordedSpace, full: FullSpace) -> RecordedGround:
+        """Return the ground of a recorded space; points whose schedule this version writes otherwise are left out."""
+        known = [p for p in space.points if p.structure < len(full.shapes)]
+        inside = [p for p in known if len(p.places) == len(full.shapes[p.structure])]
+        inside = [p for p in inside
+                  if all(a < n for a, n in zip(p.places, full.shapes[p.structure], strict=True))]  # fmt: skip
+        texts = {(p.structure, p.places): p for p in inside}
+        ground = cls(full, [], {})
+        for point in full.legal(list(texts)):
+            recorded = texts[place_of(point)]
+            scored = full.scored(point)
+            if schedule_text(scored.candidate.schedule) == recorded.schedule:
+                ground.points.append(point)
+                ground.seconds[place_of(point)] = inf if recorded.seconds is None else recorded.seconds
+                ground._scored[place_of(point)] = scored
+        ground.points.sort()
+        ground.__attrs_post_init__()
+        return ground
+
+    @property
+    def best(self) -> float:
+        """The least time of all."""
+        return min(self.seconds.values(), default=inf)
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, ...]]:
+        """How many values each knob of each structure has."""
+        return self.full.shapes
+
+    def random(self, count: int, seed: Sequence[int]) -> list[Point]:
+        """Return recorded points in a random order, about the same number from each structure at any time."""
+        generator = np.random.default_rng(list(seed))
+        turns = [(turn, generator.random(), k) for rows in self._rows.values()
+                 for turn, k in enumerate(generator.permutation(rows))]  # fmt: skip
+        return [self.points[k] for _, _, k in sorted(turns)[:count]]
+
+    def legal(self, places: Sequence[Place]) -> list[Point]:
+        """Return the recorded points nearest to those that the space has."""
+        found: dict[Place, Point] = {}
+        wanted = [p for p in places if p[0] in self._rows]
+        for position in sorted({s for s, _ in wanted}):
+            points = [Point(0.0, s, row) for s, row in wanted if s == position]
+            nearest = self._distances(position, points).argmin(axis=1)
+            found |= {place_of(p): p for p in (self.points[self._rows[position][k]] for k in nearest)}
+        return list(found.values())
+
+    def near(self, points: Sequence[Point]) -> set[Point]:
+        """Return the recorded points that differ in one knob, and the nearest of the others."""
+        found: set[Point] = set()
+        for point in points:
+            rows = [self.points[k] for k in self._rows.get(point.structure, [])]
+            if rows:
+                differ = (np.asarray([p.places for p in rows]) != np.asarray(point.places)).sum(axis=1)
+                order = np.argsort(self._distances(point.structure, [point])[0], kind="stable")
+                found |= {rows[k] for k in np.flatnonzero(differ == 1)} | {rows[k] for k in order[:NEAR]}
+        return found - set(points)
+
+    def scored(self, point: Point) -> Scored:
+        """Return a point with its candidate."""
+        return self._scored[place_of(point)]
+
+    def values(self, points: Sequence[Point]) -> Any:
+        """Return the values of the knobs."""
+        return self.full.values(points)
+
+    def counts(self, points: Sequence[Point]) -> Any:
+        """Return what the model counts."""
+        return self.full.counts(points)
+
+    def nearest(self, point: Point) -> Point:
+        """Return the recorded point nearest to one; the best by the model where its structure has none."""
+        return next(iter(self.legal([place_of(point)])), self.points[0])
+
+    def _distances(self, structure: int, points: Sequence[Point]) -> Any:
+        rows = self.full.values(points)
+        return np.abs(rows[:, None, :] - self._values[structure][None, :, :]).sum(axis=2)
+
+
+def ground_of(space: RecordedSpace, problem: Problem, model: str = "bound") -> RecordedGround:
+    """Return the ground of a problem's recorded space."""
+    return RecordedGround.of(space, FullSpace(make_space(problem.form, problem.target), model))

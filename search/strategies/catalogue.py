@@ -1,0 +1,45 @@
+"""Strategies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ...ir import UsageError
+from ...passes.schedule import Space
+from ..build import Scored
+from .bayes import Bayes
+from .ground import FullSpace, Ground
+from .model_guided import Genetic, Random, Rank
+from .ppo import Ppo
+from .printed_genetic import PrintedGenetic
+from .proposer import Strategy
+
+#: What makes a strategy: the points it may propose, the model's best, a seed, and whether the model helps.
+STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strategy]] = {
+    "rank": Rank,
+    "random": Random,
+    "genetic": Genetic,
+    "genetic-printed": PrintedGenetic,
+    "ppo": Ppo,
+    "bayes": Bayes,
+}
+
+
+def make_strategy(
+    name: str, space: Space, first: Sequence[Scored], model: str = "bound", seed: int = 0, aided: bool = True
+) -> Strategy:
+    """Return a strategy over a space by its name; `first` are the best points by the model.
+
+    Raises `UsageError` where no strategy has that name.
+    """
+    return strategy_on(FullSpace(space, model), name, first, seed, aided)
+
+
+def strategy_on(ground: Ground, name: str, first: Sequence[Scored], seed: int = 0, aided: bool = True) -> Strategy:
+    """Return a strategy over any points.
+
+    Raises `UsageError` where no strategy has that name.
+    """
+    if name not in STRATEGIES:
+        raise UsageError(f"unknown search strategy '{name}'", hint=f"strategies are: {', '.join(STRATEGIES)}")
+    return STRATEGIES[name](ground, first, seed, aided)

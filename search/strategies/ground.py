@@ -1,0 +1,140 @@
+"""What strategies draw points from: the space of a group, or a recorded part of it in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from attrs import define, field, fields
+
+from ...passes.schedule import (
+    Batch,
+    Point,
+    Space,
+    candidate_of,
+    columns_of,
+    evaluate,
+    neighbours,
+    score,
+)
+from ..build import Scored
+from ..sample_points import random_points
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+#: A point without its score: its structure, and the place of each knob's value.
+Place: TypeAlias = tuple[int, tuple[int, ...]]
+
+#: What is counted without end, where a launch asks for no limit for example, counts as this.
+MOST = 1e18
+
+
+class Ground(Protocol):
+    """Points that a search may propose."""
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, ...]]:
+        """How many values each knob of each structure has."""
+        ...
+
+    def random(self, count: int, seed: Sequence[int]) -> list[Point]:
+        """Return legal points in a random order."""
+        ...
+
+    def legal(self, places: Sequence[Place]) -> list[Point]:
+        """Return those points that are legal, with their scores."""
+        ...
+
+    def near(self, points: Sequence[Point]) -> set[Point]:
+        """Return legal points that differ little from those given."""
+        ...
+
+    def scored(self, point: Point) -> Scored:
+        """Return a point with its candidate."""
+        ...
+
+    def values(self, points: Sequence[Point]) -> Array:
+        """Return the values of the knobs, a row for each point: what is known without a model."""
+        ...
+
+    def counts(self, points: Sequence[Point]) -> Array:
+        """Return what the model counts of the points, a row for each."""
+        ...
+
+
+def place_of(point: Point) -> Place:
+    """Return a point without its score."""
+    return point.structure, point.places
+
+
+@define
+class FullSpace:
+    """All points of a space, scored by a model."""
+
+    space: Space
+    model: str = "bound"
+    _names: list[str] = field(init=False)
+
+    @_names.default
+    def _all_names(self) -> list[str]:
+        return sorted({name for s in self.space.structures for knob in s.knobs for name in knob.names})
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, ...]]:
+        """How many values each knob of each structure has."""
+        return [s.shape for s in self.space.structures]
+
+    def random(self, count: int, seed: Sequence[int]) -> list[Point]:
+        """Return legal points in a random order, about the same number from each structure."""
+        number = seed[0] if len(seed) == 1 else int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
+        return random_points(self.space, count, self.model, number)
+
+    def legal(self, places: Sequence[Place]) -> list[Point]:
+        """Return those points that are legal, with their scores."""
+        found: list[Point] = []
+        for position, rows, batch in self._evaluated(places):
+            values = np.broadcast_to(score(batch, self.space, self.model), (len(rows),))
+            kept = zip(values, rows, strict=True)
+            found += [Point(float(v), position, places[row][1]) for v, row in kept if np.isfinite(v)]
+        return found
+
+    def near(self, points: Sequence[Point]) -> set[Point]:
+        """Return the points that differ in one parameter."""
+        return neighbours(self.space, points, self.model)
+
+    def scored(self, point: Point) -> Scored:
+        """Return a point with its candidate."""
+        return Scored(point, candidate_of(self.space, point))
+
+    def values(self, points: Sequence[Point]) -> Array:
+        """Return the values of the knobs as logarithms, and which structure each point has."""
+        table = np.zeros((len(points), len(self._names) + len(self.space.structures)))
+        for position, rows, columns in self._columns([place_of(p) for p in points]):
+            table[rows, len(self._names) + position] = 1.0
+            for name, column in columns.items():
+                table[rows, self._names.index(name)] = _log(column)
+        return table
+
+    def counts(self, points: Sequence[Point]) -> Array:
+        """Return the score and the model's counts as logarithms."""
+        columns: dict[str, Array] = {"score": np.log([max(p.score, 1e-12) for p in points])}
+        for _, rows, batch in self._evaluated([place_of(p) for p in points]):
+            for count in (f.name for f in fields(type(batch.features)) if f.name != "segments"):
+                column = columns.setdefault(count, np.zeros(len(points)))
+                column[rows] = _log(np.asarray(getattr(batch.features, count), dtype=np.float64))
+        return np.stack(list(columns.values()), axis=1)
+
+    def _columns(self, places: Sequence[Place]) -> Iterator[tuple[int, list[int], dict[str, Any]]]:
+        for position in sorted({s for s, _ in places}):
+            rows = [k for k, (s, _) in enumerate(places) if s == position]
+            structure = self.space.structures[position]
+            table = np.asarray([places[k][1] for k in rows], np.int64).reshape(len(rows), len(structure.shape))
+            yield position, rows, columns_of(structure, table)
+
+    def _evaluated(self, places: Sequence[Place]) -> Iterator[tuple[int, list[int], Batch]]:
+        for position, rows, columns in self._columns(places):
+            yield position, rows, evaluate(self.space, self.space.structures[position], columns, 0)
+
+
+def _log(values: Array) -> Array:
+    return np.log1p(np.minimum(np.abs(values), MOST))

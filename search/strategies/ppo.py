@@ -1,0 +1,106 @@
+"""The reinforcement learning of Woodpecker-DL, section 2.4: one step an episode, the whole configuration as the action.
+
+The state is what the operation is (extents of all knobs of the space take the place of N, C, K, H, W, ...), the
+configuration that was last set, and the moving average of run times (Equation 3). The reward is how much less than that
+average a point takes, clamped (Equation 4). Times are in units of the first one, so that a weight means the same for
+every operation. What the policy samples and is illegal is sampled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import define, field
+
+from ..build import Scored
+from .ground import Array, place_of
+from .policy import KnobPolicy
+from .proposer import Known, Proposer, fastest
+
+#: Weights of the past in the moving average, of later rewards and of later estimates.
+KEPT, DISCOUNT, MIXED = 0.8, 0.99, 0.95
+#: Points that are sampled for each that is wanted, and how often.
+SAMPLES, TURNS = 24, 6
+#: What a point that failed counts as, in multiples of the moving average: as bad as the reward can be.
+FAILED = 2.0
+
+
+@define
+class Ppo(Proposer):
+    """A policy that is learned while one operation is searched."""
+
+    policy: KnobPolicy | None = field(default=None, init=False)
+    learned: int = field(default=0, init=False)
+    average: float = field(default=0.0, init=False)
+
+    def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
+        """Return points sampled from the policy, after it has learned from those that are new."""
+        if self.policy is None:
+            self.policy = KnobPolicy(self._state(known).size, self.ground.shapes, self.seed)
+        if not fastest(known, 1):
+            return self.begin(best, count)
+        self._learn(known)
+        found: list[Scored] = []
+        for _ in range(TURNS):
+            if len(found) < count:
+                sampled = dict.fromkeys(self.policy.sample(self._state(known), SAMPLES * count))
+                legal = {place_of(p): p for p in self.ground.legal([p for p in sampled if p not in self.seen])}
+                found += self.take(self.scored(legal.values()), best, count - len(found))
+        return found or self.take(self.scored(self.drawn()), best, count)
+
+    def _learn(self, known: Sequence[Known]) -> None:
+        assert self.policy is not None
+        unit = next(k.seconds for k in known if np.isfinite(k.seconds))
+        states, rewards = [], []
+        for number in range(self.learned, len(known)):
+            states.append(self._state(known[:number]))
+            seconds = known[number].seconds / unit
+            past = self.average if number else 1.0
+            taken = seconds if np.isfinite(seconds) else FAILED * past
+            rewards.append(reward(past, taken))
+            self.average = moving_average(past, taken, number + 1)
+        if rewards:
+            worths = np.asarray([self.policy.worth(s) for s in states])
+            gained = np.asarray(
+                [generalised_advantages([r], [w, 0.0])[0] for r, w in zip(rewards, worths, strict=True)]
+            )
+            actions = [place_of(k.point) for k in known[self.learned :]]
+            scale = max(1e-6, float(gained.std())) if len(gained) > 1 else 1.0
+            self.policy.update(np.asarray(states), actions, gained / scale, np.asarray(rewards))
+        self.learned = len(known)
+
+    def _state(self, known: Sequence[Known]) -> Array:
+        """Return what the policy sees: the operation, the last configuration, the moving average."""
+        longest = max((len(s) for s in self.ground.shapes), default=0)
+        sizes = [float(np.mean([np.log1p(s[a]) for s in self.ground.shapes if a < len(s)])) for a in range(longest)]
+        last = np.zeros(longest + 1)
+        if known:
+            point = known[-1].point
+            shape = self.ground.shapes[point.structure]
+            last[0] = point.structure / max(1, len(self.ground.shapes))
+            last[1 : 1 + len(shape)] = [p / n for p, n in zip(point.places, shape, strict=True)]
+        return np.asarray([*sizes, *last, self.average])
+
+
+def moving_average(past: float, taken: float, step: int) -> float:
+    """Return the runtime's moving average.
+
+    Equation 3 divides by the step, by which the average of equal times falls towards nothing, and every reward turns
+    negative; it is read as an average that keeps 0.8 of the past.
+    """
+    return taken if step == 1 else KEPT * past + (1 - KEPT) * taken
+
+
+def reward(past: float, taken: float) -> float:
+    """Return the reward of a time, Equation 4."""
+    return past - min(taken, 2 * past)
+
+
+def generalised_advantages(rewards: Sequence[float], worths: Sequence[float]) -> list[float]:
+    """Return the advantages of an episode's steps, Equations 5 and 6; `worths` has one more than `rewards`."""
+    found, later = [], 0.0
+    for step in reversed(range(len(rewards))):
+        later = rewards[step] + DISCOUNT * worths[step + 1] - worths[step] + DISCOUNT * MIXED * later
+        found.append(later)
+    return found[::-1]

@@ -1,0 +1,152 @@
+"""Strategies over a made-up space of points, and recorded spaces in the place of a device."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import asdict, evolve
+from cuts.bench.strategies import first_of, regrets, searched, until
+from cuts.ir.errors import UsageError
+from cuts.passes.schedule import make_space
+from cuts.search.database import Database
+from cuts.search.learned.pool import RecordedGround, ground_of
+from cuts.search.learned.recorded import RecordedSpace, read_spaces, write_spaces
+from cuts.search.learned.recording import PoolRecorder, pool
+from cuts.search.resources import Resources
+from cuts.search.settings import Settings
+from cuts.search.strategies import FullSpace, Known, place_of, strategy_on
+from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
+from cuts.search.strategies.printed_genetic import selection
+
+from .fakes import FakeBench, Inline, by_threads, problem_of
+from .test_tuner import strategies
+
+
+class InlinePools(Inline):
+    """A builder that makes pools itself."""
+
+    def collect(self, timeout: float) -> list:  # type: ignore[type-arg]
+        from cuts.search.build import Done
+
+        pools = [job for job in self.queue if job.method == "pool"]
+        if pools:
+            self.queue.remove(pools[0])
+            return [Done(pools[0], pool(*pools[0].arguments))]  # type: ignore[arg-type]
+        return super().collect(timeout)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuts.search.strategies.proposer.DRAWN", 100)
+    monkeypatch.setattr("cuts.search.strategies.policy.EPOCHS", 1)
+
+
+@pytest.fixture(scope="module")
+def space() -> RecordedSpace:
+    bench = FakeBench(by_threads)
+    resources = Resources(Database(None), InlinePools, lambda: bench)
+    (found,) = PoolRecorder(resources, Settings(), 160).run([problem_of(32)])
+    return found
+
+
+@pytest.fixture(scope="module")
+def ground(space: RecordedSpace) -> RecordedGround:
+    return ground_of(space, problem_of(32))
+
+
+def test_a_recording_is_read_as_it_was_written(space: RecordedSpace, tmp_path: Path) -> None:
+    write_spaces(tmp_path / "spaces.json.gz", [space])
+    (found,) = read_spaces(tmp_path / "spaces.json.gz")
+    assert evolve(found, target=space.target) == space
+    assert found.described == problem_of(32).target
+    assert found.timed == len(found.points) >= 100
+
+
+def test_a_recording_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "newer.json.gz"
+    path.write_bytes(gzip.compress(b'{"recorded spaces": 9}'))
+    with pytest.raises(UsageError, match="format 9 of recorded spaces, this version reads 1"):
+        read_spaces(path)
+    path.write_bytes(b"no recording")
+    with pytest.raises(UsageError, match="holds no recorded spaces"):
+        read_spaces(path)
+
+
+def test_the_ground_has_the_recorded_points_of_this_version_only(space: RecordedSpace) -> None:
+    first, *rest = space.points
+    strange = RecordedSpace(**{**asdict(space, recurse=False), "points": (
+        type(first)(**{**asdict(first), "schedule": "written otherwise"}), *rest)})  # fmt: skip
+    ground = ground_of(strange, problem_of(32))
+    assert len(ground.points) == len(space.points) - 1
+    assert (first.structure, first.places) not in ground.seconds
+
+
+@pytest.mark.parametrize("strategy", list(strategies()))
+@pytest.mark.parametrize("aided", [True, False])
+def test_a_strategy_tries_recorded_points_once_each_and_alike_every_time(
+    ground: RecordedGround, strategy: str, aided: bool
+) -> None:
+    first = first_of(ground)
+    times, _ = searched(ground, first, strategy, 0, aided, 24)
+    assert times == searched(ground, first, strategy, 0, aided, 24)[0]
+    assert 12 <= len(times) <= 24
+    assert min(times) <= np.median(list(ground.seconds.values()))
+
+
+@pytest.mark.parametrize("strategy", list(strategies()))
+def test_what_a_bound_rules_out_is_proposed_without_the_models_help_only(strategy: str) -> None:
+    problem = problem_of(32)
+    full = FullSpace(make_space(problem.form, problem.target))
+    first = [full.scored(p) for p in full.random(12, (7,))]
+    known = [Known(s.point, 1e-3) for s in first if s.point is not None]
+    least = min(s.candidate.bound for s in first)
+    assert not strategy_on(full, strategy, first).propose(known, 0.1 * least, 6)
+    assert strategy_on(full, strategy, first, aided=False).propose(known, 0.1 * least, 6)
+
+
+def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: RecordedGround) -> None:
+    first = first_of(ground)
+    for name in ("rank", "genetic", "ppo", "bayes"):
+        if name in {p.values[0] for p in strategies() if not p.marks[0].args[0]}:  # type: ignore[union-attr]
+            assert strategy_on(ground, name, first).propose([], inf, len(first)) == first
+
+
+def test_the_chance_of_a_parent_is_its_share_of_all_fitness() -> None:
+    assert selection(np.asarray([1.0, 2.0, 4.0])) == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+
+
+def test_generations_end_when_all_times_are_close(ground: RecordedGround) -> None:
+    strategy = strategy_on(ground, "genetic-printed", [], seed=3)
+    population = [s.point for s in strategy.propose([], inf, 12) if s.point is not None]
+    assert not strategy.propose([Known(p, 1e-3) for p in population], 1e-3, 6)
+
+
+def test_rewards_and_advantages_are_as_printed() -> None:
+    assert reward(1.0, 0.7) == pytest.approx(0.3)
+    assert reward(1.0, 9.0) == -1.0
+    assert moving_average(0.0, 3.0, 1) == 3.0
+    assert generalised_advantages([0.5], [0.2, 0.0]) == pytest.approx([0.3])
+    second = 1.0 - 0.4
+    assert generalised_advantages([0.5, 1.0], [0.2, 0.4, 0.0]) == pytest.approx(
+        [0.5 + 0.99 * 0.4 - 0.2 + 0.99 * 0.95 * second, second]
+    )
+
+
+def test_regret_is_held_against_the_best_recorded_time() -> None:
+    assert regrets([4.0, inf, 2.0], 2.0) == [0.0] * 5
+    assert regrets([inf], 2.0) == [9.0] * 5
+    assert until([4.0, 2.05, 2.0], 2.0) == 2
+    assert until([4.0], 2.0) is None
+
+
+def test_neighbours_in_a_pool_are_recorded_points(ground: RecordedGround) -> None:
+    point = ground.points[0]
+    near = ground.near([point])
+    assert near
+    assert point not in near
+    assert {place_of(p) for p in near} <= ground.seconds.keys()
