@@ -160,7 +160,7 @@ class _Writer:
         here = substitute_expr(element, {squares.reduce[0]: as_index(part) * moment.size + as_index(first)})
         dtype = self.types[squares.target].dtype
         shape = tuple(a.extent for a in axes)
-        names = ("of", "mean", "square", "rest")
+        names = ("of", "mean_of_part", "squares_of_part", "rest_of_part")
         of, mean, square, rest = (self._tensor(squares.target, name, TensorType(dtype, shape)) for name in names)
         apart = Call("sub", (here, Read(mean, place)))
         parts = (
