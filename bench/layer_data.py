@@ -1,7 +1,10 @@
 """Turn the records of `bench/profile_layers.py` into the data set that lies in `latency/data/`: compressed tables,
 numbers rounded.
 
-python -m cuts.bench.layer_data h200 DIR...
+    python -m cuts.bench.layer_data h200 DIR...
+    python -m cuts.bench.layer_data h200 --add DIR...
+
+`--add` keeps what the data set has and adds layers to it: those that `bench/layer_doubts.py` asked for.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cuts.bench.profile_layers import finished
+from cuts.latency.dataset import read_table
 
 DATA = Path(__file__).parents[1] / "latency" / "data"
 LAYERS = (
@@ -43,8 +47,8 @@ NETWORKS = ("network", "batch", "precision", "layer", "target", "attributes", "i
 class Numbers:
     """Small numbers for the names of kernels, in order of first use."""
 
-    def __init__(self) -> None:
-        self._of: dict[str, int] = {}
+    def __init__(self, known: Iterable[tuple[int, str]] = ()) -> None:
+        self._of: dict[str, int] = {name: number for number, name in known}
 
     def __getitem__(self, name: str) -> int:
         return self._of.setdefault(name, len(self._of))
@@ -129,6 +133,18 @@ def own_rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
     return found
 
 
+def merged(old: Iterable[Sequence[Any]], new: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return rows of layers, each layer of a set once: of one that was measured twice the last counts."""
+    own = len(("kind", "case", "op", "precision", "shape"))
+    return list({tuple(row[:own]): row for row in (*old, *new)}.values())
+
+
+def known(name: str) -> tuple[list[Sequence[Any]], Numbers]:
+    """Return the layers of a data set, and the numbers of its kernels."""
+    rows: list[Sequence[Any]] = [tuple(row[column] for column in LAYERS) for row in read_table(f"{name}-layers")]
+    return rows, Numbers((int(row["number"]), row["name"]) for row in read_table(f"{name}-kernels"))
+
+
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a compressed table."""
     text = io.StringIO()
@@ -148,23 +164,26 @@ def main() -> int:
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="DIR", help="what runs wrote; of a task in two, the last counts"
     )
+    parser.add_argument("--add", action="store_true", help="add layers to the data set instead of making it anew")
     options = parser.parse_args()
-    numbers = Numbers()
+    old, numbers = known(options.name) if options.add else ([], Numbers())
     layers, networks, timed = (
         [record for folder in options.folders for record in finished(folder / f"{name}.jsonl")]
         for name in ("layers", "networks", "benchmark")
     )
-    rows = list(layer_rows(layers, numbers))
-    rows += [("timed", *row[1:]) for row in layer_rows(timed, numbers)]
+    new = [*layer_rows(layers, numbers), *(("timed", *row[1:]) for row in layer_rows(timed, numbers))]
+    rows = merged(old, new)
     write_table(DATA / f"{options.name}-layers.csv.xz", LAYERS, rows)
-    write_table(DATA / f"{options.name}-networks.csv.xz", NETWORKS, network_rows(networks, numbers))
+    if not options.add:
+        write_table(DATA / f"{options.name}-networks.csv.xz", NETWORKS, network_rows(networks, numbers))
     write_table(DATA / f"{options.name}-kernels.csv.xz", ("number", "name"), numbers.rows)
     if options.own:
         tuned = json.loads(options.own.read_text(encoding="utf-8"))["rows"]
         own = own_rows([row for row in tuned if row["suite"] == "ops"])
         write_table(DATA / f"{options.name}-own.csv.xz", ("shape", "us"), own)
-    facts = next(record["facts"] for record in layers if "facts" in record)
-    (DATA / f"{options.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    if not options.add:
+        facts = next(record["facts"] for record in layers if "facts" in record)
+        (DATA / f"{options.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     print(f"{len(rows)} layers, {len(numbers.rows)} kernels; {sum(p.stat().st_size for p in DATA.iterdir())} bytes")
     return 0
 

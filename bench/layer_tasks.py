@@ -83,6 +83,12 @@ class LayerTask:
         """Return what tells it from all others."""
         return f"{self.kind}/{self.case}/{self.op}/{self.precision}/{'x'.join(map(str, self.shape))}"
 
+    @classmethod
+    def parse(cls, key: str) -> LayerTask:
+        """Return the task of a key. Raises `ValueError` for what is none."""
+        kind, case, op, precision, shape = key.split("/")
+        return cls(kind, case, op, tuple(int(size) for size in shape.split("x")), precision)
+
 
 def output_size(shape: Shape) -> tuple[int, int]:
     """Return P and Q of a convolution."""
@@ -119,7 +125,7 @@ def edges() -> Iterator[LayerTask]:
             yield from (LayerTask("edges", case, "conv2d", shape) for shape in shapes if reasonable(shape))
 
 
-def _channels(draw: random.Random, least: int, most: int) -> int:
+def any_channels(draw: random.Random, least: int, most: int) -> int:
     """Return a number of channels, evenly spread on a logarithmic scale; every other one a multiple of 8."""
     value = int(least * (most / least) ** draw.random())
     return max(8, value // 8 * 8) if draw.random() < 0.5 else value
@@ -131,7 +137,7 @@ def held(each: int = 60) -> Iterator[LayerTask]:
     for case in CASES:
         found: set[Shape] = set()
         while len(found) < each:
-            channels, filters = _channels(draw, 8, 1100), _channels(draw, 16, 1024)
+            channels, filters = any_channels(draw, 8, 1100), any_channels(draw, 16, 1024)
             shape = convolution(case, channels, filters)
             if channels not in TRAINED and reasonable(shape):
                 found.add(shape)
@@ -149,7 +155,7 @@ def more_edges(each: int = 200, filters: int = 3) -> Iterator[LayerTask]:
     unseen = {(task.case, task.shape[1]) for task in (*held(), *sweep())}
     at = [16, *(STEP * m for m in range(1, 1024 // STEP + 1))]
     for case in CASES:
-        channels = {_channels(draw, 8, 1200) for _ in range(4 * each)} - set(TRAINED)
+        channels = {any_channels(draw, 8, 1200) for _ in range(4 * each)} - set(TRAINED)
         for c in draw.sample(sorted(c for c in channels if (case, c) not in unseen), each):
             ends = [end if draw.random() < 0.5 else end + draw.choice((1, 2, 4)) for end in draw.sample(at, filters)]
             shapes = (convolution(case, c, k) for k in sorted(set(ends)))
@@ -179,10 +185,10 @@ def general(count: int = 1800, seed: str = "general") -> Iterator[LayerTask]:
         batch = draw.choice((1, 1, 2, 4, 8, 16, 16, 32, 64))
         shape = (
             batch,
-            _channels(draw, 3, 2048),
+            any_channels(draw, 3, 2048),
             size,
             size,
-            _channels(draw, 8, 2048),
+            any_channels(draw, 8, 2048),
             r,
             s,
             stride,
@@ -204,7 +210,7 @@ def depthwise(count: int = 300) -> Iterator[LayerTask]:
         r = draw.choice((3, 3, 5))
         size, c, stride = (
             draw.choice((7, 14, 28, 56, 112, draw.randint(7, 150))),
-            _channels(draw, 8, 1536),
+            any_channels(draw, 8, 1536),
             draw.choice((1, 1, 2)),
         )
         shape = (draw.choice((1, 4, 16, 16, 64)), c, size, size, c, r, r, stride, stride, r // 2, r // 2, 1, c)
@@ -218,18 +224,18 @@ def linear(count: int = 250, seed: str = "linear") -> Iterator[LayerTask]:
     draw = random.Random(seed)
     for _ in range(count):
         rows = draw.choice((1, 2, 4, 8, 16, 16, 32, 64, 128, 512))
-        wide = draw.choice((1000, 4096, _channels(draw, 8, 4096)))
+        wide = draw.choice((1000, 4096, any_channels(draw, 8, 4096)))
         yield LayerTask(
             "other",
             "linear",
             "linear",
-            (rows, draw.choice((512, 2048, 9216, 25088, *(_channels(draw, 16, 8192) for _ in range(3)))), wide),
+            (rows, draw.choice((512, 2048, 9216, 25088, *(any_channels(draw, 16, 8192) for _ in range(3)))), wide),
         )
 
 
 def _image(draw: random.Random) -> Shape:
     size = draw.choice((7, 8, 14, 17, 28, 35, 56, 112, draw.randint(4, 224)))
-    return (draw.choice((1, 1, 4, 16, 16, 16, 64)), _channels(draw, 8, 2048), size, size)
+    return (draw.choice((1, 1, 4, 16, 16, 16, 64)), any_channels(draw, 8, 2048), size, size)
 
 
 def pointwise(each: int = 60) -> Iterator[LayerTask]:
@@ -285,3 +291,16 @@ def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
             renamed = tuple(LayerTask(t.kind, t.case, t.op, t.shape, precision) for t in tasks)
             found += [Chunk(len(found), precision, renamed)] if renamed else []
     return tuple(found)
+
+
+def listed(keys: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
+    """Return the tasks of some keys in their order, the precisions in turn, so that wherever a run ends the same part
+    of each is measured.
+    """
+    tasks = [LayerTask.parse(key) for key in keys]
+    parts: list[tuple[float, str, tuple[LayerTask, ...]]] = []
+    for precision in PRECISIONS:
+        own = [task for task in tasks if task.precision == precision]
+        parts += [(at / len(own), precision, tuple(own[at : at + size])) for at in range(0, len(own), size)]
+    parts.sort(key=lambda part: part[0])
+    return tuple(Chunk(number, precision, own) for number, (_, precision, own) in enumerate(parts))

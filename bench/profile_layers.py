@@ -25,7 +25,7 @@ from attrs import define
 from cuts.bench.layer_calls import LibraryCall, RandomPool, call_of
 from cuts.bench.layer_networks import KNOWN, UNKNOWN, image_size, interpreter, load
 from cuts.bench.layer_recorder import Recorder, TorchRecorder, clocks, facts_of
-from cuts.bench.layer_tasks import DENSE, PRECISIONS, SAMPLES, SETS, Chunk, LayerTask, chunks
+from cuts.bench.layer_tasks import DENSE, PRECISIONS, SAMPLES, SETS, Chunk, LayerTask, chunks, listed
 from cuts.bench.layer_trace import KernelDigests, TracedKernel, TraceError, calls_of, summary
 
 _STATES = ("cold", "warm")
@@ -256,6 +256,10 @@ def saved() -> str:
     return f"samples beside edges: {SAMPLES} of the {DENSE} values of a whole sweep, {DENSE / SAMPLES:.0f} times fewer"
 
 
+def _chunks_of_sets(names: str) -> tuple[Chunk, ...]:
+    return chunks([name for name in names.split(",") if name])
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files are written")
@@ -267,6 +271,9 @@ def _parse() -> argparse.Namespace:
         "--sets",
         default=",".join(name for name in SETS if not name.startswith("more")),
         help="sets of layers, with commas; empty for none",
+    )
+    parser.add_argument(
+        "--tasks", type=Path, metavar="FILE", help="keys of layers, one a line, instead of sets (bench/layer_doubts.py)"
     )
     parser.add_argument(
         "--networks", default=",".join((*KNOWN, *UNKNOWN)), help="networks, with commas; empty for none"
@@ -297,7 +304,8 @@ def main() -> int:
         return 4
     names = [name for name in options.networks.split(",") if name]
     left = measure_networks(bench, names, [int(b) for b in options.batches.split(",")], networks_done)
-    wanted = [c for c in chunks([s for s in options.sets.split(",") if s]) if c.number not in chunks_done]
+    every = listed(options.tasks.read_text("utf-8").split()) if options.tasks else _chunks_of_sets(options.sets)
+    wanted = [chunk for chunk in every if chunk.number not in chunks_done]
     wanted = wanted[: options.most] if options.most else wanted
     left += measure_layers(bench, wanted, options.file)
     print(f"done; {left} networks or chunks are left" if left else "done; nothing is left", flush=True)

@@ -5,16 +5,19 @@
 
 Networks are those of the evaluation, strict fp32, without dropout; the loss is cross entropy (of clicks the binary
 one), the optimiser gradient descent with momentum. A row has the time of a step, that of PyTorch's step, eager and
-compiled, each captured as a CUDA graph, and how far our loss of a few steps is from PyTorch's. Rows are written as they
-come, with the ten slowest launches of each.
+compiled, each captured as a CUDA graph, and how far our loss of a few steps is from PyTorch's. Ours comes first, each
+of PyTorch's ways in a process of its own, which is ended behind a limit; rows are written as they grow, with the
+slowest kernels and what the search rejected.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +36,10 @@ from cuts.search import summary_values, tuning_session
 
 #: What is trained in which batch, where none is named.
 USUAL = ("mobilenetv2:64", "bert-base:16", "densenet-121:32", "inception-v3:32", "bilstm:64", "dlrm:2048")
+#: What is kept of a launch's record.
+KEPT = ("members", "bound", "estimate", "measured", "parameters", "form")
+#: PyTorch's ways, by the name of their columns.
+PEERS = {"eager": "PyTorch", "compiled": "torch.compile"}
 #: Frames of a sequence, and the cells of each direction.
 FRAMES, CELLS = 100, 512
 
@@ -102,12 +109,15 @@ def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
     return {**given, "target": drawn.cpu().numpy().astype(target.dtype.numpy)}
 
 
-def ours(name: str, made: Made, budget: float, target: str) -> dict[str, Any]:
-    """Search for the plan of a step and time it; without a budget nothing is searched for."""
+def ours(made: Made, budget: float, target: str) -> Iterator[dict[str, Any]]:
+    """Search for the plan of a step and time it, and yield what is known then; without a budget nothing is searched
+    for.
+    """
     begin = perf_counter()
     training = training_graph(made)
-    row: dict[str, Any] = {"network": name, "import": perf_counter() - begin, "nodes": len(training.graph.nodes)}
+    yield {"import": perf_counter() - begin, "nodes": len(training.graph.nodes)}
     begin = perf_counter()
+    row: dict[str, Any] = {}
     options = CompileOptions(budget=budget or None)
     if budget:
         with tuning_session(find_target(target), budget=options.begin(), quiet=True) as selector:
@@ -117,44 +127,54 @@ def ours(name: str, made: Made, budget: float, target: str) -> dict[str, Any]:
     else:
         plan = build_graph(training.graph, training.spec, find_target(target), options)
     row |= {"budget": budget, "seconds": perf_counter() - begin, "complete": plan.complete}
-    row |= {"launches": plan.plan.launch_count, "kernels": len(plan.kernels), "arena": plan.plan.arena}
-    row["losses"] = list(training.run([batch_of(training, made)] * STEPS, plan, progress=False).losses)
+    yield row | {"launches": plan.plan.launch_count, "kernels": len(plan.kernels), "arena": plan.plan.arena}
+    yield {"losses": list(training.run([batch_of(training, made)] * STEPS, plan, progress=False).losses)}
     timed = plan.session.time_compute(warmup=3, repeats=20)
-    row |= {"ms": timed.median * 1e3, "spread": timed.spread}
-    return row | {"slowest": slowest(plan)}
+    yield {"ms": timed.median * 1e3, "spread": timed.spread}
+    yield {"slowest": slowest(plan)}
 
 
-def slowest(plan: cuts.CompiledPlan, count: int = 10) -> list[dict[str, Any]]:
-    """Return the slowest launches, with the bound of each."""
+def slowest(plan: cuts.CompiledPlan, count: int = 24) -> list[dict[str, Any]]:
+    """Return the kernels that take longest in all their launches: how many there are, what one takes among the others
+    and was measured to take, its bound and its schedule.
+    """
     times = plan.session.time_steps(repeats=5)
-    rows: list[dict[str, Any]] = [
-        {"us": timed.median * 1e6, "bound": group.get("bound"), "nodes": str(group.get("nodes"))}
-        for group, timed in zip(plan.plan.groups, times, strict=True)
-    ]
-    return sorted(rows, key=lambda row: -row["us"])[:count]
+    rows: dict[int, dict[str, Any]] = {}
+    for group, step, timed in zip(plan.plan.groups, plan.plan.steps, times, strict=True):
+        known = {name: group.get(name) for name in KEPT}
+        row = rows.setdefault(step.kernel, {"us": 0.0, "launches": 0, "nodes": str(group.get("nodes")), **known})
+        row |= {"us": row["us"] + timed.median * 1e6, "launches": row["launches"] + 1}
+    return sorted(rows.values(), key=lambda row: -row["us"])[:count]
 
 
-def peers(made: Made, compiled: bool) -> dict[str, Any]:
-    """Time PyTorch's step, eager and compiled, and keep the losses and the most memory of the eager one."""
+def peer(made: Made, way: str) -> dict[str, Any]:
+    """Time PyTorch's step, eager or compiled; the eager one has losses and the most memory, too."""
     strict(torch)
-    torch.cuda.reset_peak_memory_stats()
-    step = step_of(torch, made, "PyTorch", 0)
-    row: dict[str, Any] = {"torch_losses": [float(step()) for _ in range(STEPS)]}
-    row["torch_peak"] = torch.cuda.max_memory_allocated()
-    row["eager_ms"] = time_calls(torch, graphed(torch, step)).ms
-    if compiled:
-        del step
-        torch.cuda.empty_cache()
-        begin = perf_counter()
-        row["compiled_ms"] = time_calls(torch, graphed(torch, step_of(torch, made, "torch.compile", 0))).ms
-        row["compiled_seconds"] = perf_counter() - begin
-    return row
+    begin = perf_counter()
+    step = step_of(torch, made, PEERS[way], 0)
+    losses = [float(step()) for _ in range(STEPS)]
+    row: dict[str, Any] = {"torch_losses": losses, "torch_peak": torch.cuda.max_memory_allocated()}
+    seconds = {f"{way}_seconds": perf_counter() - begin}
+    return (row if way == "eager" else {}) | seconds | {f"{way}_ms": time_calls(torch, graphed(torch, step)).ms}
+
+
+def peers(text: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what PyTorch's ways take, each in a process of its own, which a limit ends."""
+    for way in PEERS if options.compile else ("eager",):
+        call = [sys.executable, __file__, text, "--peer", way, *(["--small"] if options.small else [])]
+        try:
+            said = subprocess.run(call, stdout=subprocess.PIPE, timeout=options.peer_limit, check=True, text=True)
+            yield json.loads(said.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            yield {f"{way}_failure": f"not done within {options.peer_limit:g} s"}
+        except subprocess.CalledProcessError as error:
+            yield {f"{way}_failure": f"ended with {error.returncode}"}
 
 
 def text_of(row: Mapping[str, Any]) -> str:
     """Return a row as a line of a table."""
-    if "failure" in row:
-        return f"{row['network']:<20} failed: {row['failure']}"
+    if "failure" in row or "ms" not in row:
+        return f"{row['network']:<20} failed: {row.get('failure', 'not timed')}"
     best = min((row[key] for key in ("eager_ms", "compiled_ms") if key in row), default=float("nan"))
     far = max(
         (abs(a - b) / abs(b) for a, b in zip(row["losses"], row.get("torch_losses", ()), strict=False)), default=0
@@ -167,16 +187,20 @@ def text_of(row: Mapping[str, Any]) -> str:
     )
 
 
-def measured(text: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the row of a network and a batch."""
+def made_of(text: str, small: bool) -> Made:
+    """Return a network, and inputs of a batch."""
     name, _, batch = text.partition(":")
+    return NETWORKS[name].make(int(batch or NETWORKS[name].training), small)
+
+
+def measured(text: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what becomes known of a network and a batch."""
     try:
-        made = NETWORKS[name].make(int(batch or NETWORKS[name].training), options.small)
-        row = peers(made, options.compile) if options.peers else {}
-        torch.cuda.empty_cache()
-        return row | ours(text, made, options.budget, options.target)
+        yield from ours(made_of(text, options.small), options.budget, options.target)
     except (RuntimeError, CutsError) as error:  # of one network; the others go on
-        return {"network": text, "failure": (str(error).splitlines() or [type(error).__name__])[0][:300]}
+        yield {"failure": (str(error).splitlines() or [type(error).__name__])[0][:300]}
+    if options.peers:
+        yield from peers(text, options)
 
 
 def arguments() -> argparse.Namespace:
@@ -189,6 +213,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--graphs", type=Path, metavar="DIR", help="only write the training graphs")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave PyTorch out")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--peer-limit", type=float, default=120.0, metavar="SECONDS", help="of each (default 120)")
+    parser.add_argument("--peer", choices=PEERS, help="only time one of PyTorch's ways, and print it as JSON")
     parser.add_argument("--small", action="store_true", help="the same layers over less")
     return parser.parse_args()
 
@@ -197,15 +223,19 @@ def main() -> int:
     """Measure, or write graphs; 1 where a row failed."""
     options, failed = arguments(), 0
     for text in options.networks:
-        if options.graphs:
-            name, _, batch = text.partition(":")
-            made = NETWORKS[name].make(int(batch or NETWORKS[name].training), options.small)
-            training_graph(made).save(options.graphs / f"{name}.json")
+        if options.peer:
+            print(json.dumps(peer(made_of(text, options.small), options.peer)))
             continue
-        row = measured(text, options)
+        if options.graphs:
+            training_graph(made_of(text, options.small)).save(options.graphs / f"{text.partition(':')[0]}.json")
+            continue
+        row: dict[str, Any] = {"network": text}
+        before = read_rows(options.out) if options.out and options.out.exists() else []
+        for more in measured(text, options):
+            row |= more
+            if options.out:
+                write_rows(options.out, [*before, row])
         failed += "failure" in row
-        if options.out:
-            write_rows(options.out, [*(read_rows(options.out) if options.out.exists() else []), row])
         print(text_of(row), flush=True)
     return int(failed > 0)
 

@@ -183,6 +183,7 @@ _TABLE = [
     Function("max", 2, np.maximum, "cuts_max_{t}({0}, {1})", commutative=True),
     Function("atan2", 2, np.arctan2, "atan2({0}, {1})", issue=30),
     Function("hypot", 2, np.hypot, "hypot({0}, {1})", issue=12),
+    Function("logaddexp", 2, np.logaddexp, "cuts_logaddexp_{t}({0}, {1})", 4, 24, commutative=True, precise="result"),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
     Function("ldexp", 2, _scaled, "cuts_ldexp_{t}({0}, {1})", issue=8),
     Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8),
@@ -229,13 +230,15 @@ class Combiner:
     """A reduction: `fn` names the function of two values that it repeats, in any order, over values of one type.
 
     `start` is the value that changes nothing, as a real number; an infinity stands for the least or greatest value of a
-    type. `position` says that what is wanted is not the value, but where the first that is equal to it stands.
+    type. `position` says that what is wanted is not the value, but where the first that is equal to it stands, `floats`
+    that it has no meaning for integers.
     """
 
     name: str
     fn: str
     start: float
     position: bool = False
+    floats: bool = False
 
     @property
     def function(self) -> Function:
@@ -256,6 +259,7 @@ _REDUCTIONS = (
     Combiner("prod", "mul", 1.0),
     Combiner("max", "max", -math.inf),
     Combiner("min", "min", math.inf),
+    Combiner("logsumexp", "logaddexp", -math.inf, floats=True),
     Combiner("argmax", "max", -math.inf, position=True),
     Combiner("argmin", "min", math.inf, position=True),
 )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from attrs import define, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from ..passes.schedule import Candidate
 from .curve import Search
@@ -65,9 +65,23 @@ class TunedChoice:
     reason: str = ""
 
 
+@frozen
+class Rejected:
+    """Points of a problem that became nothing for one reason: how many, the first of them, and the problem as text."""
+
+    outcome: str
+    reason: str
+    kernel: str
+    point: str
+    problem: str
+    count: int = 1
+
+
 @define
 class Statistics:
-    """What a search did: candidates by outcome, points of all spaces, seconds by phase, how times fell."""
+    """What a search did: candidates by outcome, why points were rejected, points of all spaces, seconds by phase, how
+    times fell.
+    """
 
     outcomes: Counter[str] = field(factory=Counter)
     phases: dict[str, float] = field(factory=dict)
@@ -81,6 +95,7 @@ class Statistics:
     dropped: int = 0
     reused: int = 0
     audited: int = 0
+    rejected: list[Rejected] = field(factory=list)
     clock: Callable[[], float] = time.monotonic
     searches: list[Search] = field(factory=list)
 
@@ -97,8 +112,17 @@ class Statistics:
             "dropped early": self.dropped,
             "reused": self.reused,
             "outcomes": dict(sorted(self.outcomes.items())),
+            "rejected": [asdict(each) for each in self.rejected],
             "seconds": {name: round(value, 3) for name, value in self.phases.items()},
         }
+
+    def reject(self, rejected: Rejected) -> None:
+        """Take in a point that became nothing; one of each kernel and reason is kept, and how many there were."""
+        for place, each in enumerate(self.rejected):
+            if (each.outcome, each.reason, each.problem) == (rejected.outcome, rejected.reason, rejected.problem):
+                self.rejected[place] = evolve(each, count=each.count + 1)
+                return
+        self.rejected.append(rejected)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

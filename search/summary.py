@@ -7,6 +7,10 @@ from statistics import median
 
 from .database import Trial
 from .selector import MeasuredSelector
+from .settings import Statistics
+
+#: Most reasons of rejected points that are printed.
+REASONS = 8
 
 
 def summary_values(selector: MeasuredSelector) -> dict[str, object]:
@@ -63,9 +67,16 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
             f" {statistics.timed} timed, {statistics.dropped} dropped after a few runs, {statistics.reused} known from "
             f"earlier sessions"
         )
+        yield from _rejected_lines(statistics)
         yield "time: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in statistics.phases.items())
     if selector.audits:
         yield from _audit_lines(selector)
+
+
+def _rejected_lines(statistics: Statistics) -> Iterator[str]:
+    """Yield why points became nothing, those that computed something else first; a line for each reason."""
+    for each in sorted(statistics.rejected, key=lambda r: (r.outcome != "wrong", -r.count))[:REASONS]:
+        yield f"  {each.count} {each.outcome} of {each.kernel or 'a kernel'}: {each.reason or 'no reason is known'}"
 
 
 def _audit_lines(selector: MeasuredSelector) -> Iterator[str]:

@@ -18,7 +18,7 @@ from .measure import Verdict
 from .oracle import WHOLE, evaluations
 from .problem import schedule_text
 from .resources import Resources
-from .settings import Settings
+from .settings import Rejected, Settings
 from .task import Entry, SearchTask
 
 
@@ -141,6 +141,11 @@ class Trials:
         """Record what became of a candidate."""
         entry.outcome = verdict.outcome
         self.resources.statistics.outcomes[verdict.outcome] += 1
+        if verdict.outcome != "ok":
+            problem = task.problem
+            self.resources.statistics.reject(
+                Rejected(verdict.outcome, verdict.message, problem.label, entry.text, problem.work)
+            )
         if not entry.trusted:
             self.resources.database.record(task.problem, [trial_of(entry, verdict.message)])
 

@@ -51,6 +51,12 @@ def _scales() -> Iterator[tuple[str, str, str]]:
 
 def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     yield from _scales()
+    # Equal infinities have no difference.
+    yield (
+        "logaddexp",
+        "ab",
+        "return a == b ? a + log((KIND)2) : (a < b ? b : a) + log1p(exp(-fabs(a - b)));".replace("KIND", kind),
+    )
     found = _quotient(kind, "f" if dtype is DType.F32 else "", *_FAR[dtype])
     yield "near_quotient", "ab", f"{found} return q;"
     yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"

@@ -223,6 +223,10 @@ def check_values_typed(program: Program) -> Iterator[VerifyError]:
             yield VerifyError(f"{_words(number, statement)}: {problem}", statement.span)
         wanted, found = program.tensors[statement.target].dtype, dtype_of(statement.body, program.tensors)
         positions = statement.combine in COMBINERS and COMBINERS[statement.combine].position
+        if statement.combine in COMBINERS and COMBINERS[statement.combine].floats and not found.is_float:
+            yield VerifyError(
+                f"{_words(number, statement)}: {statement.combine} is of floats, found {found}", statement.span
+            )
         if (positions and not wanted.is_int) or (not positions and found is not wanted):
             yield VerifyError(
                 f"{_words(number, statement)}: expected a value of {wanted}, found {found}", statement.span

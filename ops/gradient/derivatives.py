@@ -229,6 +229,10 @@ def _length(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr |
     return _times(seed, _divide(args[0], y)), _times(seed, _divide(args[1], y))
 
 
+def _shares(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
+    return tuple(_times(seed, _call("exp", _call("sub", arg, y))) for arg in args)
+
+
 def _signed(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
     turn = _call("mul", _call("sign", args[0]), _call("copysign", literal(1, dtype), args[1]))
     return multiply(seed, turn), None
@@ -283,6 +287,7 @@ RULES: Mapping[str, Rule] = {
     "erfc": _unary(lambda x, y, t: multiply(literal(-2 / math.sqrt(math.pi), t), _call("exp", negate(_square(x))))),
     "atan2": _angle,
     "hypot": _length,
+    "logaddexp": _shares,
     "copysign": _signed,
     "ldexp": lambda args, y, seed, _: (_call("ldexp", seed, args[1]), None),
     **dict.fromkeys(("sign", "logb", "floor", "ceil", "trunc", "round"), _nothing(1)),

@@ -1,7 +1,7 @@
 """What a statement hands on of the gradient of its target, to each tensor that it reads.
 
 `max` and `min` pass the gradient to the first of equal elements (row-major over the reduced axes), `prod` multiplies by
-the product of all others.
+the product of all others, `logsumexp` by a term's share of the sum of exponentials.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class StatementTerms(ReadTerms):
             seed = self._first_only(statement, seed)
         elif statement.combine == "prod":
             seed = self._times_others(statement, seed)
+        elif statement.combine == "logsumexp":
+            seed = self._by_share(statement, seed)
         elif statement.into in ("max", "min"):
             seed = self._first_to_arrive(statement, seed)
         elif statement.into == "prod":
@@ -93,6 +95,16 @@ class StatementTerms(ReadTerms):
         )
         here = Call("eq", (Read(place, element), IndexValue(position, DType.I64)))
         return Call("select", (here, seed, literal(0, self.dtype(seed))))
+
+    def _by_share(self, statement: Statement, seed: Expr) -> Expr:
+        """Let the gradient of a logarithm of a sum of exponentials reach each term by its share of that sum; a term
+        that adds nothing gets none.
+        """
+        dtype = self.dtype(seed)
+        whole = Read(statement.target, statement.write)
+        nothing = Call("eq", (statement.body, literal(COMBINERS["max"].identity(dtype), dtype)))
+        share = Call("exp", (Call("sub", (statement.body, whole)),))
+        return Call("select", (nothing, literal(0, dtype), multiply(seed, share)))
 
     def _first_to_arrive(self, statement: Statement, seed: Expr) -> Expr:
         """Let the gradient of an extremum reach the first that arrived with it."""

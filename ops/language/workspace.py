@@ -19,6 +19,7 @@ from ...ir import (
     Indirect,
     Read,
     Span,
+    SpecError,
     Statement,
     TensorType,
     Var,
@@ -196,6 +197,8 @@ class Workspace:
                 return Read(done.target, indices)
         name = self.fresh_tensor(f"{self.written.name}_{kind}")
         dtype = DType.I64 if COMBINERS[kind].position else self.arithmetic.dtype(body)
+        if COMBINERS[kind].floats and not dtype.is_float:
+            raise SpecError(f"'{kind}' is of floats, found {dtype}", span)
         self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
         self.statements.append(Statement(name, axes, indices, body, reduce, kind, step=step, span=span))
         return Read(name, indices)

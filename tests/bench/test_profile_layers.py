@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from cuts.bench import layer_data, layer_tasks, layer_trace, profile_layers
+from cuts.bench import layer_data, layer_doubts, layer_tasks, layer_trace, profile_layers
 from cuts.bench.layer_networks import KNOWN, UNKNOWN
 from cuts.bench.layer_tasks import SETS, TRAINED, Chunk, LayerTask
 from cuts.bench.layer_trace import KernelDigests, TracedKernel, TraceError, calls_of, kernels_of, summary
@@ -117,6 +118,37 @@ def test_chunks_are_the_same_every_time_and_hold_every_task_in_both_precisions()
     held = [task.precision for chunk in first for task in chunk.tasks if task.kind == "held"]
     assert held.count("fp32") == held.count("tf32") == len(list(layer_tasks.held()))
     assert all(task.precision == chunk.precision for chunk in first for task in chunk.tasks)
+
+
+def test_keys_of_layers_make_chunks_in_their_order_the_precisions_in_turn() -> None:
+    tasks = [
+        LayerTask("edges", "r2", "conv2d", (1, c, 9, 9, 8, 3, 3, 2, 2, 1, 1, 1, 1), precision)
+        for precision, count in (("fp32", 4), ("tf32", 8))
+        for c in range(1, count + 1)
+    ]
+    found = layer_tasks.listed([task.key for task in tasks], 2)
+    assert [chunk.precision for chunk in found] == ["fp32", "tf32", "tf32", "fp32", "tf32", "tf32"]
+    assert [chunk.number for chunk in found] == list(range(6))
+    assert [task for precision in ("fp32", "tf32") for c in found if c.precision == precision for task in c.tasks] == (
+        tasks
+    )
+
+
+def test_layers_that_are_doubted_are_asked_for_and_none_that_is_held_out() -> None:
+    unseen = {(task.case, task.shape[1]) for task in (*layer_tasks.held(), *layer_tasks.sweep())}
+    pool = list(layer_doubts.candidates(3, "test"))
+    assert {task.case for task in pool} == {*layer_tasks.CASES, "any"}
+    assert not {(task.case, task.shape[1]) for task in pool} & unseen
+    chosen = layer_doubts.drawn(np.array([0.0] * 900 + [0.5] * 100), 100, seed=1)
+    assert 30 <= sum(place >= 900 for place in chosen) < 100
+
+
+def test_layers_are_added_to_a_data_set_and_a_later_measurement_counts() -> None:
+    old = [("edges", "r2", "conv2d", "fp32", "1x2", "0", 1.0), ("held", "r2", "conv2d", "fp32", "1x2", "0", 2.0)]
+    new = [("edges", "r2", "conv2d", "fp32", "1x2", "1", 3.0), ("edges", "r2", "conv2d", "tf32", "1x2", "1", 4.0)]
+    assert [row[-1] for row in layer_data.merged(old, new)] == [3.0, 2.0, 4.0]
+    numbers = layer_data.Numbers([(0, "a"), (1, "b")])
+    assert [numbers[name] for name in "cab"] == [2, 0, 1]
 
 
 def small_tasks() -> list[LayerTask]:

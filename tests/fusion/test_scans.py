@@ -42,7 +42,8 @@ def running(draw: Any) -> tuple[str, tuple[int, ...], DType, dict[str, Any]]:
     shape.insert(axis, length)
     attributes = {"axis": axis, "exclusive": draw(st.booleans()), "reverse": draw(st.booleans())}
     dtype = draw(st.sampled_from([DType.F16, DType.BF16, DType.F32, DType.F64, DType.I32, DType.I64, DType.U8]))
-    return draw(st.sampled_from(["cumsum", "cumprod"])), tuple(shape), dtype, attributes
+    name = draw(st.sampled_from(["cumsum", "cumprod", *(["logcumsumexp"] if dtype.is_float else [])]))
+    return name, tuple(shape), dtype, attributes if name != "logcumsumexp" else {"axis": axis}
 
 
 @settings(max_examples=examples(30, 1500), deadline=None)

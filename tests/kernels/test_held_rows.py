@@ -37,7 +37,7 @@ from .cases import accumulation
 from .extremes import extremes
 from .test_points import GPU, SMALL_GPU, _device, _run
 
-RUNNING = ("cumsum", "cumprod", "cummax", "cummin")
+RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 TYPES = (DType.F32, DType.F16, DType.BF16, DType.F64, DType.I32, DType.I64, DType.U8)
 
 
@@ -86,6 +86,8 @@ def held_rows(draw: st.DrawFn) -> tuple[FusedGroup, str, np.ndarray[Any, Any], b
     """Draw a group, what it computes, and what it is given: rows of whole trips or not, few or many of them."""
     shape = (draw(st.integers(1, 5)), draw(st.sampled_from((17, 31, 32, 33, 40, 64, 67))))
     name, dtype, largest = draw(st.sampled_from((*RUNNING, "top_k", "top_k"))), draw(st.sampled_from(TYPES)), True
+    if name == "logcumsumexp":
+        dtype = draw(st.sampled_from([t for t in TYPES if t.is_float]))
     if name == "top_k":
         largest = draw(st.booleans())
         dtype = draw(st.sampled_from([t for t in TYPES if t.size <= 4]))

@@ -1,0 +1,1 @@
+"""Search that learns: recorded spaces, strategies that fit models to what was measured, and the judgement of both."""

@@ -1,0 +1,155 @@
+"""Recording spaces: of each problem a pool of points is built, checked and timed, so that strategies can be compared
+later without a device.
+
+A pool is random legal points and those that a search would look at first: the model's best, and the neighbours of
+these. Which points are in it depends on the space and a seed only, not on any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import inf
+
+from attrs import define, field
+
+from ...ir import WHOLE, PassError
+from ...passes.schedule import Point, best_points, candidate_of, make_space, neighbours
+from ..build import DRAW_LIMIT, Done, Scored, Worker
+from ..problem import Problem, schedule_text
+from ..resources import Resources
+from ..sample_points import random_points
+from ..settings import Settings
+from ..task import Entry, SearchTask
+from ..trials import Trials
+from .recorded import RecordedPoint, RecordedSpace
+
+#: Problems whose points are made and built ahead of the one that is timed.
+AHEAD = 4
+#: The part of a pool that the model orders first, and of its neighbours; the rest is random.
+BEST, NEAR = 0.1, 0.4
+#: Points of the model's order whose neighbours are in the pool.
+PARENTS = 24
+SERVICE = "cuts.search.learned.recording:RecordingWorker"
+
+
+class RecordingWorker(Worker):
+    """A worker that makes pools too."""
+
+    def pool(self, problem: Problem, model: str, count: int, seed: int) -> list[Scored]:
+        """Return the points of a problem's pool, the model's best first."""
+        return pool(problem, model, count, seed)
+
+
+def pool(problem: Problem, model: str, count: int, seed: int) -> list[Scored]:
+    """Return about `count` legal points of a problem's space: the model's best, their neighbours, random ones."""
+    space = make_space(problem.form, problem.target)
+    best = list(best_points(problem.form, problem.target, model, max(1, round(BEST * count))))
+    near = sorted(neighbours(space, best[:PARENTS], model))
+    drawn = random_points(space, count, model, seed)
+    chosen: dict[tuple[int, tuple[int, ...]], Point] = {}
+    for points, most in ((best, len(best)), (near, round(NEAR * count)), (drawn, count)):
+        before = len(chosen)
+        for point in points:
+            if len(chosen) >= min(count, before + most):
+                break
+            chosen.setdefault((point.structure, point.places), point)
+    return [Scored(p, candidate_of(space, p)) for p in chosen.values()]
+
+
+@define(eq=False)
+class PoolTask(SearchTask):
+    """The points of one pool; what is much slower than the first of the model's order is timed a few times only."""
+
+    turn: int = 0
+    chosen: Entry | None = None
+    begun: bool = False
+
+    @property
+    def best(self) -> Entry | None:
+        """What the others are held against."""
+        return self.chosen if self.chosen is not None and self.chosen.seconds < inf else None
+
+    @property
+    def alternates(self) -> bool:
+        """Every point is timed by itself."""
+        return False
+
+    @property
+    def gain(self) -> float:
+        """Points are timed in the order in which they are built."""
+        return inf
+
+    @property
+    def finished(self) -> bool:
+        """Whether no point of it waits to be built or timed."""
+        return self.begun and not self.waiting and not self.ready
+
+
+@define
+class Recorder:
+    """Times the pools of problems one after another, while workers build the points of those that follow."""
+
+    resources: Resources
+    settings: Settings
+    count: int
+    trials: Trials = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.trials = Trials(self.resources, self.settings)
+
+    def run(self, problems: Sequence[Problem]) -> Iterator[RecordedSpace]:
+        """Yield each space when its pool is timed, and what there is of the others when the budget ends."""
+        self.resources.share = WHOLE
+        coming = enumerate(problems)
+        begun: list[PoolTask] = []
+        with self.resources.interruptible():
+            while not self.resources.over():
+                for turn, problem in islice(coming, AHEAD - len(begun)):
+                    begun.append(PoolTask(problem, turn=turn))
+                    self._begin(begun[-1])
+                if not begun:
+                    return
+                self.trials.step(begun)
+                self.resources.report(begun)
+                for task in [t for t in begun if t.finished]:
+                    begun.remove(task)
+                    yield recorded(task, whole=True)
+        self.resources.close()
+        yield from (recorded(task, whole=False) for task in begun if task.entries)
+
+    def _begin(self, task: PoolTask) -> None:
+        self.resources.database.register(task.problem)
+        self.trials.refer(task)
+        wanted = self.settings.model, self.count, self.settings.seed
+        self.trials.loop.submit(
+            task, lambda done: self._made(task, done), "pool", (-2.0, task.turn), *wanted, limit=DRAW_LIMIT
+        )
+
+    def _made(self, task: PoolTask, done: Done) -> None:
+        if done.value is None:
+            raise PassError(f"{task.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
+        task.begun = True
+        for scored in done.value:
+            text = schedule_text(scored.candidate.schedule)
+            if text not in task.entries:
+                entry = task.entries[text] = Entry(scored, text)
+                task.chosen = task.chosen or entry
+                self.trials.build(task, entry, task.turn)
+
+
+def recorded(task: PoolTask, whole: bool) -> RecordedSpace:
+    """Return what was found of a pool; points that nobody got to are left out."""
+    points = tuple(_point(entry) for entry in task.entries.values() if entry.outcome)
+    return RecordedSpace(task.problem.label, task.problem.key, task.problem.work, dict(task.problem.machine), points,
+                         whole=whole)  # fmt: skip
+
+
+def _point(entry: Entry) -> RecordedPoint:
+    point, built = entry.scored.point, entry.built
+    assert point is not None, "pools know their points"
+    ran = entry.outcome == "ok" and entry.samples
+    return RecordedPoint(
+        entry.text, point.structure, point.places, entry.outcome, entry.seconds if ran else None,
+        round(entry.spread, 4), built.registers if built else 0, len(entry.samples),
+    )  # fmt: skip
