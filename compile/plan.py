@@ -41,7 +41,6 @@ from ..runtime import (
     random_inputs,
     save_plan,
 )
-from .ahead import with_constants_ahead
 from .loading import Spec, spec_of_texts
 from .overflow import first_overflow
 
@@ -240,10 +239,7 @@ def _listed(value: object) -> Sequence[object]:
 def plan_of(
     compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target, precision: PrecisionName = "fp32"
 ) -> CompiledPlan:
-    """Turn what the passes made of a graph into a plan, with cubins where this machine can make them; launches ask for
-    constants of those behind them.
-    """
-    compiled = with_constants_ahead(compiled, target)
+    """Turn what the passes made of a graph into a plan, with cubins where this machine can make them."""
     cubins = compile_binaries(compiled, target)
     model = PlannedModel(graph, spec.texts, precision)
     plan = make_plan(compiled, target, model, tuple(cubin.code for cubin in cubins))

@@ -53,7 +53,6 @@ class Target:
     atoms: tuple[
         tuple[str, float], ...
     ] = ()  #: matrix atoms by name (`ir.atoms`), with the clocks one takes a quarter SM
-    bulk_prefetch: bool = False  #: one thread may ask the L2 cache for as many bytes as it likes
     first_load: float = (
         0.0  #: what a kernel takes to load one line that no cache holds, and to store it, where that was measured
     )

@@ -55,8 +55,7 @@ class Dialect:
     a kind, `warp` is how many lanes exchange values by `shuffle`, or take that of a thread by `shuffle_from`.
     `meeting_counter` is the type of a loop's counter where threads wait for each other in the loop, `meeting_end` what
     stands behind every condition on the block where they do under one of them, `begin` the helper that a kernel calls
-    first, `ahead` the helper that asks the L2 cache for a block's share of what a later launch reads, and
-    `ahead_pointer` the parameter that it takes. Other fields are text templates,
+    first. Other fields are text templates,
     `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of f32.
     `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a warp load the registers of a fragment
     together. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet for it
@@ -68,8 +67,6 @@ class Dialect:
     helpers: Mapping[str, str]
     kernel: str
     begin: str
-    ahead: str
-    ahead_pointer: str
     pointer: str
     shared: str
     shared_pool: str
@@ -248,12 +245,6 @@ _CUDA_HELPERS = (
         # Blocks may be placed before the kernel in front has written all it made: they wait for that.
         "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
-        # One thread asks for all that its block shall: `share` is a multiple of 16 bytes, and so is `size`.
-        "cuts_ahead": f"{_DEVICE} void cuts_ahead(const void* p, unsigned share, unsigned size) {{\n"
-        "#if __CUDA_ARCH__ >= 900\n  const unsigned first = blockIdx.x * share;\n"
-        "  if (threadIdx.x == 0 && first < size) asm volatile("
-        '"cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const char*>(p) + first), '
-        '"r"(size - first < share ? size - first : share) : "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
         "cuts_copy4": _async_copy(4, "ca"),
@@ -314,8 +305,6 @@ CUDA = Dialect(
     helpers=_CUDA_HELPERS,
     kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
     begin="cuts_begin",
-    ahead="cuts_ahead",
-    ahead_pointer="const void* __restrict__ {name}",
     pointer="{const}{type}* __restrict__ {name}",
     shared="__shared__ __align__(16) {type} {name}[{count}];",
     shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
@@ -397,8 +386,6 @@ OPENCL = Dialect(
     },
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     begin="",
-    ahead="",
-    ahead_pointer="",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
     shared_pool="",
