@@ -42,7 +42,7 @@ _ENOUGH = 20
 @frozen
 class Options:
     """What is fitted: `select` is "forest" or "argmin"; `correct` adds the correction; `extended` the features that are
-    not the paper's.
+    not the paper's. `trees` are those of each forest, `rounds` those of the correction.
     """
 
     fit: KernelFit = field(factory=KernelFit)
@@ -50,6 +50,7 @@ class Options:
     correct: bool = True
     extended: bool = True
     trees: int = 16
+    rounds: int = 1000
     likely: int = 6
 
 
@@ -102,7 +103,7 @@ class LayerModel:
         features, modelled = self._features(known.layers), self._modelled(known.layers, known.choices)
         with one_thread():
             columns = self._corrections(features, known.layers, modelled, known.choices)
-            self._trees = _boosted().fit(columns, np.log(known.us(state) / modelled))
+            self._trees = _boosted(self.options.rounds).fit(columns, np.log(known.us(state) / modelled))
 
     def predict(self, layers: Convolutions) -> tuple[Floats, Strings, Floats]:
         """Return microseconds, choices, how sure the times are: the probability of all that take as long."""
@@ -223,10 +224,10 @@ def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: 
     return fit.kernel(samples.layers[rows], blocks, us, name)
 
 
-def _boosted() -> Any:
+def _boosted(rounds: int) -> Any:
     ensemble = library("sklearn.ensemble")
     return ensemble.HistGradientBoostingRegressor(
-        max_iter=1000, learning_rate=0.04, max_leaf_nodes=48, min_samples_leaf=5, random_state=0
+        max_iter=rounds, learning_rate=0.04, max_leaf_nodes=48, min_samples_leaf=5, random_state=0
     )
 
 
