@@ -23,7 +23,7 @@ from cuts.latency.own_kernels import read_own, unseen_own
 from cuts.latency.predictor import Predictor, predictor
 
 #: Trees of the selection and rounds of the correction: nearly as good as the shipped numbers, in a part of the time.
-FEWER = Options(trees=5, rounds=250)
+FEWER = Options(trees=8, rounds=600)
 
 
 @pytest.fixture(scope="module", autouse=True)
