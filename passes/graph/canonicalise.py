@@ -20,6 +20,7 @@ from .fold_constants import FoldConstants
 from .merge_common import MergeCommon
 from .remove_dead_code import RemoveDeadCode
 from .remove_identities import RemoveIdentities
+from .turn_constants import TurnConstants
 
 
 def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
@@ -28,6 +29,7 @@ def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
         RemoveDeadCode(),
         RemoveIdentities(instances),
         FoldConstants(instances),  # before merging: equal constants are made here
+        TurnConstants(instances),
         MergeCommon(instances),
         ComposeMovement(instances),
         FoldAffine(instances),  # last: movements between an operation and its scale are gone
