@@ -79,9 +79,9 @@ class RecordedGround:
         return [self.points[k] for _, _, k in sorted(turns)[:count]]
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return the recorded points nearest to those that the space has."""
+        """Return the recorded points nearest to those that are legal in the whole space."""
         found: dict[Place, Point] = {}
-        wanted = [p for p in places if p[0] in self._rows]
+        wanted = [place_of(p) for p in self.full.legal([p for p in places if p[0] in self._rows])]
         for position in sorted({s for s, _ in wanted}):
             points = [Point(0.0, s, row) for s, row in wanted if s == position]
             nearest = self._distances(position, points).argmin(axis=1)
