@@ -113,6 +113,7 @@ class DeviceProcesses:
         except (Lost, CutsError) as error:
             lane.lost += 1
             if lane.lost == 3:
+                lane.child.kill()
                 self._lanes.remove(lane)
             return Answer(number, place, reason=f"{place}: {error}")
         lane.lost = 0
