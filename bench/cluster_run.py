@@ -160,11 +160,13 @@ def run_once(
 
 def predicted(runner: Runner) -> dict[str, Any]:
     """Return what the planner expects, from rates measured here."""
-    measured, terms = predict(runner)
-    block = measured.measured[0]
+    found = predict(runner)
+    measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
     return {
         "predicted": terms["total"],
         "terms": terms,
+        "storage": found.storage,
+        "alone": found.reads.alone,
         "read": measured.storage_read,
         "write": measured.storage_write,
         "forward": block.forward,

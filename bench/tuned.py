@@ -136,7 +136,7 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selecto
     registry = vocabulary_of(cases)
     policy = PRECISIONS[cases[0].precision]
     # Tensors of a half type are stored so already: what is left of the policy is how f32 is multiplied.
-    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side=False)
+    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side="connected")
     compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 

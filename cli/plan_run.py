@@ -7,7 +7,17 @@ from pathlib import Path
 
 from attrs import asdict
 
-from ..cluster import ClusterPlan, Report, Runner, connect, load_cluster_plan, machine_text, predict, probe_machine
+from ..cluster import (
+    ClusterPlan,
+    Report,
+    Runner,
+    RunPrediction,
+    connect,
+    load_cluster_plan,
+    machine_text,
+    predict,
+    probe_machine,
+)
 from ..ir import UsageError
 from . import console
 from .common import write_text
@@ -39,13 +49,13 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
         plan, arguments.folder, arguments.target, memory=memory, engine=connect(plan.way), seed=arguments.seed
     )
     try:
-        machine, terms = predict(runner)
+        predicted = predict(runner)
         outputs = None
         if plan.training:
             runner.train(arguments.steps)
         else:
             outputs = [runner.infer(number) for number in range(arguments.steps)]
-        values = _values(plan, runner, terms) | {"read": machine.storage_read, "write": machine.storage_write}
+        values = _values(plan, runner, predicted)
         if outputs is not None:
             values["outputs"] = sum(len(each) for each in outputs)
     finally:
@@ -55,14 +65,17 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
     return 0
 
 
-def _values(plan: ClusterPlan, runner: Runner, terms: dict[str, float]) -> dict[str, object]:
-    report = runner.report
+def _values(plan: ClusterPlan, runner: Runner, predicted: RunPrediction) -> dict[str, object]:
+    report, machine = runner.report, predicted.machine
     return {
         "model": plan.model.name,
         "way": asdict(plan.way),
         "training": plan.training,
-        "predicted": terms["total"],
-        "terms": terms,
+        "predicted": predicted.terms["total"],
+        "terms": dict(predicted.terms),
+        "storage": predicted.storage,
+        "read": machine.storage_read,
+        "write": machine.storage_write,
         "seconds": report.seconds,
         "losses": report.losses,
         "first_step": report.first_step,
@@ -82,6 +95,8 @@ def _show(values: dict[str, object], report: Report) -> None:
         print(
             f"  {console.seconds(seconds)} ({off:+.1%} of the predicted {console.seconds(values['predicted'])}){loss}"
         )
+    for line in values["storage"]:  # type: ignore[attr-defined]
+        print(line)
     memory, cap, size = (float(values[name]) / 1e6 for name in ("memory", "cap", "model_bytes"))  # type: ignore[arg-type]
     print(f"device memory {memory:.1f} MB of at most {cap:.1f} MB; the model's weights are {size:.1f} MB")
 

@@ -6,7 +6,7 @@ from .connect import connect
 from .feasible import size
 from .files import known_machines, known_models, load_machine, load_transformer, machine_text
 from .heat_map import heat_map
-from .measure import predict
+from .measure import RunPrediction, predict
 from .plan_file import ClusterPlan, load_cluster_plan, save_cluster_plan
 from .planner import FORMS, Ranked, Ranking, rank
 from .probe import probe_machine
@@ -21,6 +21,7 @@ __all__ = [
     "Ranked",
     "Ranking",
     "Report",
+    "RunPrediction",
     "Runner",
     "connect",
     "heat_map",

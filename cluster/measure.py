@@ -5,52 +5,72 @@ does the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import cycle
 
 import numpy as np
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ..backends import Pointer
 from .corrected import corrected_terms
 from .describe import Machine, Measured
 from .running import Runner
+from .storage_rate import StorageRate, storage_rate
 from .ways import columns
 
-#: Bytes that a measurement of storage moves at least, where layers are small.
-LEAST = 64 << 20
+#: Bytes after which a measurement of storage may end, where layers are small, and passes over all layers.
+LEAST, PASSES = 64 << 20, 4
 
 
-def measure_machine(runner: Runner) -> Machine:
+@frozen
+class RunPrediction:
+    """What is known before a plan runs: the machine as it was measured, the parts of the time of one mini-batch that
+    follow, and what storage gave.
+    """
+
+    machine: Machine
+    terms: Mapping[str, float]
+    reads: StorageRate
+    writes: StorageRate | None
+
+    @property
+    def storage(self) -> tuple[str, ...]:
+        """Sentences about storage for people."""
+        written = (self.writes.text("takes"),) if self.writes else ()
+        return (self.reads.text("gives"), *written)
+
+
+def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate | None]:
     """Return the plan's machine with what was measured on this one; all processes measure at once, as they will run at
     once.
     """
     machine, model, way = runner.plan.machine, runner.model, runner.way
     forward, backward = time_block(runner)
-    read, write = time_storage(runner)
+    reads, writes = time_storage(runner)
     values = [-runner.engine.least(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
-    read, write = (float(runner.engine.least(round(rate))) for rate in (read, write))
     measured = Measured(model.name, way.micro, values[0], values[1], values[1])
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
-    return evolve(
+    found = evolve(
         machine,
-        storage_read=read,
-        storage_write=write,
+        storage_read=reads.each,
+        storage_write=(writes or reads).each,
         host_link=None,
         gpu_link=between,
         node_link=leaving,
         measured=(measured,),
     )
+    return found, reads, writes
 
 
-def predict(runner: Runner) -> tuple[Machine, dict[str, float]]:
+def predict(runner: Runner) -> RunPrediction:
     """Return what was measured, and the parts of the time of one mini-batch that follow from it."""
-    machine = measure_machine(runner)
+    machine, reads, writes = measure_machine(runner)
     nodes = max(1, -(-runner.way.gpus // machine.gpus))
     terms = corrected_terms(
         columns([runner.way]), runner.model, evolve(machine, nodes=nodes), training=runner.plan.training
     )
-    return machine, terms.row(0)
+    return RunPrediction(machine, terms.row(0), reads, writes)
 
 
 def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
@@ -102,32 +122,33 @@ def time_block(runner: Runner) -> tuple[float, float]:
     return forward, backward
 
 
-def time_storage(runner: Runner) -> tuple[float, float]:
-    """Return the bytes a second from the folder's files to the device and, in training, from the device to them.
+def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
+    """Return what the folder's files give to the device and, in training, what they take from it.
 
-    Layers follow each other as in a run. Writing goes to the gradients' files, which every step writes anew.
+    Layers follow each other as in a run, all of them in turn. Writing goes to the gradients' files, which every step
+    writes anew.
     """
-    nbytes = runner.store.weights.nbytes
-    layers = (runner.names * (-(-LEAST // (nbytes * len(runner.names)))))[: max(2, -(-LEAST // nbytes))]
-    slot = Pointer(runner.weight_slots.take())
-    runner.move_weights(runner.names[0], slot).wait()
-    runner.engine.least(0)
-    begin = time.perf_counter()
-    for layer in layers:
-        runner.move_weights(layer, slot).wait()
-    read = nbytes * len(layers) / (time.perf_counter() - begin)
-    write = read
+    made, slot = runner.store.weights, Pointer(runner.weight_slots.take())
+    enough = max(LEAST, PASSES * made.nbytes * len(runner.names))
+    layers = cycle(runner.names)
+
+    def read() -> int:
+        runner.move_weights(next(layers), slot).wait()
+        return made.nbytes
+
+    def write() -> int:
+        runner.mover.store(runner.store.path("gradients", next(layers)), made.start, made.nbytes, slot, "probe")
+        runner.mover.gone("probe")
+        if not runner.disk.direct:
+            runner.disk.sync()  # else it is the page cache that is measured
+        return made.nbytes
+
+    reads, writes = storage_rate(runner.engine, read, enough), None
     if runner.plan.training:
-        made = runner.store.weights
-        runner.engine.least(0)
-        begin = time.perf_counter()
-        for layer in layers:
-            runner.mover.store(runner.store.path("gradients", layer), made.start, made.nbytes, slot, "probe")
-            runner.mover.gone("probe")
+        writes = storage_rate(runner.engine, write, enough)
         runner.disk.sync()
-        write = nbytes * len(layers) / (time.perf_counter() - begin)
     runner.weight_slots.give(slot.buffer)
-    return read, write
+    return reads, writes
 
 
 def time_link(runner: Runner) -> float | None:

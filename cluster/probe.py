@@ -2,7 +2,7 @@
 runs.
 
 Everything goes the way that a run takes: the same threads, direct access to files, pinned memory, kernels compiled by
-us.
+us. A description has bandwidths of one GPU while all work, so what GPUs may share is measured for all of them at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from attrs import define, frozen
 
 from ..backends import Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ..compile import build_graph, load_spec
@@ -22,37 +23,44 @@ from .bound import BoundPlan
 from .buffers import Arena, HostPool
 from .describe import Machine
 from .disk import Disk
+from .engine import Alone
 from .layer_files import paged, reserve, storage_error
-from .mover import Mover
+from .mover import Move, Mover
+from .storage_rate import SHARED, storage_rate
 
-#: Bytes that are moved through storage, and rows and columns of the matrices that are multiplied.
-BYTES, SIDE, SIDE_CPU = 512 << 20, 4096, 512
+#: Bytes of the file that each GPU's storage is measured by, and rows and columns of the matrices that are multiplied.
+BYTES, SIDE, SIDE_CPU = 1 << 30, 4096, 512
+#: Pieces of a file that move one after another, and how often all of a file may.
+_PARTS, _PASSES = 8, 8
 
 
 def probe_machine(
-    target: str = "opencl", folder: str | os.PathLike[str] = ".", nbytes: int = BYTES
+    target: str = "opencl", folder: str | os.PathLike[str] = ".", nbytes: int | None = None
 ) -> tuple[Machine, str]:
     """Measure this machine; return its description and a comment that says how. Storage is that of `folder`.
 
-    What is found of one GPU stands for all that the target has; bandwidth between GPUs is measured where PyTorch sees
-    several, else it is the bandwidth through the host. Raises `UsageError` for a target without memory of its own.
+    Storage and the way from the host are measured for all GPUs that PyTorch sees at once, and between the first two of
+    them; where it sees one, the bandwidth between GPUs is that through the host. Products and memory are those of one
+    GPU. Raises `UsageError` for a target without memory of its own.
     """
     machine = find_target(target)
     if machine.dialect not in ("opencl", "cuda"):
         raise UsageError(f"target '{target}' has no memory of its own to probe", hint="use opencl or cuda")
     device = open_device(machine)
     transfers = open_transfers(device)
+    nbytes, count = nbytes or BYTES, _count(machine.dialect)
     host_link = _host_link(device, transfers, min(nbytes, 256 << 20))
-    read, write, direct = _storage(device, transfers, Path(folder), nbytes)
-    flops = _flops(device, target, SIDE_CPU if machine.dialect == "opencl" else SIDE)
+    found = _Storage.measure(device, transfers, Path(folder), nbytes, count)
+    side = SIDE_CPU if machine.dialect == "opencl" else SIDE
+    flops = _flops(device, target, side)
     memory = float(str(device.describe().get("memory_bytes", 0)))
-    count, link = _gpus(machine.dialect)
+    link, together = _links(count)
+    host_link = min(host_link, together or host_link)
     known = machine.PERF_peak
     comment = (
-        f"Measured on {device.name.strip()}: storage of {Path(folder).resolve()} "
-        f"{'past' if direct else 'through'} the page cache, pinned copies,\n"
-        f"a matrix product of side {SIDE_CPU if machine.dialect == 'opencl' else SIDE} by kernels of cuts; "
-        "the peak is what is known of the target."
+        f"Measured on {device.name.strip()}: {found.text(Path(folder).resolve(), count)},\n"
+        f"pinned copies{f' of {count} GPUs at once' if together else ''}, a matrix product of side {side} by kernels of"
+        " cuts; the peak is what is known of the target."
     )
     space = os.statvfs(folder)
     return (
@@ -63,8 +71,8 @@ def probe_machine(
             peak=known,
             efficiency=min(1.0, flops / known),
             memory=memory,
-            storage_read=read,
-            storage_write=write,
+            storage_read=found.read / count,
+            storage_write=found.write / count,
             gpu_link=link or host_link,
             node_link=link or host_link,
             storage=float(space.f_bavail * space.f_frsize) / count or None,
@@ -90,36 +98,95 @@ def _host_link(device: Device, transfers: Transfers, nbytes: int) -> float:
     )
 
 
-def _storage(device: Device, transfers: Transfers, folder: Path, nbytes: int) -> tuple[float, float, bool]:
-    """Write and read a file of random bytes; it is removed at the end."""
-    path = folder / f".cuts-probe-{os.getpid()}.bin"
-    disk = Disk(prepare=transfers.prepare)
-    mover = Mover(disk, transfers, HostPool(transfers))
-    part = paged(nbytes // 8)
-    try:
-        reserve(path, 8 * part)
-        place = Pointer(device.allocate(part))
-        device.upload(place, np.random.default_rng(0).integers(0, 255, part, np.uint8))
-        device.synchronize()
+@frozen
+class _Storage:
+    """Bytes a second that a folder's storage gives and takes in all, to and from one stream alone, and whether past the
+    page cache.
+    """
 
-        def write() -> None:
-            for number in range(8):
-                mover.store(path, number * part, part, place, number)
-            mover.drain()
-            disk.sync()
+    read: float
+    write: float
+    alone: float
+    direct: bool
 
-        def read() -> None:
-            for number in range(8):
-                mover.fetch(path, number * part, part, place).wait()
+    def text(self, folder: Path, count: int) -> str:
+        """Say what was measured."""
+        found = f"storage of {folder} {'past' if self.direct else 'through'} the page cache"
+        if count == 1:
+            return found
+        shared = "shared: one" if self.read < SHARED * count * self.alone else "not shared: one"
+        return f"{found}, by {count} GPUs at once ({shared} alone reads {self.alone / 1e9:.3g} GB/s)"
 
-        written = _rate(8 * part, write, 1)
-        found = _rate(8 * part, read, 2)
-        return found, written, disk.direct
-    except OSError as error:
-        raise storage_error(error, path, 8 * part) from error
-    finally:
-        disk.close()
-        path.unlink(missing_ok=True)
+    @classmethod
+    def measure(cls, device: Device, transfers: Transfers, folder: Path, nbytes: int, count: int) -> _Storage:
+        """Write and read files of random bytes, one for each GPU; they are removed at the end."""
+        paths = [folder / f".cuts-probe-{os.getpid()}-{number}.bin" for number in range(count)]
+        disks = [Disk(prepare=transfers.prepare) for _ in paths]
+        part = paged(-(-nbytes // _PARTS))
+        streams = [
+            _Stream(p, d, Mover(d, transfers, HostPool(transfers)), part) for p, d in zip(paths, disks, strict=True)
+        ]
+        try:
+            place = Pointer(device.allocate(part))
+            device.upload(place, np.random.default_rng(0).integers(0, 255, part, np.uint8))
+            device.synchronize()
+            for path in paths:
+                reserve(path, _PARTS * part)
+
+            def rate(chosen: list[_Stream], begin: Callable[[_Stream, Pointer], None]) -> float:
+                def move() -> int:
+                    for stream in chosen:
+                        begin(stream, place)
+                    for stream in chosen:
+                        stream.wait()
+                    return len(chosen) * part
+
+                return storage_rate(Alone(), move, _PASSES * _PARTS * part * len(chosen)).each
+
+            for _ in range(_PARTS):  # all of each file holds what was written
+                for stream in streams:
+                    stream.write(place)
+                    stream.wait()
+            written, read = rate(streams, _Stream.write), rate(streams, _Stream.read)
+            alone = rate(streams[:1], _Stream.read) if count > 1 else read
+            return cls(read, written, alone, all(disk.direct for disk in disks))
+        except OSError as error:
+            raise storage_error(error, paths[0], _PARTS * part) from error
+        finally:
+            for disk in disks:
+                disk.close()
+            for path in paths:
+                path.unlink(missing_ok=True)
+
+
+@define
+class _Stream:
+    """What one GPU's process would do with its own file: pieces in turn, each waited for."""
+
+    path: Path
+    disk: Disk
+    mover: Mover
+    part: int
+    turn: int = 0
+    under_way: Move | None = None
+
+    def write(self, place: Pointer) -> None:
+        """Begin to write the next piece."""
+        self.under_way = self.mover.store(self.path, self.turn * self.part, self.part, place, "probe")
+        self.mover.leaving.clear()
+        self.turn = (self.turn + 1) % _PARTS
+
+    def read(self, place: Pointer) -> None:
+        """Begin to read the next piece."""
+        self.under_way = self.mover.fetch(self.path, self.turn * self.part, self.part, place)
+        self.turn = (self.turn + 1) % _PARTS
+
+    def wait(self) -> None:
+        """Wait for it, and at the end of the file (through a page cache at once) until what was written is on disk."""
+        assert self.under_way is not None
+        self.under_way.wait()
+        if self.turn == 0 or not self.disk.direct:
+            self.disk.sync()
 
 
 def _flops(device: Device, target: str, side: int) -> float:
@@ -138,14 +205,23 @@ def _flops(device: Device, target: str, side: int) -> float:
     return 2.0 * side**3 * _rate(1, run)  # runs a second
 
 
-def _gpus(dialect: str) -> tuple[int, float | None]:
-    """Return how many GPUs there are, and the bytes a second from one to the next where PyTorch can copy
-    between two.
-    """
+def _count(dialect: str) -> int:
+    """Return how many GPUs there are, as far as PyTorch tells."""
     if dialect != "cuda":
-        return 1, None
+        return 1
     try:
-        from .torch_engine import copy_between
+        from .torch_engine import gpus
     except ImportError:
-        return 1, None
-    return copy_between()
+        return 1
+    return gpus()
+
+
+def _links(count: int) -> tuple[float | None, float | None]:
+    """Return the bytes a second from one GPU to the next, and between the host and each while all copy; None where
+    there is one.
+    """
+    if count == 1:
+        return None, None
+    from .torch_engine import copy_between, copy_to_all
+
+    return copy_between(), copy_to_all(count)

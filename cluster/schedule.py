@@ -5,7 +5,7 @@ The simulator and the runner both follow it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
@@ -22,6 +22,15 @@ class LayerPass:
     backward: bool
     layer: int
     micro: int
+
+
+@frozen
+class Arriving:
+    """The layer whose weights come in while a step computes: after it, `part` of so many parts are on their way."""
+
+    layer: int
+    part: int
+    parts: int
 
 
 @frozen
@@ -67,3 +76,20 @@ def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: 
         yield from (LayerPass(True, layer, micro) for layer in back)
     for micro in range(micros - first, micros):
         yield from (LayerPass(True, layer, micro) for layer in back)
+
+
+def upcoming(steps: Sequence[LayerPass], spread: int) -> list[Arriving | None]:
+    """Return what comes in during each step: of the weights of the next layer a part with each of the last `spread`
+    steps before it.
+
+    PR spreads them over a layer's micro-batches, so that storage works all the while; AR passes a layer in one step.
+    """
+    found: list[Arriving | None] = []
+    following: int | None = None
+    left = 0
+    for position in range(len(steps) - 1, -1, -1):
+        if position + 1 < len(steps) and steps[position + 1].layer != steps[position].layer:
+            following, left = steps[position + 1].layer, spread
+        found.append(Arriving(following, left, spread) if following is not None and left > 0 else None)
+        left -= 1
+    return found[::-1]

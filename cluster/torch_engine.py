@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -142,18 +143,45 @@ class TorchEngine:
         dist.destroy_process_group()
 
 
-def copy_between() -> tuple[int, float | None]:
-    """Return the number of GPUs, and the bytes a second of a copy from the first to the second."""
-    count = torch.cuda.device_count()
-    if count < 2:
-        return max(1, count), None
+def gpus() -> int:
+    """Return the number of GPUs, at least 1."""
+    return max(1, torch.cuda.device_count())
+
+
+def copy_between() -> float:
+    """Return the bytes a second of a copy from the first GPU to the second."""
     source = torch.empty(_BYTES, dtype=torch.uint8, device="cuda:0")
     goal = torch.empty(_BYTES, dtype=torch.uint8, device="cuda:1")
-    goal.copy_(source)
-    torch.cuda.synchronize(1)
+    return _BYTES / _seconds(lambda: goal.copy_(source), 2)
+
+
+def copy_to_all(count: int) -> float:
+    """Return the bytes a second between pinned memory and each GPU while all copy at once, in the slower direction."""
+    hosts = [torch.empty(_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
+    devices = [torch.empty(_BYTES, dtype=torch.uint8, device=f"cuda:{number}") for number in range(count)]
+
+    def up() -> None:
+        for device, host in zip(devices, hosts, strict=True):
+            device.copy_(host, non_blocking=True)
+
+    def down() -> None:
+        for device, host in zip(devices, hosts, strict=True):
+            host.copy_(device, non_blocking=True)
+
+    return _BYTES / max(_seconds(up, count), _seconds(down, count))
+
+
+def _seconds(run: Callable[[], object], count: int, repeats: int = 5) -> float:
+    """Return the seconds of something that the first GPUs do, without its first time."""
+
+    def wait() -> None:
+        for number in range(count):
+            torch.cuda.synchronize(number)
+
+    run()
+    wait()
     begin = time.perf_counter()
-    for _ in range(5):
-        goal.copy_(source)
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
-    return count, 5 * _BYTES / (time.perf_counter() - begin)
+    for _ in range(repeats):
+        run()
+    wait()
+    return (time.perf_counter() - begin) / repeats

@@ -93,9 +93,10 @@ class CompileOptions:
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
     `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
     checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values of f32 are
-    stored and multiplied; independent groups may share a launch where `side_by_side` says so. `begun` is the budget as
-    it runs since the caller's door was entered, so that what comes before the passes counts. `memory` is the bytes that
-    a run may take on the device: values are computed again where keeping them would take more.
+    stored and multiplied; independent groups may share a launch where `side_by_side` says so, with "connected" those
+    that some value joins: of a graph of many models, those of one. `begun` is the budget as it runs since the caller's
+    door was entered, so that what comes before the passes counts. `memory` is the bytes that a run may take on the
+    device: values are computed again where keeping them would take more.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -111,7 +112,7 @@ class CompileOptions:
     progress: Callable[[str], None] = _nobody
     verify: bool = field(factory=_verify_by_default, kw_only=True)
     precision: PrecisionName = field(default="fp32", kw_only=True)
-    side_by_side: bool = field(default=True, kw_only=True)
+    side_by_side: bool | Literal["connected"] = field(default=True, kw_only=True)
     begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
     memory: int | None = field(default=None, kw_only=True)
 

@@ -16,8 +16,9 @@ from .convolution import Convolutions, Floats, Ints
 from .kernel_model import KernelModel
 from .tiles import ceil_div
 
-#: Multiples that channels and pixels are tested for, and tiles whose waves are counted.
-_ALIGNED = (2, 4, 8, 32)
+#: Multiples that channels and pixels are tested for, vectors that channels make, and tiles whose waves are counted.
+_ALIGNED = (2, 4, 8, 16, 32, 64)
+_VECTORS = (4, 8, 32, 64)
 _TILES = ((32, 32), (128, 32), (64, 64), (64, 128), (128, 128), (256, 64), (64, 256), (128, 256))
 
 
@@ -38,10 +39,12 @@ def selection_features(
 
 
 def _alignment(layers: Convolutions) -> list[Ints]:
-    sizes = [layers.column("C"), layers.column("K"), layers.p * layers.q]
-    powers = [np.gcd(size, 256) for size in (*sizes, layers.m, layers.k)]
-    rests = [layers.k % 64, layers.n % 64, layers.m % 256, layers.n % 256]
-    return [*(size % each == 0 for size in sizes for each in _ALIGNED), *powers, *rests]
+    c, k = layers.column("C"), layers.column("K")
+    sizes = [c, k, layers.p * layers.q, layers.q, layers.column("W")]
+    powers = [np.gcd(size, 4096) for size in (*sizes, layers.m, layers.k)]
+    rests = [layers.k % 64, layers.n % 64, layers.m % 256, layers.n % 256, *(each % 16 for each in sizes), c % 64]
+    vectors = [*(ceil_div(each, of) for each in (c, k) for of in _VECTORS), ceil_div(k, 128), ceil_div(k, 256)]
+    return [*(size % each == 0 for size in sizes for each in _ALIGNED), *powers, *rests, *vectors]
 
 
 def _ratios(layers: Convolutions) -> list[Floats]:

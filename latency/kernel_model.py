@@ -28,13 +28,15 @@ from .tiles import FORMS, MOVES, Tiles, fit_tiles
 RESIDENT = (1, 2, 3, 4, 5, 6, 8)
 #: A tile that explains fewer grids than this is not believed where the name tells another.
 _BELIEVED = 0.9
+#: The part of samples with more tiles than blocks from which on a kernel is persistent.
+_CAPPED = 0.05
 _NAMED = re.compile(r"(?<![0-9])(16|32|48|64|80|96|128|160|192|256)x(16|32|48|64|80|96|128|160|192|256)(?![0-9])")
 
 
 @frozen
 class KernelModel:
     """One kernel: tiles, and microseconds for each column of `columns_of`; `resident` is 0 where time is linear in
-    blocks, as in the paper.
+    blocks, as in the paper. `most` is the grid of a persistent kernel, whose blocks take tile after tile.
     """
 
     tiles: Tiles
@@ -42,6 +44,12 @@ class KernelModel:
     resident: int = 0
     multiprocessors: int = 132
     samples: int = 0
+    most: int = 0
+
+    @property
+    def at_once(self) -> int:
+        """How many tiles are computed at once; 0 where time is linear in blocks."""
+        return self.most or self.resident * self.multiprocessors
 
     @property
     def t_k(self) -> float:
@@ -55,7 +63,7 @@ class KernelModel:
 
     def predict(self, layers: Convolutions) -> Floats:
         """Return microseconds, equation (2)."""
-        columns = columns_of(layers, self.tiles.blocks(layers), self.resident * self.multiprocessors)
+        columns = columns_of(layers, self.tiles.blocks(layers), self.at_once)
         return np.asarray(columns[:, : len(self.coefficients)] @ np.array(self.coefficients))
 
 
@@ -92,13 +100,29 @@ class KernelFit:
         chosen = _spread(len(layers), self.most)
         layers, blocks, us = layers[chosen], blocks[chosen], us[chosen]
         weights = 1 / us if self.relative else np.ones(len(us))
-        residents = (RESIDENT if has_tile(name) else RESIDENT[-1:]) if self.waves else (0,)
-        choices = [(tiles, each) for tiles in self._tiles(layers, blocks, name) for each in residents]
-        tiles, resident = choices[0]
+        most = self._persistent(layers, blocks, name)
+        at_once = [each * self.multiprocessors for each in self._residents(name)] if self.waves and not most else [most]
+        choices = [(tiles, each) for tiles in self._tiles(layers, blocks, name) for each in at_once]
+        tiles, best = choices[0]
         if len(choices) > 1:
-            tiles, resident = min(choices, key=lambda each: self._loss(layers, us, weights, *each))
-        found = least_deviations(self._columns(layers, tiles, resident), us, weights)
-        return KernelModel(tiles, tuple(float(value) for value in found), resident, self.multiprocessors, len(us))
+            tiles, best = min(choices, key=lambda each: self._loss(layers, us, weights, *each))
+        found = least_deviations(self._columns(layers, tiles, best), us, weights)
+        resident = 0 if most else best // self.multiprocessors
+        coefficients = tuple(float(value) for value in found)
+        return KernelModel(tiles, coefficients, resident, self.multiprocessors, len(us), most)
+
+    def _residents(self, name: str) -> tuple[int, ...]:
+        return RESIDENT if has_tile(name) else RESIDENT[-1:]
+
+    def _persistent(self, layers: Convolutions, blocks: Ints, name: str) -> int:
+        """Return the largest grid of a kernel that never launches more blocks than there are multiprocessors though its
+        tiles would be more, else 0.
+        """
+        told, most = _NAMED.search(name), int(blocks.max())
+        if not (self.waves and self.named) or told is None or most > self.multiprocessors:
+            return 0
+        tiles = Tiles(int(told[1]), int(told[2])).blocks(layers)
+        return most if np.mean(tiles > most) >= _CAPPED else 0
 
     def _tiles(self, layers: Convolutions, blocks: Ints, name: str) -> Iterator[Tiles]:
         """Yield the tiles that may be a kernel's: what its grids say, or where they say nothing, what its name says."""
@@ -112,12 +136,12 @@ class KernelFit:
             for blk_m, blk_n in dict.fromkeys(((high, wide), (wide, high))):
                 yield Tiles(blk_m, blk_n, form, 0.0)
 
-    def _columns(self, layers: Convolutions, tiles: Tiles, resident: int) -> Floats:
-        columns = columns_of(layers, tiles.blocks(layers), resident * self.multiprocessors)
+    def _columns(self, layers: Convolutions, tiles: Tiles, at_once: int) -> Floats:
+        columns = columns_of(layers, tiles.blocks(layers), at_once)
         return columns if self.waves else columns[:, :4]
 
-    def _loss(self, layers: Convolutions, us: Floats, weights: Floats, tiles: Tiles, resident: int) -> float:
-        columns = self._columns(layers, tiles, resident)
+    def _loss(self, layers: Convolutions, us: Floats, weights: Floats, tiles: Tiles, at_once: int) -> float:
+        columns = self._columns(layers, tiles, at_once)
         return float((weights * np.abs(columns @ least_squares(columns, us, weights) - us)).sum())
 
 

@@ -3,11 +3,10 @@ interval.
 
 Three parts, each can be switched off to see what it gives:
 
-1. a latency model for each choice of kernels (equations 1 to 4, and waves); 2. the selection: a random forest over the
-paper's features (the paper leaves the learner open), or the straight argmin of equations 5 and 6; 3. a correction, not
-of the paper: boosted trees over the same features predict the logarithm of measured over modelled time, for what the
-four
-   terms cannot express (transforms around the kernel, split sums, caches).
+1. a latency model for each choice of kernels (equations 1 to 4, and waves); 2. the selection: forests over the paper's
+features (`selection.py`), or the straight argmin of equations 5 and 6; 3. a correction, not of the paper: boosted trees
+over the same features predict the logarithm of measured over modelled time, for what the four terms cannot express
+(transforms around the kernel, split sums, caches).
 
 The interval is that of samples which were predicted by models that had not seen their case and number of input
 channels.
@@ -27,6 +26,7 @@ from .dataset import Samples, Strings
 from .features import selection_features
 from .fitting import library, one_thread
 from .kernel_model import KernelFit, KernelModel, has_tile
+from .selection import ChoiceFacets, Selection
 
 #: A choice that was seen less often has no model of its own; its samples are left to those that have.
 LEAST = 3
@@ -49,7 +49,7 @@ class Options:
     select: str = "forest"
     correct: bool = True
     extended: bool = True
-    trees: int = 150
+    trees: int = 12
     likely: int = 6
 
 
@@ -78,7 +78,8 @@ class LayerModel:
     choices: dict[str, int] = field(factory=dict)
     common: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
-    _forest: Any = None
+    facets: Mapping[str, ChoiceFacets] = field(factory=dict)
+    _selection: Selection | None = None
     _trees: Any = None
 
     def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
@@ -89,8 +90,10 @@ class LayerModel:
         self.choices = {str(label): number for number, label in enumerate(labels[counts >= LEAST])}
         self.common = tuple(str(label) for label in labels[counts >= max(LEAST, _COMMON * len(samples))])
         known = samples.where(np.isin(samples.choices, list(self.choices)))
+        self.facets = {choice: ChoiceFacets.of(choice, names) for choice in self.choices}
         if self.options.select == "forest":
-            self._forest = _forest(self.options.trees).fit(self._features(known.layers), known.choices)
+            features = self._features(known.layers)
+            self._selection = Selection(self.options.trees).fit(features, known.choices, self.facets)
         if self.options.correct:
             self._fit_correction(known, state)
         return self
@@ -132,13 +135,13 @@ class LayerModel:
 
     def _choose(self, features: Floats, layers: Convolutions) -> tuple[Strings, Floats]:
         """Return the likely choices of each convolution, the likeliest first, and their probabilities."""
-        if self._forest is None:  # equations (5) and (6)
+        if self._selection is None:  # equations (5) and (6)
             names = np.array(self.common)
             every = np.stack([self._modelled(layers, np.full(len(layers), name)) for name in names])
             return names[every.argmin(axis=0)][:, None], np.ones((len(layers), 1))
-        shares = self._forest.predict_proba(features)
+        shares = self._selection.shares(features)
         likely = np.argsort(-shares, axis=1)[:, : self.options.likely]
-        return self._forest.classes_[likely], np.take_along_axis(shares, likely, axis=1)
+        return self._selection.choices[likely], np.take_along_axis(shares, likely, axis=1)
 
     def _modelled(self, layers: Convolutions, chosen: Strings) -> Floats:
         us = np.zeros(len(layers))
@@ -151,15 +154,23 @@ class LayerModel:
         """Return what the correction is learned from: the features, and of the chosen kernels the model's time, tile,
         waves and companions.
         """
-        own = np.zeros((len(layers), 7))
+        own = np.zeros((len(layers), 11))
         for name in np.unique(chosen):
             rows, main = np.flatnonzero(chosen == name), self.main(str(name))
-            waves = main.tiles.blocks(layers[rows]) / (main.multiprocessors * max(1, main.resident))
+            waves = main.tiles.blocks(layers[rows]) / (main.at_once or main.multiprocessors)
             alone = main.predict(layers[rows]) / modelled[rows]
-            facts = np.array([self.choices[str(name)], main.tiles.blk_m, main.tiles.blk_n, str(name).count("+")], float)
             own[rows, :3] = np.stack([waves, np.ceil(waves) / waves, alone], axis=1)
-            own[rows, 3:] = facts
+            own[rows, 3:] = self._facts(str(name), main)
         return np.column_stack([features, modelled, own])
+
+    def _facts(self, choice: str, main: KernelModel) -> list[float]:
+        """Return what a choice is, in numbers: its place among all, its kernel and that one's tile and pace, and what
+        runs around it.
+        """
+        facets = self.facets[choice]
+        kernel = float(facets.kernel.partition(".")[0])
+        tile = [main.tiles.blk_m, main.tiles.blk_n, main.t_k]
+        return [self.choices[choice], kernel, *tile, choice.count("+"), facets.resets, facets.split]
 
 
 def _agreed(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, Strings, Floats]:
@@ -210,10 +221,6 @@ def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: 
     blocks = np.array([samples.blocks[row][position] for row, position in where], np.int64)
     us = np.maximum([times[row][position] for row, position in where], 0.1)
     return fit.kernel(samples.layers[rows], blocks, us, name)
-
-
-def _forest(trees: int) -> Any:
-    return library("sklearn.ensemble").ExtraTreesClassifier(trees, max_features=1.0, random_state=0, n_jobs=1)
 
 
 def _boosted() -> Any:

@@ -80,7 +80,9 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     wanted = work.options.side_by_side and work.options.mode == "mixed"
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         late = [any(tensor in work.again for tensor in group.outputs) for group in groups]
-        own = [None if again else level for level, again in zip(levels(needs, groups), late, strict=True)]
+        of = _models(groups, needs, work) if work.options.side_by_side == "connected" else [0] * len(groups)
+        found = zip(levels(needs, groups), of, late, strict=True)
+        own = [None if again or level is None else (model, level) for level, model, again in found]
         packed = _packed(_scheduled(launches, work.target, MEMBERS), own, keys, work)
         packed = [_together_at([launches[p] for p in launch.places], work.target) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
@@ -202,6 +204,20 @@ def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int
     return [None if group.repeat is not None else level for level, group in zip(own, groups, strict=True)]
 
 
+def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], work: Compilation) -> list[int]:
+    """Return for each group, by its place, a number that it shares with those that a value joins it to: one that it
+    makes for them or gets from them, or one that both read and that is no constant.
+    """
+    number = list(range(len(groups)))
+    readers: dict[str, int] = {}
+    for place, group in enumerate(groups):
+        buffers = {work.views.storage(tensor).buffer for tensor in group.inputs} - work.graph.constants.keys()
+        others = {*needs[place], *(readers.setdefault(buffer, place) for buffer in buffers), place}
+        same = {number[other] for other in others}
+        number = [min(same) if each in same else each for each in number]
+    return number
+
+
 def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
     """Yield launches so that each comes behind what it reads; otherwise as late as the last of its groups stood. Those
     of a loop stay together, in their order.
@@ -247,11 +263,11 @@ def _last(run: Sequence[Launch]) -> int:
 
 
 def _packed(
-    launches: Sequence[Launch], found: Sequence[int | None], keys: Mapping[int, Hashable], work: Compilation
+    launches: Sequence[Launch], found: Sequence[Hashable], keys: Mapping[int, Hashable], work: Compilation
 ) -> list[Launch]:
     """Return launches of one group each, those of one level put together where that is faster."""
     result = []
-    by_level: dict[int | None, list[Launch]] = {}
+    by_level: dict[Hashable, list[Launch]] = {}
     for launch in launches:
         fixed = any(group.form.adds_to_memory for group in launch.groups)
         by_level.setdefault(None if fixed else found[launch.places[0]], []).append(launch)

@@ -14,10 +14,17 @@ The names end in the type's; a kernel's text holds the helpers that it calls and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...ir import DType
 
+#: log1p(e) / e for e from 0 to 1, by powers of e, to a part in 2e8 before it is rounded to f32: what a logarithm of a
+#: sum of two exponentials needs, in half the instructions of log1p.
+_LOG1P = (
+    1.0, -0.4999990165233612, 0.3332996070384979, -0.24954131245613098, 0.19675926864147186, -0.1530555784702301,
+    0.106035977602005, -0.05695897340774536, 0.019851164892315865, -0.0032439595088362694,
+)  # fmt: skip
 #: Beyond which power of two a divisor is scaled, and by which one.
 _FAR = {DType.F32: (2.0**100, 2.0**60), DType.F64: (2.0**900, 2.0**500)}
 
@@ -51,15 +58,22 @@ def _scales() -> Iterator[tuple[str, str, str]]:
 
 def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     yield from _scales()
+    share = "exp(-d)" if dtype is DType.F64 else f"exp2(d * {-1 / math.log(2)!r}f)"
+    grown = "log1p(e)" if dtype is DType.F64 else _polynomial(_LOG1P, "e")
     # Equal infinities have no difference.
-    yield (
-        "logaddexp",
-        "ab",
-        "return a == b ? a + log((KIND)2) : (a < b ? b : a) + log1p(exp(-fabs(a - b)));".replace("KIND", kind),
-    )
+    difference = f"const {kind} d = a == b ? 0 : fabs(a - b), e = {share};"
+    yield "logaddexp", "ab", f"{difference} return cuts_max_{dtype}(a, b) + {grown};"
     found = _quotient(kind, "f" if dtype is DType.F32 else "", *_FAR[dtype])
     yield "near_quotient", "ab", f"{found} return q;"
     yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"
+
+
+def _polynomial(coefficients: Sequence[float], x: str) -> str:
+    """Return `x` times a polynomial of it in f32, the highest power first."""
+    found = f"{coefficients[-1]!r}f"
+    for each in reversed(coefficients[:-1]):
+        found = f"fma({found}, {x}, {each!r}f)"
+    return f"{x} * ({found})"
 
 
 def _quotient(kind: str, suffix: str, far: float, by: float) -> str:

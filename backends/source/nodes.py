@@ -396,6 +396,9 @@ class NodePrinter:
 
     def _accumulate(self, node: Accumulate) -> None:
         held = self.names.held(node.name, node.at)
+        if node.name in self.names.along:
+            self.out.line(f"{held} = {self._text(node.value)};")
+            return
         if node.combine == "sum" and node.dtype.element.kind != "signed":
             self.out.line(f"{held} += {self._text(node.value)};")
             return

@@ -100,6 +100,12 @@ class KernelNames:
         """Whether operands of atoms are kept in registers from one phase to the next."""
         return any(isinstance(root, Keep) for phase in phases(self.kernel.items) for root in phase.roots)
 
+    @cached_property
+    def along(self) -> frozenset[str]:
+        """The reductions with a value for each element of their rows, which reaches its register alone and once."""
+        roots = (root for phase in phases(self.kernel.items) for root in phase.roots)
+        return frozenset(root.name for root in roots if isinstance(root, LaneReduce) and root.along)
+
     def fresh(self) -> str:
         """Return a new name for a temporary."""
         self.count += 1

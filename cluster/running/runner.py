@@ -13,7 +13,7 @@ import numpy as np
 
 from ...backends import Array, Pointer
 from ..buffers import HeldBuffer
-from ..schedule import LayerPass, order
+from ..schedule import LayerPass, order, upcoming
 from .process import Report
 from .traffic import Traffic
 
@@ -27,14 +27,18 @@ class Runner(Traffic):
         """Take all micro-batches of a mini-batch through this stage's layers, forward and in training backward."""
         self._reset()
         steps = list(order(self.layers, self.way, self.stage, self.micros, training=self.plan.training))
-        coming = self._fetch(steps[0], None, number)
+        ahead = upcoming(steps, self.micros if self.way.policy == "PR" else 1)
+        self._bring_weights(steps[0].layer, None, number, 1, 1)
+        coming = self._fetch(steps[0], None)
         for position, step in enumerate(steps):
-            for move in coming:
+            for move in (*coming, *self._arrived(step.layer)):
                 move.wait()
             following = steps[position + 1] if position + 1 < len(steps) else None
             # What the next step would read back at once stays in memory.
             self.turns = following == LayerPass(True, step.layer, step.micro) and self.way.policy == "AR"
-            coming = self._fetch(following, step, number) if following else []
+            coming = self._fetch(following, step) if following else []
+            if near := ahead[position]:
+                self._bring_weights(near.layer, step.layer, number, near.part, near.parts)
             (self._backward if step.backward else self._forward)(step, number)
         for wait, held in self.sending:
             wait()

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...backends import Array, Buffer, Pointer
 from ..buffers import HeldBuffer, Slots
+from ..disk import PIECE
 from ..layer_files import paged
 from ..mover import Move
 from ..schedule import LayerPass
@@ -34,13 +35,15 @@ class Traffic(Process):
         self.sums.clear()
         self.sending: list[tuple[Callable[[], None], HeldBuffer]] = []
         self.outputs: dict[int, Array] = {}
+        self.begun: dict[int, int] = {}  # bytes of weights on their way, of layers that have not computed yet
+        self.arriving: dict[int, list[Move]] = {}
         self.lost = 0.0
 
-    def _fetch(self, step: LayerPass, before: LayerPass | None, number: int) -> list[Move]:
-        """Begin to bring what a step needs from storage; the buffers that it goes to are free while `before`
-        computes.
+    def _fetch(self, step: LayerPass, before: LayerPass | None) -> list[Move]:
+        """Begin to bring what a step needs from storage besides weights; the buffers that it goes to are free while
+        `before` computes.
         """
-        moves = self._fetch_weights(step.layer, None if before is None else before.layer, number)
+        moves: list[Move] = []
         key, pr = (step.layer, step.micro), self.way.policy == "PR"
         first = step.layer == 0
         if self.offload and not first and (step.backward or (pr and before is not None)) and key not in self.inputs:
@@ -77,24 +80,43 @@ class Traffic(Process):
         _, layer, micro = name
         return (self.names.index(layer) * self.micros + micro) * paged(nbytes)
 
-    def _fetch_weights(self, layer: int, before: int | None, number: int) -> list[Move]:
+    def _bring_weights(self, layer: int, before: int | None, number: int, part: int, parts: int) -> None:
+        """Begin to bring the first `part` of so many parts of a layer's weights, as far as that has not begun; where
+        weights stay in memory, those of all layers. `before` is the layer that computes meanwhile.
+        """
         generation = number % 2 if self.plan.training else 0
-        if layer in self.weights and (self.level >= 2 or layer == before) and self.generation == generation:
-            return []
         if self.generation != generation:
-            for buffer in self.weights.values():
-                self.weight_slots.give(buffer)
-            self.weights.clear()
+            self._free_weights(None)
             self.generation = generation
-        if self.level < 2:
-            for old in [each for each in self.weights if each != before]:
-                self.weight_slots.give(self.weights.pop(old))
-        wanted = self.names if self.level >= 2 else [layer]
-        moves = []
-        for each in wanted:
-            self.weights[each] = self.weight_slots.take()
-            moves.append(self.move_weights(each, generation=generation))
-        return moves
+        if layer not in self.begun:
+            if layer in self.weights and (self.level >= 2 or layer == before):
+                return
+            if self.level < 2:
+                self._free_weights(before)
+            for each in self.names if self.level >= 2 else [layer]:
+                self.weights[each] = self.weight_slots.take()
+                self.begun[each] = 0
+        for each in self.begun:
+            self._bring_pieces(each, generation, part, parts)
+
+    def _arrived(self, layer: int) -> list[Move]:
+        """Return what a layer's weights are waited for by."""
+        self.begun.pop(layer, None)
+        return self.arriving.pop(layer, [])
+
+    def _bring_pieces(self, layer: int, generation: int, part: int, parts: int) -> None:
+        """Begin to bring what is missing of the first parts of a layer's weights, in whole pieces."""
+        made = self.store.weights
+        begin, end = self.begun[layer], min(made.nbytes, -(-made.nbytes * part // (parts * PIECE)) * PIECE)
+        if end > begin:
+            path, place = self.store.path("weights", layer, generation), Pointer(self.weights[layer], begin)
+            self.arriving.setdefault(layer, []).append(self.mover.fetch(path, made.start + begin, end - begin, place))
+        self.begun[layer] = max(begin, end)
+
+    def _free_weights(self, before: int | None) -> None:
+        """Give back the memory of all layers' weights but those of one."""
+        for old in [each for each in self.weights if each != before]:
+            self.weight_slots.give(self.weights.pop(old))
 
     def move_weights(self, layer: int, place: Pointer | None = None, generation: int = 0) -> Move:
         """Begin to bring a layer's weights to a place, by default to the buffer that it has."""

@@ -177,7 +177,10 @@ class Workspace:
         return candidate
 
     def temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...], span: Span) -> Expr:
-        """Emit a reduction into a temporary over the variables it depends on; return the read of it."""
+        """Emit a reduction into a temporary over the variables it depends on; return the read of it.
+
+        Raises `SpecError` where it is one of floats and what it reduces is not.
+        """
         free = expr_variables(body) - set(reduce)
         axes = tuple(v for v in self.variables if v in free)
         indices = tuple(as_index(v) for v in axes)

@@ -81,7 +81,8 @@ def along_row(reduction: Reduction, values: Values) -> Values:
     later, without = ALONG[reduction.along]
     combiner = COMBINERS[reduction.combine]
     row = values[..., ::-1] if later else values
-    found = combiner.function.numpy.accumulate(row, axis=-1, dtype=values.dtype)  # type: ignore[attr-defined]
+    with np.errstate(invalid="ignore"):  # of a NaN some functions warn
+        found = combiner.function.numpy.accumulate(row, axis=-1, dtype=values.dtype)  # type: ignore[attr-defined]
     if without:
         none = combiner.identity(dtype_of_numpy(values.dtype) or DType.F64)
         found = np.concatenate([np.full_like(found[..., :1], none), found[..., :-1]], axis=-1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count
+from math import prod
 
 from attrs import evolve, field, frozen
 
@@ -22,11 +23,13 @@ from ...ir import (
     COMBINERS,
     Call,
     Cast,
+    Const,
     DType,
     Expr,
     FusedGroup,
     Guard,
     Index,
+    IndexValue,
     InRange,
     Output,
     Read,
@@ -51,6 +54,9 @@ from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .orders import Order, order_of
 from .scans import running_of
 from .solve import is_bijection, solve
+
+#: Integers up to this are numbers of f32.
+_COUNTED = 1 << 24
 
 
 @frozen
@@ -210,16 +216,46 @@ class _Normaliser:
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         dtype = self.tensors[statement.target].dtype
+        accumulator = dtype.accumulator
+        if (condition := self._counted(body, statement)) is not None:
+            body, accumulator = Cast(DType.F32, condition), DType.F32
+        elif (place := self._place(body, statement)) is not None:
+            body, accumulator = place, DType.I32
         found = Reduction("", rows, str(statement.combine), body, along=self.along.get(statement.target, ""))
-        name = next((r.name for r in reductions if self._alike(r, found, dtype.accumulator)), "")
+        name = next((r.name for r in reductions if self._alike(r, found, accumulator)), "")
         if not name:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
             held = (*places.axes, *(rows if found.along else ()))
-            self.tensors[name] = TensorType(dtype.accumulator, tuple(p.extent for p in held))
+            self.tensors[name] = TensorType(accumulator, tuple(p.extent for p in held))
             reductions.append(evolve(found, name=name))
         value: Expr = Read(name, tuple(map(as_index, (*places.axes, *(rows if found.along else ())))))
-        value = Cast(dtype, value) if dtype.accumulator is not dtype else value
+        value = Cast(dtype, value) if accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
+
+    def _counted(self, body: Expr, statement: Statement) -> Expr | None:
+        """Return the condition that a sum of integers counts, where f32 has all numbers up to its terms: GPUs compare
+        and add integers in one pipe, at half the rate, and add floats in another.
+        """
+        whole = self.tensors[statement.target].dtype.is_int and statement.combine == "sum"
+        if not whole or prod(r.extent for r in statement.reduce) > _COUNTED or not isinstance(body, Cast):
+            return None
+        return body.arg if dtype_of(body.arg, self.tensors) is DType.BOOL else None
+
+    def _place(self, body: Expr, statement: Statement) -> Expr | None:
+        """Return what the least or greatest of places of 64 bits is found of in 32, which take half the instructions,
+        where 32 hold them all.
+        """
+        if self.tensors[statement.target].dtype is not DType.I64 or statement.combine not in ("min", "max"):
+            return None
+        if not isinstance(body, Call) or body.fn != "select":
+            return None
+        condition, place, other = body.args
+        if not isinstance(place, IndexValue) or not isinstance(other, Const):
+            return None
+        element = DType.I32.element
+        if not all(element.lowest <= n <= element.highest for n in (*place.index.bounds(), other.value)):
+            return None
+        return Call("select", (condition, IndexValue(place.index, DType.I32), Const(other.value, DType.I32)))
 
     def _alike(self, known: Reduction, other: Reduction, accumulator: DType) -> bool:
         """Whether a reduction computes what another does, in the same type."""

@@ -166,6 +166,24 @@ def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Coun
     return rows, least(run, ceil_div(points, rows))
 
 
+def scattered(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
+    """Return how many aligned groups of `unit` elements of a row-major tensor a read touches over a cover about, where
+    data says where each element lies within its row: as many as differ of so many drawn at random; 0 elsewhere.
+    """
+    if not read.indices or not _placed(read.indices[-1]):
+        return 0.0
+    dims = zip(read.indices, shape, strict=True)
+    *outer, inner = (extent if _placed(i) else distinct(i, cover.extents, extent) for i, extent in dims)
+    groups = product(outer) * ceil_div(inner, unit) * 1.0
+    points = cover.dependent(frozenset[Var]().union(*(variables(i) for i in read.indices)))
+    return groups * -np.expm1(-points / groups)
+
+
+def _placed(index: Index) -> bool:
+    """Whether data says what an index is, anew for each value of some variables."""
+    return any(isinstance(primary, Indirect) and any(map(variables, primary.indices)) for primary, _ in index.terms)
+
+
 def _step(index: Index) -> int:
     """Return the distance between neighbouring values of an index."""
     return min((abs(f) for _, f in index.terms), default=1)

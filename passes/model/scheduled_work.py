@@ -38,7 +38,7 @@ from .access import (
 )
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
-from .footprint import Count, ceil_div, least, product, runs_of, segments_of
+from .footprint import Count, ceil_div, least, product, runs_of, scattered, segments_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .joined import may_join
@@ -187,8 +187,7 @@ class Totals:
             return
         kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
-        touched = warp_lines(read, kind.shape, unit, place, geometry, self.target)
-        self.add("lines", elements / vector * touched * warps)
+        self.add("lines", elements / vector * warps * warp_lines(read, kind.shape, unit, place, geometry, self.target))
         if geometry.structure.atom:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
             left = unmoved(read, kind.shape, sector, geometry, self.target)
@@ -201,14 +200,14 @@ class Totals:
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
         runs, run = runs_of(read, kind.shape, place.whole)
-        transactions = runs * ceil_div(run, self.target.TRANS_global) * float(lattices)
-        self.add("transactions", transactions * left)
+        self.add("transactions", runs * ceil_div(run, self.target.TRANS_global) * float(lattices) * left)
         unit = max(1, self.target.sector_bytes // size)
         moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
         before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
         self.traffic[read] = np.maximum(before, moved)
-        more = self.traffic[read] - before
-        self.add("bytes", more)
+        self.add("bytes", more := self.traffic[read] - before)
+        apart = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
+        self.add("missed", np.maximum(0.0, apart - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = frozenset[object]().union(*(variables(i) for i in read.indices))
         outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))

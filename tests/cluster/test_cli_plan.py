@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cuts.cli.main import main
+from cuts.cluster.storage_rate import StorageRate
 from cuts.tests.needs import needs_opencl
 
 pytestmark = pytest.mark.as_users_build
@@ -120,4 +123,27 @@ def test_the_probe_writes_a_cluster_that_plans(
     monkeypatch.setattr("cuts.cluster.probe.BYTES", 1 << 20)
     assert main(["plan", "probe", "--folder", ".", "-o", "probed.toml"]) == 0
     assert main(["plan", "model.toml", "probed.toml", "--json"]) == 0
+    assert not list(files.glob(".cuts-probe*"))
+
+
+@needs_opencl
+def test_the_probe_measures_what_gpus_share_with_all_of_them(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuts.cluster.probe.BYTES", 1 << 20)
+    monkeypatch.setattr("cuts.cluster.probe._count", lambda dialect: 2)
+    monkeypatch.setattr("cuts.cluster.probe._links", lambda count: (3e9, 1e6))
+    rates = iter([2e9, 1.8e9, 1.7e9])  # two write, two read, one reads
+
+    def rate(engine: object, move: Callable[[], int], enough: int) -> StorageRate:
+        assert move() == (2 if enough == 16 << 20 else 1) << 17
+        return StorageRate(next(rates), 0.0, 1, 1.0, True)
+
+    monkeypatch.setattr("cuts.cluster.probe.storage_rate", rate)
+    assert main(["plan", "probe", "--folder", "."]) == 0
+    text = capsys.readouterr().out
+    assert "by 2 GPUs at once (shared: one alone reads 1.7 GB/s)" in text
+    found = tomllib.loads(text)
+    assert (found["gpus"], found["storage_read"], found["storage_write"]) == (2, 0.9e9, 1e9)
+    assert (found["gpu_link"], found["host_link"]) == (3e9, 1e6)
     assert not list(files.glob(".cuts-probe*"))

@@ -42,6 +42,16 @@ FORMS: dict[str, tuple[Graph, str]] = {
         }
         """,
     ),
+    "what holds is counted in f32, which has all integers up to the number of terms": (
+        graph({"x": (5, 6), "z": (5, 6)}, op("g", "greater", "x", "z"), op("c", "cast", "g", to="i64"),
+              op("y", "reduce_sum", "c", axes=(1,), keepdims=False), out="y"),
+        """
+        segment (i0) {
+          reduce acc0 = sum over (r0) of f32(x[i0, r0] > z[i0, r0])
+          output y[i0] = i64(acc0[i0])
+        }
+        """,
+    ),
     "a prologue under zero padding needs no select": (
         graph({"x": (1, 4, 6), "w": (5, 4, 3)}, op("a", "relu", "x"), op("y", "conv", "a", "w", pads=(1, 1)), out="y"),
     """
@@ -127,13 +137,13 @@ FORMS: dict[str, tuple[Graph, str]] = {
         }
         """,
     ),
-    "argmax as two reductions": (
+    "argmax as two reductions, places in 32 bits": (
         graph({"x": (4, 7)}, op("y", "argmax", "x", axis=1, keepdims=False), out="y"),
         """
         segment (i0) {
           reduce acc0 = max over (r0) of x[i0, r0]
-          reduce acc1 = min over (r0) of select(or(x[i0, r0] == acc0[i0], isnan(x[i0, r0])), index(r0), 6)
-          output y[i0] = acc1[i0]
+          reduce acc1 = min over (r0) of select(or(x[i0, r0] == acc0[i0], isnan(x[i0, r0])), index(r0):i32, 6:i32)
+          output y[i0] = i64(acc1[i0])
         }
         """,
     ),

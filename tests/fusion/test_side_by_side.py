@@ -67,6 +67,13 @@ def test_look_ups_of_26_tables_are_one_launch() -> None:
     assert len(found.steps) == len(found.kernels) == 1
 
 
+def test_only_what_a_value_joins_shares_a_launch_where_that_is_asked_for() -> None:
+    model = tables(4)
+    shared = tuple(evolve(node, inputs=(node.inputs[0], "i0" if n < 2 else "i2")) for n, node in enumerate(model.nodes))
+    found = compile_graph(evolve(model, nodes=shared), REGISTRY, GPU, CompileOptions(side_by_side="connected"), emit)
+    assert [group["outputs"] for group in found.groups] == [["y0", "y1"], ["y2", "y3"]]
+
+
 def test_a_loop_stays_whole_and_behind_what_it_begins_with() -> None:
     lines = [*recurrence("a", "x"), *recurrence("b", "y"), op("c", "matmul", "a", "w"), op("d", "add", "c", "b")]
     found = compiled(graph({"x": (6, 24), "y": (6, 24), "w": (24, 24)}, *lines, out="d al"))

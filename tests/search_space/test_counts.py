@@ -14,12 +14,12 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.evaluate import evaluate
 from cuts.ir.expr import call
-from cuts.ir.index import Var, as_index, floordiv, modulo
+from cuts.ir.index import Index, Indirect, Var, as_index, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
 from cuts.passes.model.counts import SUMS, Features
-from cuts.passes.model.footprint import Cover, distinct, elements
+from cuts.passes.model.footprint import Cover, distinct, elements, scattered
 from cuts.passes.model.least_work import group_work
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.legal_points import features_of
@@ -88,6 +88,19 @@ def test_quasi_affine_indices_are_counted():
     flat = as_index(i)
     assert distinct(floordiv(flat, 4), {i: 12}, 100) == 3
     assert distinct(modulo(flat, 4), {i: 12}, 100) == 4
+
+
+@pytest.mark.parametrize("points", [3, 40, 900])
+def test_what_data_places_within_rows_touches_sectors_as_numbers_drawn_at_random_do(points):
+    rows, columns, unit = 4, 128, 8
+    row, place = Var("row", rows), Var("place", points)
+    looked_up = Index(0, ((Indirect("at", (as_index(place),), columns), 1),))
+    whole = Cover.of([(row,), (place,)], [rows, points])
+    found = scattered(at("x", row, looked_up), (rows, columns), whole, unit)
+    drawn = np.random.default_rng(1).integers(0, columns // unit, (200, rows, points))
+    touched = np.mean([sum(len(set(line)) for line in each) for each in drawn])
+    assert found == pytest.approx(touched, rel=0.05)
+    assert scattered(at("x", looked_up, row), (columns, rows), whole, unit) == 0
 
 
 def schedule(dims, loops, staged, stages=1):

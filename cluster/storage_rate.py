@@ -1,0 +1,81 @@
+"""How many bytes a second storage gives each process of a run, while all of them move data at once.
+
+A disk that several processes share gives each a part, and caches and credits of disks make the first moments faster
+than the rest. So all processes move at once, for windows of time that begin together, until two windows in turn agree;
+one process alone before that shows whether they share what they move to. Where they do, the mean counts, since what one
+gets less another gets more; where they do not, the slowest process does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from attrs import evolve, frozen
+
+from .engine import Engine
+
+#: Seconds of a window, how many there are at most, and the change from one to the next that counts as none.
+WINDOW, MOST, STEADY = 0.75, 6, 0.05
+#: Processes share storage where each gets less than this part of what one alone gets.
+SHARED = 0.8
+
+
+@frozen
+class StorageRate:
+    """Bytes a second of each of `processes` while all move, and of one alone; `steady` where two windows agreed."""
+
+    each: float
+    alone: float
+    processes: int
+    seconds: float
+    steady: bool
+
+    @property
+    def shared(self) -> bool:
+        """Whether processes take from each other."""
+        return self.processes > 1 and self.each < SHARED * self.alone
+
+    def text(self, verb: str) -> str:
+        """Return it as a sentence for people."""
+        found = f"storage {verb} {self.each / 1e9:.3g} GB/s"
+        if self.processes > 1:
+            found += f" for each of {self.processes} processes at once, {self.alone / 1e9:.3g} GB/s for one alone"
+            found += ": they share it" if self.shared else ": each has its own"
+        found += f" (measured for {self.seconds:.1f} s"
+        return found + (")" if self.steady else ", not steady: the last windows count)")
+
+
+def storage_rate(
+    engine: Engine, move: Callable[[], int], enough: int, clock: Callable[[], float] = time.perf_counter
+) -> StorageRate:
+    """Measure what `move`, which returns the bytes that it moved, comes to; a window ends after `enough` bytes too.
+
+    Every process of a run calls this at once.
+    """
+    move()
+    engine.least(0)
+    begin = clock()
+    alone = _window(move, enough, clock) if engine.size > 1 and engine.rank == 0 else 0.0
+    alone = engine.total(alone)
+    means: list[float] = []
+    least = 0.0
+    while len(means) < MOST and not _agree(means):
+        rate = _window(move, enough, clock)
+        means.append(engine.total(rate) / engine.size)
+        least = float(engine.least(round(rate)))
+    each = sum(means[-2:]) / len(means[-2:])
+    found = StorageRate(each, alone or each, engine.size, clock() - begin, _agree(means))
+    return found if found.shared else evolve(found, each=min(least, each))
+
+
+def _agree(means: list[float]) -> bool:
+    return len(means) > 1 and abs(means[-1] / means[-2] - 1) <= STEADY
+
+
+def _window(move: Callable[[], int], enough: int, clock: Callable[[], float]) -> float:
+    """Move for a window, and return bytes a second."""
+    begin, moved = clock(), 0
+    while clock() - begin < WINDOW and moved < enough:
+        moved += move()
+    return moved / max(clock() - begin, 1e-9)
