@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from attrs import frozen
+from attrs import define, frozen
 
 from ...ir import CutsError, Target
 from ..bench import Bench, DeviceBench
@@ -61,6 +61,34 @@ def place_here(target: Target) -> Place:
     return Place(f"{version} (results of format {FORMAT})", python, machine_of(target))
 
 
+@define
+class KeptParts:
+    """The workers and the device of this place, kept from one unit to the next: to start them takes seconds."""
+
+    target: Target
+    workers: int
+    _builder: CandidateBuilder | None = None
+    _bench: Bench | None = None
+
+    def builder(self) -> CandidateBuilder:
+        """Return the workers."""
+        self._builder = self._builder or Workers(self.workers)
+        return self._builder
+
+    def bench(self) -> Bench:
+        """Return the device."""
+        self._bench = self._bench or DeviceBench(self.target)
+        return self._bench
+
+    def forget(self) -> None:
+        """Make them anew for the next unit: they were closed."""
+        self._builder = self._bench = None
+
+
+#: What this process keeps, by the name of the target.
+_KEPT: dict[str, KeptParts] = {}
+
+
 def search_unit(
     unit: Unit,
     builder: Callable[[], CandidateBuilder] | None = None,
@@ -69,13 +97,9 @@ def search_unit(
 ) -> UnitResult:
     """Search for one problem with what this place has; errors are part of the result."""
     problem = unit.problem
+    kept = _KEPT.setdefault(problem.target.name, KeptParts(problem.target, workers or os.cpu_count() or 1))
     database = Database(None)
-    resources = Resources(
-        database,
-        builder or (lambda: Workers(workers or os.cpu_count())),
-        bench or (lambda: DeviceBench(problem.target)),
-        budget=unit.seconds,
-    )
+    resources = Resources(database, builder or kept.builder, bench or kept.bench, budget=unit.seconds)
     try:
         database.register(problem)
         database.record(problem, unit.trials)
@@ -89,5 +113,8 @@ def search_unit(
     except CutsError as error:
         return UnitResult(dict(problem.machine), error=error.message.splitlines()[0])
     finally:
-        resources.close()
+        resources.drop()
+        if not resources.complete:
+            resources.close()
+            kept.forget()
         database.close()
