@@ -18,7 +18,7 @@ from .exchange import PACKED, offer_packs
 from .interrupts import first_interrupt_stops
 from .library import LibraryCandidate
 from .progress import make_monitor
-from .remote import DaskWorkers, DeviceProcesses, Engine, ShareOut
+from .remote import DaskWorkers, DeviceProcesses, SearchEngine, ShareOut
 from .replay import ReplayBench
 from .resources import Resources
 from .selector import MeasuredSelector
@@ -79,7 +79,7 @@ def tuning_session(
         budget=budget,
         monitor=monitor,
     )
-    engine: Engine | None = None
+    engine: SearchEngine | None = None
     if scheduler and not frozen:
         engine = DaskWorkers(scheduler, target, notice)
     elif len(devices) > 1 and not frozen:

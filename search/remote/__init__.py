@@ -2,6 +2,6 @@
 
 from .dask_workers import DaskWorkers
 from .device_processes import DeviceProcesses
-from .share_out import Engine, ShareOut
+from .share_out import SearchEngine, ShareOut
 
-__all__ = ["DaskWorkers", "DeviceProcesses", "Engine", "ShareOut"]
+__all__ = ["DaskWorkers", "DeviceProcesses", "SearchEngine", "ShareOut"]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...ir import BackendError, Target, UsageError
-from .share_out import Answer
-from .unit import Place, Unit, place_here, search_unit
+from .share_out import UnitAnswer
+from .unit import SearchPlace, SearchUnit, place_here, search_unit
 
 #: Seconds in which a scheduler must answer.
 PATIENCE = 10.0
@@ -32,7 +32,7 @@ class DaskWorkers:
         address: str,
         target: Target,
         notice: Callable[[str], None] = lambda text: None,
-        search: Callable[[Unit], object] = search_unit,
+        search: Callable[[SearchUnit], object] = search_unit,
         security: Any = None,
     ) -> None:
         self._dask = _distributed()
@@ -62,7 +62,7 @@ class DaskWorkers:
         busy = {worker for _, worker, _ in self._under_way.values()}
         return len([w for w in self._usable() if w not in busy])
 
-    def submit(self, number: int, unit: Unit, limit: float) -> None:
+    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
         """Have an idle worker do a unit; it goes to no other by itself, so that nothing is done twice."""
         busy = {worker for _, worker, _ in self._under_way.values()}
         worker = next(w for w in self._usable() if w not in busy)
@@ -71,7 +71,7 @@ class DaskWorkers:
         )
         self._under_way[number] = future, worker, time.monotonic() + limit
 
-    def collect(self, timeout: float) -> list[Answer]:
+    def collect(self, timeout: float) -> list[UnitAnswer]:
         """Return what was done or lost."""
         self._wait(timeout)
         found = []
@@ -80,12 +80,12 @@ class DaskWorkers:
             if future.status == "finished":
                 found.append(self._result(number, future, worker))
             elif future.status in ("error", "lost", "cancelled"):
-                found.append(Answer(number, worker, reason=f"worker {worker} was lost over it"))
+                found.append(UnitAnswer(number, worker, reason=f"worker {worker} was lost over it"))
             elif worker not in usable:
-                found.append(Answer(number, worker, reason=f"worker {worker} is gone"))
+                found.append(UnitAnswer(number, worker, reason=f"worker {worker} is gone"))
             elif time.monotonic() > deadline:
                 self.exclude(worker)
-                found.append(Answer(number, worker, reason=f"worker {worker} hangs"))
+                found.append(UnitAnswer(number, worker, reason=f"worker {worker} hangs"))
             else:
                 continue
             if future.status == "pending":
@@ -108,11 +108,11 @@ class DaskWorkers:
         self.drop()
         self._client.close()
 
-    def _result(self, number: int, future: Any, worker: str) -> Answer:
+    def _result(self, number: int, future: Any, worker: str) -> UnitAnswer:
         try:
-            return Answer(number, worker, future.result(timeout=PATIENCE))
+            return UnitAnswer(number, worker, future.result(timeout=PATIENCE))
         except Exception as error:  # Dask raises errors of many kinds where a result is lost on its way
-            return Answer(number, worker, reason=f"worker {worker}: {type(error).__name__}")
+            return UnitAnswer(number, worker, reason=f"worker {worker}: {type(error).__name__}")
 
     def _wait(self, timeout: float) -> None:
         """Wait until something is done: in short turns, as every future tells its status by itself."""
@@ -139,9 +139,9 @@ class DaskWorkers:
         here = place_here(self._target)
         answers = self._client.run(place_here, self._target, workers=new, on_error="ignore")
         for worker, there in answers.items():
-            self._known[worker] = isinstance(there, Place) and self._fits(worker, here, there)
+            self._known[worker] = isinstance(there, SearchPlace) and self._fits(worker, here, there)
 
-    def _fits(self, worker: str, here: Place, there: Place) -> bool:
+    def _fits(self, worker: str, here: SearchPlace, there: SearchPlace) -> bool:
         if (here.version, here.python) != (there.version, there.python):
             raise UsageError(
                 f"worker {worker} has cuts {there.version} with Python {there.python}, "

@@ -12,8 +12,8 @@ from attrs import define
 
 from ...ir import CutsError
 from ..child import START_LIMIT, Child, Lost
-from .share_out import Answer
-from .unit import Unit, UnitResult, search_unit
+from .share_out import UnitAnswer
+from .unit import SearchUnit, UnitResult, search_unit
 
 SERVICE = "cuts.search.remote.device_processes:DeviceSearcher"
 
@@ -25,7 +25,7 @@ class DeviceSearcher:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
         self._workers = workers
 
-    def search(self, unit: Unit) -> UnitResult:
+    def search(self, unit: SearchUnit) -> UnitResult:
         """Search for one problem."""
         return search_unit(unit, workers=self._workers)
 
@@ -57,7 +57,7 @@ class DeviceProcesses:
         """How many devices have nothing to do."""
         return sum(lane.number is None for lane in self._lanes)
 
-    def submit(self, number: int, unit: Unit, limit: float) -> None:
+    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
         """Have an idle device do a unit."""
         lane = min((x for x in self._lanes if x.number is None), key=lambda x: x.lost)
         lane.number, lane.deadline = number, time.monotonic() + limit + START_LIMIT
@@ -66,7 +66,7 @@ class DeviceProcesses:
         except Lost:
             lane.deadline = 0.0
 
-    def collect(self, timeout: float) -> list[Answer]:
+    def collect(self, timeout: float) -> list[UnitAnswer]:
         """Return what was done or lost."""
         busy = [lane for lane in self._lanes if lane.number is not None]
         alive = [lane.child.connection for lane in busy if lane.child.alive]
@@ -101,7 +101,7 @@ class DeviceProcesses:
         except (EOFError, OSError):
             return True
 
-    def _finish(self, lane: _Lane) -> Answer:
+    def _finish(self, lane: _Lane) -> UnitAnswer:
         number, lane.number = lane.number, None
         assert number is not None, "a busy lane has a unit"
         place = f"device {lane.device}"
@@ -115,6 +115,6 @@ class DeviceProcesses:
             if lane.lost == 3:
                 lane.child.kill()
                 self._lanes.remove(lane)
-            return Answer(number, place, reason=f"{place}: {error}")
+            return UnitAnswer(number, place, reason=f"{place}: {error}")
         lane.lost = 0
-        return Answer(number, place, result)
+        return UnitAnswer(number, place, result)

@@ -20,7 +20,7 @@ from ..resources import Resources
 from ..rounds import Rounds
 from ..settings import Settings, TunedChoice
 from ..task import SearchTask
-from .unit import Unit, UnitResult
+from .unit import SearchUnit, UnitResult
 
 #: How often a problem is given to another place before it is searched here.
 ATTEMPTS = 3
@@ -29,7 +29,7 @@ HUNG, LATE = 900.0, 30.0
 
 
 @frozen
-class Answer:
+class UnitAnswer:
     """What became of a unit: who had it, and its result or why there is none."""
 
     number: int
@@ -38,7 +38,7 @@ class Answer:
     reason: str = ""
 
 
-class Engine(Protocol):
+class SearchEngine(Protocol):
     """Places that search."""
 
     @property
@@ -51,11 +51,11 @@ class Engine(Protocol):
         """How many places there are."""
         ...
 
-    def submit(self, number: int, unit: Unit, limit: float) -> None:
+    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
         """Have some place do a unit; after `limit` seconds it counts as hung."""
         ...
 
-    def collect(self, timeout: float) -> list[Answer]:
+    def collect(self, timeout: float) -> list[UnitAnswer]:
         """Return what was done or lost since the last call; wait for something, but no longer than `timeout`."""
         ...
 
@@ -76,7 +76,7 @@ class Engine(Protocol):
 class ShareOut:
     """Does what `Rounds` does, elsewhere."""
 
-    engine: Engine
+    engine: SearchEngine
     resources: Resources
     settings: Settings
     notice: Callable[[str], None] = lambda text: None
@@ -127,10 +127,10 @@ class ShareOut:
         budget = self.resources.budget
         seconds = budget.left(self.resources.share) if budget.limited else None
         self._attempts[task.problem.key] += 1
-        unit = Unit(task.problem, self.settings, tuple(task.trials.values()), seconds)
+        unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds)
         self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
 
-    def _taken(self, task: SearchTask, answer: Answer) -> bool:
+    def _taken(self, task: SearchTask, answer: UnitAnswer) -> bool:
         """Take in a result that can be true; say whether it answers the problem."""
         result, problem = answer.result, task.problem
         if result is None or result.error:

@@ -21,7 +21,7 @@ from ..task import SearchTask
 
 
 @frozen
-class Unit:
+class SearchUnit:
     """A problem to search, what is known of it, and the seconds that there are for it."""
 
     problem: Problem
@@ -46,7 +46,7 @@ class UnitResult:
 
 
 @frozen
-class Place:
+class SearchPlace:
     """A place that searches: its version and Python's, and its machine."""
 
     version: str
@@ -54,11 +54,11 @@ class Place:
     machine: Mapping[str, str]
 
 
-def place_here(target: Target) -> Place:
+def place_here(target: Target) -> SearchPlace:
     """Return what this process is."""
     python = ".".join(map(str, sys.version_info[:2]))
     version = import_module(__package__.partition(".")[0]).__version__
-    return Place(f"{version} (results of format {FORMAT})", python, machine_of(target))
+    return SearchPlace(f"{version} (results of format {FORMAT})", python, machine_of(target))
 
 
 @define
@@ -90,7 +90,7 @@ _KEPT: dict[str, KeptParts] = {}
 
 
 def search_unit(
-    unit: Unit,
+    unit: SearchUnit,
     builder: Callable[[], CandidateBuilder] | None = None,
     bench: Callable[[], Bench] | None = None,
     workers: int | None = None,

@@ -15,8 +15,8 @@ from cuts.ir.errors import BackendError, UsageError
 from cuts.search.database import Database
 from cuts.search.problem import Problem
 from cuts.search.remote import DeviceProcesses, ShareOut
-from cuts.search.remote.share_out import ATTEMPTS, Answer
-from cuts.search.remote.unit import Place, Unit, UnitResult, place_here, search_unit
+from cuts.search.remote.share_out import ATTEMPTS, UnitAnswer
+from cuts.search.remote.unit import SearchPlace, SearchUnit, UnitResult, place_here, search_unit
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
@@ -27,7 +27,7 @@ SHORT = Settings(first=4, most=8, prove=False)
 needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="distributed is not installed")
 
 
-def made_up(unit: Unit) -> UnitResult:
+def made_up(unit: SearchUnit) -> UnitResult:
     """Search on a made-up device."""
     return search_unit(unit, Inline, lambda: FakeBench(by_threads))
 
@@ -38,7 +38,7 @@ class Hosts:
     def __init__(self, places: int, lost: float = 0.0, lies: Sequence[int] = (), seed: int = 0) -> None:
         self.names = [f"host {k}" for k in range(places)]
         self.lost, self.lies, self.random = lost, [f"host {k}" for k in lies], random.Random(seed)
-        self.queue: deque[tuple[int, str, Unit]] = deque()
+        self.queue: deque[tuple[int, str, SearchUnit]] = deque()
         self.kills = 0
         self.done: list[str] = []
 
@@ -50,20 +50,20 @@ class Hosts:
     def free(self) -> int:
         return len(self.names) - len(self.queue)
 
-    def submit(self, number: int, unit: Unit, limit: float) -> None:
+    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
         busy = {name for _, name, _ in self.queue}
         self.queue.append((number, next(n for n in self.names if n not in busy), unit))
 
-    def collect(self, timeout: float) -> list[Answer]:
+    def collect(self, timeout: float) -> list[UnitAnswer]:
         number, name, unit = self.queue.popleft()
         if self.random.random() < self.lost:
             self.kills += 1
-            return [Answer(number, name, reason=f"{name} is gone")]
+            return [UnitAnswer(number, name, reason=f"{name} is gone")]
         result = made_up(unit)
         self.done.append(unit.problem.key)
         if name in self.lies:
             result = evolve(result, trials=tuple(evolve(t, seconds=0.5 * t.bound) for t in result.trials))
-        return [Answer(number, name, result)]
+        return [UnitAnswer(number, name, result)]
 
     def exclude(self, place: Hashable) -> None:
         self.names.remove(str(place))
@@ -132,7 +132,7 @@ def test_a_place_that_reports_impossible_times_is_left_out(
 
 def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[str, float]], list[int]]) -> None:
     class Elsewhere(Hosts):
-        def collect(self, timeout: float) -> list[Answer]:
+        def collect(self, timeout: float) -> list[UnitAnswer]:
             (answer,) = super().collect(timeout)
             assert answer.result is not None
             return [evolve(answer, result=evolve(answer.result, machine={"device": "another"}))]
@@ -186,7 +186,7 @@ def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
         finally:
             engine.close()
         strange = evolve(place_here(OPENCL), version="9.9")
-        assert isinstance(strange, Place)
+        assert isinstance(strange, SearchPlace)
         monkeypatch.setattr("cuts.search.remote.dask_workers.place_here", Turns(place_here(OPENCL), strange))
         with pytest.raises(UsageError, match=r"has cuts 9\.9 .* this is cuts 0"):
             DaskWorkers(cluster.scheduler_address, OPENCL)
@@ -195,11 +195,11 @@ def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
 class Turns:
     """Answers first what is here, then what is there; of one process both."""
 
-    def __init__(self, here: Place, there: Place) -> None:
+    def __init__(self, here: SearchPlace, there: SearchPlace) -> None:
         self.answers = [here, there]
 
-    def __call__(self, target: object) -> Place:
+    def __call__(self, target: object) -> SearchPlace:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
-    def __reduce__(self) -> tuple[type[Turns], tuple[Place, Place]]:
+    def __reduce__(self) -> tuple[type[Turns], tuple[SearchPlace, SearchPlace]]:
         return Turns, (self.answers[-1], self.answers[-1])
