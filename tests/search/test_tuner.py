@@ -28,7 +28,7 @@ from cuts.search.tuner import Tuner
 from .fakes import OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 
 SHORT = Settings(first=8, most=24, prove=False)
-_WRAPPED = {"ppo": "torch", "bayes": "sklearn"}
+_WRAPPED = {"ppo": "torch", "bayes": "sklearn", "frugal": "sklearn"}
 
 
 def strategies() -> Iterator[ParameterSet]:
@@ -66,7 +66,7 @@ def test_refinement_moves_from_the_models_choice_towards_the_measured_optimum() 
 
 
 def test_an_unknown_strategy_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="strategies are: rank, random, genetic, genetic-printed, ppo, bayes"):
+    with pytest.raises(UsageError, match="strategies are: rank, random, genetic, genetic-printed, ppo, bayes, frugal"):
         tuned(FakeBench(by_threads), evolve(SHORT, strategy="luck"))
 
 
