@@ -138,8 +138,10 @@ def test_right_results_are_alike_in_whatever_order_sums_are_taken() -> None:
     problem = Problem(parse_ir(QUOTIENTS), {}, OPENCL, MACHINE)
     t0, t1, t2, t3 = (view(problem, t, array) for t, array in random_inputs(problem).items())
     products = t0 * t1
-    lanes = products.reshape(16, 1536, -1, 8, 4).sum((2, 4)).sum(-1)
-    sums = [np.add.accumulate(products, axis=-1)[..., -1], products.sum(-1), lanes]
+    # As four lanes sum vectors of four: in turn in each place of a vector, then over the vector, then over the lanes.
+    vectors = np.add.accumulate(products.reshape(16, 1536, -1, 4, 4), axis=2)[:, :, -1]
+    pairs = np.add.accumulate(vectors, axis=-1)[..., -1].reshape(16, 1536, 2, 2).sum(2)
+    sums = [np.add.accumulate(products, axis=-1)[..., -1], products.sum(-1), pairs.sum(-1)]
     found = [(t0 / t2[..., None] - (s / t2)[..., None]) * t3 for s in sums]
     allowed, scale = 2 * allowed_error(problem.form, "t4"), make_reference(problem).scales["t4"]
     assert all(float(relative_error(other, found[0], scale).max()) <= allowed for other in found[1:])
