@@ -85,6 +85,19 @@ def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
     assert any(statement.combine == "sum" for statement in program.statements)  # the mean, from x
 
 
+def test_the_gradient_of_what_is_repeated_is_one_sum() -> None:
+    net = Network("projection")
+    net.input("x", 16, 4, 8)
+    net.op("expand", net.weight("w", 8, 8), out="repeated", shape=(16, 8, 8))
+    net.op("reshape", "repeated", out="same", shape=(16, 8, 8))
+    net.op("matmul", "x", "same", out="y")
+    net.op("reduce_sum", "y", out="loss", keepdims=False)
+    training = cuts.grad(net.graph("loss"), wrt=["w"])
+    made = [value for node in training.graph.nodes if "grad" in node.name for value in node.outputs]
+    assert made
+    assert max(training.graph.types[value].size for value in made) < 16 * 8 * 8  # not one for each repetition
+
+
 def test_memory_of_a_value_is_free_after_its_last_gradient() -> None:
     net = Network("chain")
     net.input("x", 64, 64)
