@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any
 
 from attrs import define, field
@@ -49,6 +50,8 @@ from cuts.search.session import tuning_session
 TOGETHER = 48
 #: Speed from which on a row counts as good enough.
 ENOUGH = 0.8
+#: Lines of a document between which the families' table stands.
+MARKS = ("<!-- breadth: begin -->", "<!-- breadth: end -->")
 #: Seconds that must be left for another part to begin.
 _LEAST = 15.0
 
@@ -261,6 +264,39 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def families(rows: Sequence[Row]) -> str:
+    """Return the figures of each family and of all as a table for a document."""
+    lines = ["| family | rows | mean speed | from 0.8 | slowest | fastest |", "|---|---|---|---|---|---|"]
+    for name in (*dict.fromkeys(row["class"] for row in rows), "all"):
+        own = [speed(row) for row in rows if name in (row["class"], "all")]
+        known = [each for each in own if each] or [0.0]
+        enough = sum(each >= ENOUGH for each in own) / max(1, len(own))
+        figures = (f"{len(own)}", f"{geomean(known):.2f}", f"{enough:.0%}".replace("%", " %"), f"{min(known):.2f}")
+        lines.append(f"| {name} | {' | '.join(figures)} | {max(known):.2f} |")
+    return "\n".join(lines)
+
+
+def between(text: str, table: str) -> str:
+    """Return a document with a table between its marks.
+
+    Raises `ValueError` where it has none.
+    """
+    before, first, rest = text.partition(MARKS[0])
+    _, last, after = rest.partition(MARKS[1])
+    if not first or not last:
+        raise ValueError(f"expected the lines {MARKS[0]} and {MARKS[1]}")
+    return f"{before}{first}\n{table}\n{last}{after}"
+
+
+def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    """Return rows with those of another file that are newer, in the order that they had."""
+    found = {key_of(row): row for row in rows}
+    for row in others:
+        if row["date"] >= found.get(key_of(row), row)["date"]:
+            found[key_of(row)] = row
+    return list(found.values())
+
+
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
     """Return the numbers of the rows that were asked for and have not been measured, or are to be measured again."""
     known = {key_of(row): row for row in rows}
@@ -301,6 +337,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only, which any target can")
+    parser.add_argument("--add", nargs="+", type=Path, metavar="FILE", help="take in newer rows of other files")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="write the families' table there")
     add_row_options(parser, "breadth.json")
     return parser.parse_args(argv)
 
@@ -309,7 +347,13 @@ def main() -> None:
     """Measure what is missing and print the table."""
     options = arguments()
     rows = read_rows(options.out)
-    if not (options.table or options.markdown):
+    for other in options.add or ():
+        rows = newest(rows, read_rows(other))
+        write_rows(options.out, rows)
+    if options.document:
+        text = options.document.read_text(encoding="utf-8")
+        options.document.write_text(between(text, families(rows)), encoding="utf-8")
+    if not (options.table or options.markdown or options.add or options.document):
         target = find_target(options.target)
         device = open_device(target)
         facts = circumstances(device.name, options.commit)

@@ -19,18 +19,18 @@ from ..ops.gradient import Gradients
 from ..passes.graph import differentiate_graph
 from .describe import Transformer
 
-#: Sizes of tensors are multiples of this many elements, so that each begins where vectors may be loaded.
-UNIT = 64
-
 
 def parameter_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
-    """Return the parameters of a block by name, in the order in which they lie in a layer's file; raise `UsageError`
-    for odd sizes.
+    """Return the parameters of a block by name, in the order in which they lie in a layer's file.
+
+    Raises `UsageError` for heads that can not be turned in pairs.
     """
     hidden, keys, width = model.hidden, model.keys, model.width
-    for name, size in (("hidden", hidden), ("heads x kv_heads", keys), ("inner", width)):
-        if size % UNIT:
-            raise UsageError(f"{model.name}: {name}: expected a multiple of {UNIT} to run, found {size}")
+    if model.gated and hidden // model.heads % 2:
+        raise UsageError(
+            f"{model.name}: heads: expected heads of an even width to run, found {hidden} / {model.heads}",
+            hint="gated blocks turn pairs of a head's elements",
+        )
     shapes: dict[str, tuple[int, ...]] = {
         "query": (hidden, hidden), "key": (hidden, keys), "value": (hidden, keys), "output": (hidden, hidden),
         "up": (hidden, width), "down": (width, hidden), "norm1": (hidden,), "norm2": (hidden,),

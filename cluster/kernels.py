@@ -10,7 +10,8 @@ from ..backends import find_target
 from ..compile import build_graph
 from ..ir import CompileOptions, UsageError
 from ..runtime import Plan
-from .blocks import adam_graph, block_passes, loss_graph
+from .blocks import adam_graph, block_passes, loss_graph, parameter_shapes
+from .layer_files import layout
 from .plan_file import ClusterPlan
 
 #: Elements that the optimiser takes at a time; a multiple of a page.
@@ -64,7 +65,8 @@ def compile_kernels(plan: ClusterPlan, target: str) -> Kernels:
     forward = built(passes.forward, passes.spec)
     if passes.backward is None:
         return Kernels(forward, None, None, None, None, ())
-    chunk, rest = min(CHUNK, model.block_parameters), model.block_parameters % CHUNK
+    whole = layout(parameter_shapes(model)).nbytes // 4
+    chunk, rest = min(CHUNK, whole), whole % CHUNK
     elements = model.batch * model.sequence * model.hidden
     return Kernels(
         forward,

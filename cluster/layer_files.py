@@ -18,7 +18,10 @@ from attrs import frozen
 
 from ..ir import PlanError
 
-PAGE = 4096
+#: Bytes of a page, and at which multiples of bytes tensors begin, so that vectors may be loaded.
+PAGE, ALIGNED = 4096, 256
+#: The name of what fills the room between tensors: a safetensors file has no holes.
+FILLING = "filling"
 
 
 def paged(nbytes: int) -> int:
@@ -29,7 +32,7 @@ def paged(nbytes: int) -> int:
 @frozen
 class FileLayout:
     """What a layer's file holds: shapes of fp32 tensors by name, in order, and where each begins behind the header, in
-    bytes.
+    bytes; `nbytes` are all, with the zeros between tensors.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -39,14 +42,13 @@ class FileLayout:
     @property
     def header(self) -> bytes:
         """The file's first page or pages."""
-        entries = {
-            name: {
-                "dtype": "F32",
-                "shape": list(shape),
-                "data_offsets": [self.offsets[name], self.offsets[name] + 4 * math.prod(shape)],
-            }
-            for name, shape in self.shapes.items()
-        }
+        entries: dict[str, object] = {}
+        for name, shape in self.shapes.items():
+            begin, end = self.offsets[name], self.offsets[name] + 4 * math.prod(shape)
+            entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+            if after := -end % ALIGNED:
+                room = {"dtype": "F32", "shape": [after // 4], "data_offsets": [end, end + after]}
+                entries[f"{FILLING}.{name}"] = room
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-(len(text) + 8) % PAGE)
         return len(text).to_bytes(8, "little") + text
@@ -63,11 +65,11 @@ class FileLayout:
 
 
 def layout(shapes: Mapping[str, tuple[int, ...]]) -> FileLayout:
-    """Lay tensors out one after another."""
+    """Lay tensors out one after another, each where vectors may be loaded."""
     offsets, cursor = {}, 0
     for name, shape in shapes.items():
         offsets[name] = cursor
-        cursor += 4 * math.prod(shape)
+        cursor += -(-4 * math.prod(shape) // ALIGNED) * ALIGNED
     return FileLayout(dict(shapes), offsets, cursor)
 
 

@@ -39,6 +39,11 @@ class LayerStore:
     model: Transformer
     weights: FileLayout
 
+    @property
+    def elements(self) -> int:
+        """Elements of a layer's file, what fills it up among them: that stays zero whatever is computed of it."""
+        return self.weights.nbytes // 4
+
     def path(self, kind: str, layer: int, generation: int = 0) -> Path:
         """Return where a kind of a layer's values lies."""
         folder = kind if kind == "gradients" else f"{kind}-{generation}"

@@ -46,16 +46,14 @@ class Updates:
         self.runner = runner
         self.adam = BoundPlan(kernels.adam, runner.device, runner.arena, scratch)
         self.rest = BoundPlan(kernels.rest, runner.device, runner.arena, scratch) if kernels.rest else None
-        self.slots = Slots(runner.arena, 4 * min(CHUNK, runner.model.block_parameters), "optimiser")
+        self.slots = Slots(runner.arena, 4 * min(CHUNK, runner.store.elements), "optimiser")
 
     def step(self, number: int, rate: float) -> None:
         """Update every parameter of this stage: read one generation, write the other."""
         self.runner.device.upload(Pointer(self.runner.scalars["rate"]), np.asarray([rate], np.float32))
         self.runner.device.upload(Pointer(self.runner.scalars["step"]), np.asarray([number + 1], np.float32))
         chunks = [
-            (layer, start)
-            for layer in self.runner.names
-            for start in range(0, self.runner.model.block_parameters, CHUNK)
+            (layer, start) for layer in self.runner.names for start in range(0, self.runner.store.elements, CHUNK)
         ]
         coming = self._fetch_chunk(*chunks[0], number)
         leaving: list[tuple[list[Move], list[Buffer]]] = []
@@ -66,7 +64,7 @@ class Updates:
             if position + 1 < len(chunks):
                 coming = self._fetch_chunk(*chunks[position + 1], number)
             made = {f"{kind}.next": self.slots.take() for kind in ("w", *STATE)}
-            count = min(CHUNK, self.runner.model.block_parameters - start)
+            count = min(CHUNK, self.runner.store.elements - start)
             bound = self.adam if self.rest is None or count == CHUNK else self.rest
             places = {name: Pointer(buffer) for name, buffer in (*held.items(), *made.items())}
             if self.runner.level >= 1:
@@ -91,7 +89,7 @@ class Updates:
         self.runner.sums.clear()
 
     def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], dict[str, Buffer]]:
-        count = min(CHUNK, self.runner.model.block_parameters - start)
+        count = min(CHUNK, self.runner.store.elements - start)
         kinds = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if self.runner.level == 0 else {})
         kinds |= {"w": "weights"} if self.runner.level < 2 else {}
         held, moves, begin = {}, [], self.runner.store.weights.start + 4 * start

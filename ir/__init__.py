@@ -13,7 +13,16 @@ from .atoms import (
     MatrixFragment,
 )
 from .attributes import Attribute, attribute_of
-from .budget import ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, SECOND_SHARE, WHOLE, Budget
+from .budget import (
+    ALGORITHMS_SHARE,
+    LOOK_SHARE,
+    MODEL_SHARE,
+    PARTITION_SHARE,
+    SCHEDULES_SHARE,
+    SECOND_SHARE,
+    WHOLE,
+    Budget,
+)
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
 from .dfg import (
@@ -170,6 +179,7 @@ __all__ = [
     "FUNCTIONS",
     "LANE",
     "LANES",
+    "LOOK_SHARE",
     "MATH_MODES",
     "MATRIX_ATOMS",
     "MAX_ELEMENTS",

@@ -14,6 +14,8 @@ from attrs import define, field
 #: a launch.
 ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.33, 0.48, 0.66
 SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
+#: What share is used up when kernels that no search came to must have been looked at.
+LOOK_SHARE = 0.96
 #: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1
 #: The part of a budget at most that is kept back where more is known to be needed.
@@ -67,7 +69,12 @@ class Budget:
         """Seconds at the end in which nothing is measured."""
         if not self.limited:
             return 0.0
-        return max(min(RESERVE, RESERVE_SHARE * self.seconds), min(self.needed, NEEDED_SHARE * self.seconds))
+        return max(min(RESERVE, RESERVE_SHARE * self.seconds), self.promised)
+
+    @property
+    def promised(self) -> float:
+        """Seconds of those that are known to be needed for what comes behind the last measurement."""
+        return min(self.needed, NEEDED_SHARE * self.seconds)
 
     def over(self, share: float = WHOLE) -> bool:
         """Whether a share of it is used up."""

@@ -49,7 +49,7 @@ class Options:
     select: str = "forest"
     correct: bool = True
     extended: bool = True
-    trees: int = 24
+    trees: int = 12
     likely: int = 6
 
 

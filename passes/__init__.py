@@ -1,6 +1,7 @@
 """How a program changes on its way from a graph to kernels: the pipeline, and what its stages share."""
 
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
+from .evaluators import Roofline
 from .fragments import Fragment, Priced, cut_fragment
 from .pipeline import compile_graph, graph_passes
 from .pricing import Prices, Pricing, price
@@ -16,6 +17,7 @@ __all__ = [
     "Priced",
     "Prices",
     "Pricing",
+    "Roofline",
     "Selector",
     "Workload",
     "compile_graph",

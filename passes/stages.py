@@ -43,6 +43,7 @@ from .fusion import (
     Workshop,
     build_programs,
     centre_means,
+    divide_moments,
     find_views,
     fold_units,
     follow_pieces,
@@ -194,7 +195,7 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
 
 
 def _programs(graph: Graph, registry: Registry) -> Programs:
-    return follow_pieces(centre_means(share_sums(fold_units(build_programs(graph, registry)))))
+    return follow_pieces(centre_means(divide_moments(share_sums(fold_units(build_programs(graph, registry))))))
 
 
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:

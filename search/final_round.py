@@ -81,8 +81,8 @@ def space_key(task: SearchTask, settings: Settings) -> Hashable:
 def best_known(
     task: SearchTask, settings: Settings, ranked: Mapping[Hashable, Sequence[Scored]] | None = None
 ) -> TunedChoice:
-    """Return the best that is known: what was measured now or in an earlier session, else the model's first choice;
-    that of a small part of the space where nobody had the time to `rank` it.
+    """Return the best that is known: what was measured now or in an earlier session, else the model's first choice of
+    what was not refused; that of a small part of the space where nobody had the time to `rank` it.
     """
     winner = task.winner(settings)
     known = unfinished(task) if winner is None or faster_before(task) else None
@@ -98,12 +98,15 @@ def best_known(
             task.start,
             task.proof,
         )
-    first = task.first or (ranked or {}).get(space_key(task, settings))
+    first = [s for s in task.first or (ranked or {}).get(space_key(task, settings), ()) if not task.refused(s)]
     if first:
         return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem
-    simple = simple_schedule(problem.form, problem.target) if task.lost else None
-    candidate = assess(problem.form, simple, problem.target) if simple else choose_soon(problem.form, problem.target)
+    soon = None if task.lost else choose_soon(problem.form, problem.target)
+    if soon is None or task.refused(Scored(None, soon)):
+        simple = simple_schedule(problem.form, problem.target)
+        soon = assess(problem.form, simple, problem.target) if simple else soon
+    candidate = soon or choose_soon(problem.form, problem.target)
     return TunedChoice(candidate, None, origin="model", reason=task.lost)
 
 

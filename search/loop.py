@@ -62,5 +62,5 @@ class DispatchLoop:
         if not waiting:
             return None
         if self._current not in waiting:  # the problem whose data is in use goes first, then the one that promises most
-            self._current = max(waiting, key=lambda t: (t.gain, t.problem.key))
+            self._current = max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
         return self._current

@@ -78,7 +78,7 @@ class Rounds:
         with self._resources.interruptible():
             for key, problem in missing.items():
                 self._resources.builder.submit(Job(key, "rank", (problem, self._settings.model, RANKED), (0.0,)))
-            end = self._resources.budget.seconds + LATE
+            end = self._resources.budget.seconds - self._resources.budget.promised + LATE
             while missing and not self._resources.interrupted and self._resources.elapsed < end:
                 for done in self._resources.builder.collect(0.1):
                     if missing.pop(done.job.owner, None) is not None and done.value:

@@ -16,15 +16,15 @@ from statistics import median
 
 from attrs import evolve, frozen
 
-from ..ir import MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
-from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Workload, joined
+from ..ir import LOOK_SHARE, MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
+from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
-from .settings import QUICK, Settings, TunedChoice
+from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
 from .tuner import Tuner
 
 #: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
@@ -34,6 +34,8 @@ PACE = 4.0
 #: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
 #: measured, where a budget may leave them so.
 DOUBT = 0.75
+#: Part of what groups take that they may cost one another in a launch, where that was not measured.
+DOUBTED = 0.1
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 #: Seconds that a chosen kernel takes to be lowered and printed, and those that a core takes to compile it where that
@@ -172,9 +174,10 @@ class MeasuredSelector:
             return False
         fresh = self._next(asked, questions)
         waiting = list(fresh.items())
+        brief = self._many(questions, share)
         while waiting and not self._late(share):
             size = self._size(share) if self.budget.limited else len(waiting)
-            self._measure(dict(waiting[:size]), share)
+            self._measure(dict(waiting[:size]), BRIEF if brief else QUICK, share)
             del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self.scale = _scale(ratios, self.budget.limited)
@@ -196,11 +199,24 @@ class MeasuredSelector:
         """Return how many groups to measure together, so that a share of the budget is enough for them."""
         return int(min(CHUNK, max(LEAST_CHUNK, self._rate * self.budget.left(share))))
 
-    def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float) -> None:
+    def _many(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+        """Keep back what the kernels of the first question take to be made, and return whether there are more of them
+        left to measure than there is time for.
+        """
+        if not self.budget.limited or not questions:
+            return False
+        forms = {form_key(form) for form in questions[0]}
+        new = len(forms - self._measured.keys())
+        self._keep_back(len(forms), new)
+        return new > self._rate * self.budget.left(share)
+
+    def _measure(self, fresh: Mapping[Hashable, FusedGroup], settings: Settings, share: float) -> None:
         """Measure groups, all at once, as far as there is time for it."""
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
         start = self.budget.elapsed
-        for key, group, choice in zip(fresh, fresh.values(), self.tuner.estimate(problems, QUICK, share), strict=True):
+        for key, group, choice in zip(
+            fresh, fresh.values(), self.tuner.estimate(problems, settings, share), strict=True
+        ):
             if choice is not None:
                 seconds = min(choice, fastest_library(group, self.libraries).seconds)
                 self._measured[key] = self._alone(seconds)
@@ -227,8 +243,10 @@ class MeasuredSelector:
     def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
         times = [candidate.measured.get("measured") for _, _, candidate in members]
         known = [self._alone(t) for t in times if isinstance(t, (int, float))]
-        if seconds is None or len(known) < len(times):
+        if len(known) < len(times):
             return seconds != inf
+        if seconds is None:  # what a launch costs is known, what its members cost one another is not
+            return (len(members) - 1) * self.target.launch_time > DOUBTED * sum(known)
         return self._alone(seconds) < (1 - self.settings.tie) * sum(known)
 
     def _joint(self, members: Sequence[Member]) -> Problem:
@@ -290,15 +308,25 @@ class MeasuredSelector:
         self.budget.needed = LOWERED * kernels * (2 if self.rivalled else 1) + compiling
 
     def _run(self, share: float) -> list[TunedChoice]:
-        """Tune the problems, those first that take longest."""
-        keys = [form_key(p.form) for p in self.problems]
-        weights = [
-            p.uses * self._measured.get(k, self._costs.get(k, 0.0)) for p, k in zip(self.problems, keys, strict=True)
-        ]
-        order = sorted(range(len(keys)), key=lambda n: -weights[n])
+        """Tune the problems, those first that may have most to gain; what no clock has seen then is looked at once."""
+        weights = [self._gain(p) for p in self.problems]
+        order = sorted(range(len(weights)), key=lambda n: -weights[n])
         ordered, told = [self.problems[n] for n in order], self.decisions is not None
         found = dict(zip(order, self.tuner.run(ordered, self.settings, share, told), strict=True))
-        return [found[n] for n in range(len(keys))]
+        unseen = [n for n in order if found[n].seconds is None]
+        if unseen and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
+            looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
+            found |= dict(zip(unseen, looked, strict=True))
+        return [found[n] for n in range(len(weights))]
+
+    def _gain(self, problem: Problem) -> float:
+        """Return the seconds of the whole program that a kernel was measured to take beyond its floor, all that the
+        model says of it where no clock has seen it.
+        """
+        key = form_key(problem.form)
+        if key not in self._measured:
+            return problem.uses * (self._costs[key] if key in self._costs else self._model(key, problem.form))
+        return problem.uses * max(0.0, self._measured[key] - Roofline(self.target).cost(problem.form))
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:
         """Return the model's cost, which the database remembers: it takes a while to compute."""

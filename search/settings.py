@@ -46,6 +46,11 @@ class Settings:
 #: A short search, good enough to compare groups with each other.
 QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False)
 
+#: A shorter one, where there are more groups than time for that.
+BRIEF = evolve(QUICK, first=3, most=3)
+#: A look at what would ship though no clock has seen it.
+LOOK = evolve(QUICK, first=2, most=2)
+
 
 @frozen
 class TunedChoice:

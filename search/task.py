@@ -13,7 +13,7 @@ from ..backends import Timing
 from ..passes.schedule import Point
 from .build import Built, Scored
 from .database import Trial
-from .problem import Problem
+from .problem import Problem, schedule_text
 from .proof import Proof
 from .settings import Settings, TunedChoice
 from .strategies import Known, Strategy
@@ -130,6 +130,17 @@ class SearchTask:
             return inf
         floor = min((s.candidate.bound for s in self.first), default=0.0)
         return self.problem.uses * max(0.0, self.seconds - floor) / 2.0**self.stale
+
+    @property
+    def weight(self) -> float:
+        """The seconds of the whole program that it takes by the model, as far as its space is ranked."""
+        return self.problem.uses * min((s.candidate.score for s in self.first), default=0.0)
+
+    def refused(self, scored: Scored) -> bool:
+        """Whether a point is known to be of no use: it computes something else, fails, or spills registers."""
+        text = schedule_text(scored.candidate.schedule)
+        entry, trial = self.entries.get(text), self.trials.get(text)
+        return any(each is not None and each.outcome not in ("", "ok") for each in (entry, trial))
 
     def known(self) -> list[Known]:
         """Return the points that were tried, for the strategy."""

@@ -25,7 +25,7 @@ from ..frontends import save_graph
 from ..ir import Array, CompileOptions, DType, Graph, Mode, Node, Target, TensorType, UsageError, quote, verify_graph
 from ..ops.gradient import Gradients
 from ..ops.language import Instances
-from ..passes.graph import differentiate_graph, fresh_name, prune
+from ..passes.graph import DropRepetition, differentiate_graph, fresh_name, prune
 from .checkpoint import Checkpoint
 from .loop import TrainingLoop
 from .optimisers import Optimiser
@@ -150,6 +150,8 @@ def grad(
                 f"expected the name of the loss, as there are {len(graph.outputs)} outputs", hint="pass loss=..."
             )
         loss = graph.outputs[0]
+    # Before there are gradients: that of what is repeated is one sum then, and not a tensor for each repetition.
+    graph = DropRepetition(Instances(vocabulary.registry)).shorten(graph)
     return _Builder(graph, vocabulary, loss, optimiser, dict(updates or {})).build(wrt)
 
 

@@ -6,6 +6,7 @@ from .groups import Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
+from .moments import divide_moments
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
@@ -38,6 +39,7 @@ __all__ = [
     "canonical_names",
     "centre_means",
     "copied",
+    "divide_moments",
     "find_views",
     "fold_units",
     "follow_pieces",

@@ -3,6 +3,7 @@
 from .attach_loss import with_loss
 from .base import Pass, run_passes
 from .canonicalise import Canonicalise, canonical_passes
+from .drop_repetition import DropRepetition
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
 from .precision import LowerPrecision
@@ -12,6 +13,7 @@ from .rewrite import fresh_name, prune
 __all__ = [
     "Canonicalise",
     "Checked",
+    "DropRepetition",
     "KeepOrCompute",
     "LowerPrecision",
     "Pass",

@@ -15,6 +15,7 @@ from ...ir import Graph, PassError
 from ...ops.language import Instances
 from .base import Pass, run_passes
 from .compose_movement import ComposeMovement
+from .drop_repetition import DropRepetition
 from .fold_affine import FoldAffine
 from .fold_constants import FoldConstants
 from .merge_common import MergeCommon
@@ -32,6 +33,7 @@ def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
         TurnConstants(instances),
         MergeCommon(instances),
         ComposeMovement(instances),
+        DropRepetition(instances),  # behind it, as chains of movements end in one
         FoldAffine(instances),  # last: movements between an operation and its scale are gone
     )
 

@@ -39,7 +39,7 @@ from .rewrite import prune, replace_value
 
 
 @frozen
-class _Move:
+class IndexMap:
     """What a movement computes: the element at coordinates `d0, d1, ...` of its result is `body`,
     which holds one read.
     """
@@ -76,7 +76,7 @@ class ComposeMovement:
         if second is None or first is None or first_node is None:
             return None
         source = first_node.operands[0]
-        composed = _compose(first, second, graph.types[source])
+        composed = compose(first, second, graph.types[source])
         if _is_copy(composed, graph.types[source]):
             return replace_value(graph, last.outputs[0], source)
         for op, attributes in _proposals(first_node, last):
@@ -85,16 +85,16 @@ class ComposeMovement:
                 return evolve(graph, nodes=tuple(node if n is last else n for n in graph.nodes))
         return None
 
-    def _move(self, node: Node, graph: Graph) -> _Move | None:
+    def _move(self, node: Node, graph: Graph) -> IndexMap | None:
         """Return what a node with one operand moves, or None where it is no movement."""
         if len(node.inputs) != 1 or len(node.operands) != 1 or len(node.outputs) != 1:
             return None
-        return _read_move(self.instances.of_node(node, graph).program)
+        return read_move(self.instances.of_node(node, graph).program)
 
-    def _means(self, node: Node, source: TensorType, wanted: _Move) -> bool:
+    def _means(self, node: Node, source: TensorType, wanted: IndexMap) -> bool:
         """Whether a proposed node computes the composition."""
         try:
-            move = _read_move(self.instances.of(node, [source]).program)
+            move = read_move(self.instances.of(node, [source]).program)
         except CutsError:
             return False
         return move == wanted
@@ -104,7 +104,8 @@ def _coordinates(type_: TensorType) -> tuple[Index, ...]:
     return tuple(as_index(Var(f"d{n}", extent)) for n, extent in enumerate(type_.shape))
 
 
-def _read_move(program: Program) -> _Move | None:
+def read_move(program: Program) -> IndexMap | None:
+    """Return what a program moves, or None where it does something else."""
     if len(program.statements) != 1 or len(program.outputs) != 1:
         return None
     statement = program.statements[0]
@@ -120,7 +121,7 @@ def _read_move(program: Program) -> _Move | None:
         if digits is None:
             return None
         values |= digits
-    return _Move(_without_name(substitute_expr(statement.body, values)), result)
+    return IndexMap(_without_name(substitute_expr(statement.body, values)), result)
 
 
 def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
@@ -137,7 +138,7 @@ def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
     return values
 
 
-def _compose(first: _Move, second: _Move, source: TensorType) -> _Move:
+def compose(first: IndexMap, second: IndexMap, source: TensorType) -> IndexMap:
     """Return the movement from the first's operand to the second's result."""
 
     def leaf(read: Expr) -> Expr:
@@ -147,7 +148,7 @@ def _compose(first: _Move, second: _Move, source: TensorType) -> _Move:
         }
         return substitute_expr(first.body, values)
 
-    return _Move(_simplify_casts(rebuild(second.body, leaf), source.dtype), second.result)
+    return IndexMap(_simplify_casts(rebuild(second.body, leaf), source.dtype), second.result)
 
 
 def _simplify_casts(expr: Expr, dtype: DType) -> Expr:
@@ -173,7 +174,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
     return wide.element.digits >= narrow.element.digits and (wide.element.kind != "unsigned" or not negative)
 
 
-def _is_copy(move: _Move, source: TensorType) -> bool:
+def _is_copy(move: IndexMap, source: TensorType) -> bool:
     return isinstance(move.body, Read) and move.body.indices == _coordinates(move.result) and source == move.result
 
 

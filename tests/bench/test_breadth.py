@@ -19,6 +19,7 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.bench import breadth
 from cuts.bench.ahead import graph_of, ready
+from cuts.bench.records import RESULTS
 from cuts.bench.suite import OPERATIONS, ROWS
 from cuts.bench.tuned import tune
 from cuts.bench.vocabulary import Given, SizedOperation, UserOperation, w, x
@@ -131,6 +132,24 @@ def test_the_table_counts_failures_and_wrong_results() -> None:
     assert len(breadth.markdown(rows).splitlines()) == 7
 
 
+def test_rows_of_other_files_are_taken_in_where_they_are_newer_and_a_document_gets_the_table() -> None:
+    old, new = ({"class": "norm", "name": n, "batch": 1, "date": d, "cuts_ms": 1.0, "peers": {"torch": p}}
+                for n, d, p in (("a", "2026-01-02", 2.0), ("a", "2026-01-03", 0.5)))  # fmt: skip
+    other = new | {"name": "b", "class": "loss"}
+    found = breadth.newest([old], [new, other])
+    assert found == [new, other] == breadth.newest(found, [old])
+    table = breadth.families([old, other])
+    assert table.splitlines()[2:] == [
+        "| norm | 1 | 2.00 | 100 % | 2.00 | 2.00 |",
+        "| loss | 1 | 0.50 | 0 % | 0.50 | 0.50 |",
+        "| all | 2 | 1.00 | 50 % | 0.50 | 2.00 |",
+    ]
+    first, last = breadth.MARKS
+    assert breadth.between(f"x\n{first}\nold\n{last}\ny", "new") == f"x\n{first}\nnew\n{last}\ny"
+    with pytest.raises(ValueError, match="expected the lines"):
+        breadth.between("no marks", "new")
+
+
 def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def operation(name: str) -> UserOperation:
         return UserOperation("odd", name, lambda n: (x(n), w(n)), lambda a, b: a + b, (3,), ((3,), (4,)))
@@ -155,3 +174,9 @@ def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatc
     suite._keep(suite._measured(0, rows[1].case(graph_of(rows[1])), None, found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (row["cuts_ms"], row["failure"]) == (None, "no kernel")
+
+
+def test_the_document_has_the_table_of_the_rows() -> None:
+    folder = Path(breadth.__file__).parents[1]
+    text = (folder / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert breadth.between(text, breadth.families(breadth.read_rows(RESULTS / "breadth.json"))) == text

@@ -21,6 +21,7 @@ from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.mover import Mover
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
+from cuts.cluster.store import open_store
 from cuts.cluster.ways import Way, columns
 from cuts.ir.errors import BackendError, CutsError, PlanError, UsageError
 from cuts.tests.amounts import NIGHTLY
@@ -37,6 +38,8 @@ pytestmark = [
 
 MODEL = Transformer("tiny", layers=4, hidden=64, heads=4, sequence=16, batch=8, precision="single")
 GATED = evolve(MODEL, name="gated", layers=2, hidden=128, kv_heads=2, inner=192, gated=True, biases=False)
+#: Sizes that no vector divides.
+ODD = evolve(GATED, name="odd", hidden=30, heads=3, kv_heads=1, inner=25, sequence=7, biases=True)
 HERE = Machine("here", 1, 1, 1e10, 1.0, 1e9, 1e9, 1e9, 1e9, 1e9)
 WHOLE = Way(1, 1, 1, "AR", 2, "weights", "keep")
 
@@ -137,7 +140,7 @@ def test_training_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) ->
     assert trained(tmp_path / "a", way, 3) == trained(tmp_path / "b", whole, 3)
 
 
-@pytest.mark.parametrize("model", [MODEL, GATED], ids=lambda m: m.name)
+@pytest.mark.parametrize("model", [MODEL, GATED, ODD], ids=lambda m: m.name)
 def test_training_agrees_with_pytorch(model: Transformer, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     sys.path.insert(0, str(Path(__file__).parent))
@@ -196,6 +199,16 @@ def test_a_layer_file_is_ordinary_safetensors(tmp_path: Path) -> None:
     tensors = load_file(made.store.path("weights", 2))
     assert tensors["up"].shape == (64, 256)
     assert sum(t.size for t in tensors.values()) == MODEL.block_parameters
+
+
+def test_tensors_of_odd_sizes_begin_where_vectors_may_be_loaded(tmp_path: Path) -> None:
+    store = open_store(tmp_path, ODD, [0], training=False)
+    assert all(offset % 256 == 0 for offset in store.weights.offsets.values())
+    tensors = load_file(store.path("weights", 0))
+    filling = {name: tensors.pop(name) for name in list(tensors) if name.startswith("filling.")}
+    assert sum(t.size for t in tensors.values()) == ODD.block_parameters
+    assert sum(t.size for t in filling.values()) == store.elements - ODD.block_parameters > 0
+    assert not any(t.any() for t in filling.values())
 
 
 def test_a_file_cut_short_is_named_before_anything_runs(tmp_path: Path) -> None:
@@ -272,8 +285,7 @@ def test_a_killed_process_goes_on_from_the_last_finished_step(undisturbed: Any, 
     program = f"""
         import os, signal
         from pathlib import Path
-        from cuts.cluster.mover import Mover
-from cuts.cluster.plan_file import load_cluster_plan
+        from cuts.cluster.plan_file import load_cluster_plan
         from cuts.cluster.running import Runner
         from cuts.tests.cluster.kept import opened
         plan, folder = load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}
@@ -300,7 +312,7 @@ from cuts.cluster.plan_file import load_cluster_plan
     [
         ({"precision": "mixed"}, "precision"),
         ({"vocabulary": 100}, "vocabulary"),
-        ({"hidden": 96, "heads": 2}, "multiple of 64"),
+        ({"hidden": 96, "heads": 32, "gated": True}, "expected heads of an even width to run, found 96 / 32"),
         ({"batch": 7}, "batch"),
     ],
 )

@@ -137,13 +137,13 @@ FORMS: dict[str, tuple[Graph, str]] = {
         }
         """,
     ),
-    "argmax as two reductions": (
+    "argmax as two reductions, places in 32 bits": (
         graph({"x": (4, 7)}, op("y", "argmax", "x", axis=1, keepdims=False), out="y"),
         """
         segment (i0) {
           reduce acc0 = max over (r0) of x[i0, r0]
-          reduce acc1 = min over (r0) of select(or(x[i0, r0] == acc0[i0], isnan(x[i0, r0])), index(r0), 6)
-          output y[i0] = acc1[i0]
+          reduce acc1 = min over (r0) of select(or(x[i0, r0] == acc0[i0], isnan(x[i0, r0])), index(r0):i32, 6:i32)
+          output y[i0] = i64(acc1[i0])
         }
         """,
     ),

@@ -15,6 +15,7 @@ from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.base import Pass, run_passes
 from cuts.passes.graph.canonicalise import Canonicalise, canonical_passes
 from cuts.passes.graph.compose_movement import ComposeMovement
+from cuts.passes.graph.drop_repetition import DropRepetition
 from cuts.passes.graph.fold_affine import FoldAffine
 from cuts.passes.graph.fold_constants import FoldConstants
 from cuts.passes.graph.merge_common import MergeCommon
@@ -178,6 +179,28 @@ def test_adjacent_movements_compose(chain: str, expected: str) -> None:
     builder = parse_lines("f32[2, 3, 4]", {"a": first, "b": second, "z": "relu(%b)"}, "z")
     assert expected in print_graph(run_passes(builder, [ComposeMovement(INSTANCES)], infer=INSTANCES.infer))
     assert "%a" not in print_graph(ComposeMovement(INSTANCES).run(builder))
+
+
+@pytest.mark.parametrize(
+    ("reader", "expected"),
+    [
+        ("matmul(%big, %a)", "matmul(%big, %x)"),
+        ("matmul(%a, %right)", "matmul(%x, %right)"),
+        ("mul(%big, %a)", "mul(%big, %x)"),
+        ("mul(%big, %turned)", "mul(%big, %turned)"),  # what is read is not what was repeated
+        ("mul(%big, %same)", "mul(%big, %x)"),
+        ("add(%a, %a)", "add(%x, %a)"),  # one of them says how large the result is
+        ("concat(%a, %big) {axis = 0}", "concat(%a, %big)"),  # which takes no other shape
+        ("softmax(%a) {axis = 0}", "softmax(%a)"),  # which sums over the repetitions
+    ],
+)
+def test_what_broadcasts_reads_what_was_repeated_for_it(reader: str, expected: str) -> None:
+    repeated = {"a": "expand(%x) {shape = [5, 3, 3]}", "big": "exp(%a)", "right": "exp(%big)"}
+    repeated |= {"turned": "transpose(%a) {perm = [0, 2, 1]}", "same": "reshape(%a) {shape = [5, 3, 3]}"}
+    graph = parse_lines("f32[3, 3]", {**repeated, "z": reader}, "z")
+    after = run_passes(graph, [DropRepetition(INSTANCES)], infer=INSTANCES.infer)
+    assert expected in print_graph(after)
+    assert all(np.array_equal(results(graph)[name], value) for name, value in results(after).items())
 
 
 def test_a_narrowing_conversion_stays() -> None:

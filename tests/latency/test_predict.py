@@ -23,7 +23,7 @@ from cuts.latency.own_kernels import read_own, unseen_own
 from cuts.latency.predictor import Predictor, predictor
 
 #: Trees of the selection: a fit takes seconds of each ten, and these find what the shipped number does.
-TREES = 30
+TREES = 6
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,75 @@
+"""Sums of squares about means of long rows are made of those of parts, and mean the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph
+from cuts.ir.statement import Program
+from cuts.ops.reference import evaluate, evaluate_graph
+from cuts.passes.fusion.moments import divide_moments
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.share_sums import share_sums
+from cuts.passes.verify import verify_programs
+
+from ..needs import needs_opencl
+from .build import REGISTRY, graph, op
+
+
+def deviations(shape: tuple[int, ...], axes: tuple[int, ...], out: str = "s") -> Graph:
+    """Return sums of squares about the mean of some axes, as PyTorch's variances are read."""
+    return graph(
+        {"x": shape},
+        op("m", "reduce_mean", "x", axes=axes, keepdims=True),
+        op("d", "sub", "x", "m"),
+        op("s", "reduce_sum_square", "d", axes=axes, keepdims=False),
+        out=out,
+    )
+
+
+def divided(whole: Graph) -> tuple[Programs, Programs]:
+    before = share_sums(build_programs(whole, REGISTRY))
+    after = divide_moments(before)
+    verify_programs(after)
+    return before, after
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((8192, 3), (0,)), ((3, 40000), (1,)), ((64, 3, 20, 30), (0, 2, 3)), ((200, 400), (0, 1))]
+)
+@pytest.mark.parametrize("out", ["s", "s m"])
+def test_parts_of_long_rows_mean_the_same(shape: tuple[int, ...], axes: tuple[int, ...], out: str) -> None:
+    whole = deviations(shape, axes, out)
+    before, after = divided(whole)
+    assert len(after.units) == len(before.units)  # the differences are gone, the parts are there
+    assert "d" not in {t for unit in after.units for t in unit.writes}
+    statements = tuple(s for unit in after.units for s in unit.statements)
+    x = np.random.default_rng(0).standard_normal(shape) + 100.0
+    found = evaluate(Program(after.types, whole.inputs, whole.outputs, statements, after.tables), {"x": x})
+    for name, expected in evaluate_graph(whole, REGISTRY, {"x": x}).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "out"),
+    [
+        ((512, 3), (0,), "s"),  # a block holds the rows
+        ((3, 4000), (1,), "s"),
+        ((8192, 3), (0,), "s d"),  # what is left of the mean is wanted itself
+        ((8191, 3), (0,), "s"),  # no parts without rest
+    ],
+)
+def test_other_rows_stay_whole(shape: tuple[int, ...], axes: tuple[int, ...], out: str) -> None:
+    before, after = divided(deviations(shape, axes, out))
+    assert after is before
+
+
+@needs_opencl
+def test_small_deviations_of_large_numbers_are_right() -> None:
+    x = (np.random.default_rng(1).standard_normal((8192, 4)) + 3e4).astype(np.float32)
+    plan = build_graph(deviations(x.shape, (0,)), load_spec([]), find_target("opencl"), CompileOptions())
+    np.testing.assert_allclose(plan.run({"x": x})["s"], 8192 * x.astype(np.float64).var(axis=0), rtol=1e-5)
