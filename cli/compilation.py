@@ -52,10 +52,23 @@ def run_tuned(arguments: Namespace) -> int:
         audit=getattr(arguments, "audit", None) or 0,
         replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
         further=getattr(arguments, "further", False),
+        devices=_devices(getattr(arguments, "devices", None)),
+        scheduler=getattr(arguments, "scheduler", None) or "",
         quiet=arguments.quiet,
         notice=console.note,
     ) as selector:
         return run_compile(arguments, selector)
+
+
+def _devices(text: str | None) -> tuple[str, ...]:
+    """Return the numbers of devices in a list of them.
+
+    Raises `UsageError` where one is no number or is there twice.
+    """
+    found = tuple(part.strip() for part in text.split(",")) if text else ()
+    if any(not part.isdigit() for part in found) or len(set(found)) < len(found):
+        raise UsageError(f"--devices {text}: expected different numbers of devices", hint="--devices 0,1 for example")
+    return found
 
 
 def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from attrs import evolve
 
 from ..backends import cache_root
-from ..ir import CompiledGraph, CompileOptions, Graph, Target
+from ..ir import Attribute, CompiledGraph, CompileOptions, Graph, Target
+from ..ops import Instance
+from ..ops.language import Instances
 from ..passes import ForeignDecisionsError
+from ..passes.graph import Canonicalise
 from ..search import DecidedGraph, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
 from .contest import NEAR, Rival, Wholes, better, by_sums
 from .loading import Spec
 
 #: Runs the passes as options say.
 Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
+
+#: Canonical forms of graphs that are still there, by identity: a compilation asks several times.
+_CANONICAL: dict[int, tuple[weakref.ref[Graph], Graph]] = {}
 
 
 def compile_measured(
@@ -82,7 +89,26 @@ def watched(options: CompileOptions) -> bool:
 
 
 def _question(graph: Graph, spec: Spec, target: Target, options: CompileOptions, libraries: bool) -> Question:
-    return question_of(graph, spec.texts, options, machine_of(target), libraries)
+    return question_of(canonical_form(graph, spec), spec.texts, options, machine_of(target), libraries)
+
+
+def canonical_form(graph: Graph, spec: Spec) -> Graph:
+    """Return what a model is whichever exporter wrote it: canonical, with the attributes that nodes leave out."""
+    key = id(graph)
+    kept = _CANONICAL.get(key)
+    if kept is not None and kept[0]() is graph:
+        return kept[1]
+    instances = Instances(spec.registry)
+    canonical = Canonicalise(instances).run(graph)
+    nodes = (evolve(node, attributes=_said(instances.of_node(node, canonical))) for node in canonical.nodes)
+    canonical = evolve(canonical, nodes=tuple(nodes))
+    _CANONICAL[key] = weakref.ref(graph, lambda _: _CANONICAL.pop(key, None)), canonical
+    return canonical
+
+
+def _said(instance: Instance) -> dict[str, Attribute]:
+    """Return what a node's attributes are, said or not; what is not there is left out."""
+    return {name: value for name, value in instance.attributes.items() if value is not None}
 
 
 def _told(known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]) -> CompiledGraph | None:

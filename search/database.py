@@ -122,7 +122,8 @@ class Database:
                 rest.unlink(missing_ok=True)
             notice(f"tuning database {path} is damaged ({error}); it was set aside as {aside.name} and a new one begun")
             self._connection = self._open()
-        weakref.finalize(self, self._connection.close)  # a file that nobody closed is no reason to warn
+        # A file that nobody closed is no reason to warn.
+        self._finalizer = weakref.finalize(self, self._connection.close)
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path or ":memory:", timeout=_PATIENCE, isolation_level=None)
@@ -145,7 +146,8 @@ class Database:
         return connection
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; nothing is left to do when the object goes, which may be in another thread."""
+        self._finalizer.detach()
         self._connection.close()
 
     @contextmanager

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from attrs import evolve
+
 from ..backends.cuda import find_toolchain
 from ..ir import Budget, Target, UsageError
 from .bench import DeviceBench
@@ -16,6 +18,7 @@ from .exchange import PACKED, offer_packs
 from .interrupts import first_interrupt_stops
 from .library import LibraryCandidate
 from .progress import make_monitor
+from .remote import DaskWorkers, DeviceProcesses, SearchEngine, ShareOut
 from .replay import ReplayBench
 from .resources import Resources
 from .selector import MeasuredSelector
@@ -41,6 +44,8 @@ def tuning_session(
     further: bool = False,
     guesses: bool = False,
     fresh: bool = False,
+    devices: Sequence[str] = (),
+    scheduler: str = "",
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
@@ -50,7 +55,8 @@ def tuning_session(
     keyboard ends it, so that the compilation goes on with the best so far. With `replay`, a recorded database takes the
     device's place, and nothing of this search is kept. Where the final plan of a graph is known, only `further`
     searches on. With `frozen` and `guesses`, the model's choice stands in for results that miss. A `fresh`
-    session knows nothing of earlier ones nor of packs, and keeps nothing.
+    session knows nothing of earlier ones nor of packs, and keeps nothing. Problems are shared out among several
+    `devices` of this host, or among the workers of a Dask `scheduler`, where these are given.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
@@ -73,13 +79,23 @@ def tuning_session(
         budget=budget,
         monitor=monitor,
     )
+    engine: SearchEngine | None = None
+    if scheduler and not frozen:
+        engine = DaskWorkers(scheduler, target, notice)
+    elif len(devices) > 1 and not frozen:
+        engine = DeviceProcesses(devices, workers or _workers(target))
     tuner = Tuner(resources, frozen, guesses)
+    if engine is not None:
+        places = engine
+        tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(places, resources, settings, notice))
     try:
         with first_interrupt_stops(budget):
             yield MeasuredSelector(
                 target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit, further=further
             )
     finally:
+        if engine is not None:
+            engine.close()
         monitor.close()
         resources.close()
         database.close()

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from attrs import frozen
 
 from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from .build import BundleMember, Job
+from .curve import Search
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import measure_launches
 from .problem import Problem, digest, schedule_text
@@ -30,18 +31,32 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+class Searches(Protocol):
+    """Searches for several problems at once."""
+
+    def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
+        """Return a choice for every problem, by its key."""
+        ...
+
+    def search(self, tasks: Sequence[SearchTask]) -> Search:
+        """Search until each problem has its choice or the run must end."""
+        ...
+
+
 @frozen
 class Tuner:
     """Answers from the database and searches for what it does not know; `run` returns a choice for each problem,
     whatever happens.
 
     Behind an interrupt or the end of the budget every further run answers with what is known. A `frozen` tuner never
-    searches; one that `guesses` takes the model's choice for what it does not know.
+    searches; one that `guesses` takes the model's choice for what it does not know. `rounds` makes what searches: here,
+    or at several places.
     """
 
     resources: Resources
     frozen: bool = False
     guesses: bool = False
+    rounds: Callable[[Resources, Settings], Searches] = Rounds
 
     @property
     def statistics(self) -> Statistics:
@@ -95,7 +110,7 @@ class Tuner:
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
         if missing:
-            found |= Rounds(resources, settings or Settings()).run([self._task(p) for p in missing])
+            found |= self.rounds(resources, settings or Settings()).run([self._task(p) for p in missing])
         return [found[p.key] for p in problems]
 
     def _task(self, problem: Problem) -> SearchTask:
@@ -123,7 +138,7 @@ class Tuner:
         with self.statistics.phase("database"):
             kept = {p.key: finished(self.resources.database, p) for p in problems}
         tasks = [self._task(p) for p in problems if kept[p.key] is None]
-        Rounds(self.resources, settings).search(tasks)
+        self.rounds(self.resources, settings).search(tasks)
         for key, choice in [*kept.items(), *((t.problem.key, t.choice) for t in tasks)]:
             if choice is not None and choice.seconds is not None:
                 found[key] = choice.seconds

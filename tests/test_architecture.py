@@ -77,6 +77,8 @@ WRAPPERS = {
     "pycuda": ("backends/cuda/*.py",),
     "cuda": ("backends/cuda/*.py",),
     "torch": ("frontends/torch/*.py", "cluster/torch*.py", "search/strategies/policy.py"),
+    "distributed": ("search/remote/dask_workers.py",),
+    "sklearn": ("search/strategies/surrogate.py", "search/learned/residual.py", "latency/*.py"),
     "simpy": ("cluster/simpy_loop.py",),
     "nvmath": ("backends/library/cublas.py",),
     "cudnn": ("backends/library/cudnn.py",),

@@ -308,6 +308,10 @@ class Importer:
                 value = tensor_array(value, self.folder, f"{where}: attribute {quote(attribute.name)}")
             elif isinstance(value, bytes):
                 value = value.decode("utf-8", "replace")
+            elif attribute.type == onnx.AttributeProto.FLOAT:
+                value = _as_written(value)
+            elif attribute.type == onnx.AttributeProto.FLOATS:
+                value = [_as_written(each) for each in value]
             values[attribute.name] = value
         return values
 
@@ -365,3 +369,8 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
             if attribute.HasField("g"):
                 names |= all_names(attribute.g)
     return names
+
+
+def _as_written(value: float) -> float:
+    """Return the shortest decimal number that a file's f32 stands for: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))

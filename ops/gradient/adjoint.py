@@ -10,20 +10,24 @@ and a scatter a read. `max` and `min` pass the gradient to the first of equal el
 axes), `prod` multiplies by the product of all others. A program is differentiated statement by statement in reverse;
 what lies inside it and is needed is computed again from the operands and results, and what turns out not to matter is
 left out (`invariance`: the maximum that softmax subtracts).
+
+Where a recurrence is part of the program, what lies inside it may be kept instead (`Adjoint.forward`): its turns wait
+for one another, so that to compute them again takes as long as the first time, and nothing fuses with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
-from ...ir import Program, runs
+from ...ir import Program, Statement, runs
 from ..language import live_statements, unrolled
 from .factors import name_factors
 from .invariance import irrelevant
+from .past_copies import without_copies
 from .recurrences import NoReverse, Recurrences
-from .sums import Term
+from .terms import Term
 
 #: Most steps of a recurrence that is written out for its gradient.
 LONGEST_WRITTEN_OUT = 64
@@ -34,20 +38,25 @@ class Adjoint:
     """The gradients of operands of a program, as a program.
 
     Its inputs are operands and results of the original program by their names, and gradients of results: `given` says
-    of which. `found` says which of its outputs is the gradient of which operand.
+    of which. `found` says which of its outputs is the gradient of which operand. `forward`, where there is one, is the
+    original program with further results, and these are inputs, too.
     """
 
     program: Program
     given: Mapping[str, str]
     found: Mapping[str, str]
+    forward: Program | None = None
 
 
-def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -> Adjoint:
-    """Return the gradients of operands, given those of some results;
-    operands that no result depends on are left out.
+def adjoint(program: Program, operands: Sequence[str], results: Sequence[str], *, keep: bool = False) -> Adjoint:
+    """Return the gradients of operands, given those of some results; operands that no result depends on are left out.
+
+    With `keep` the gradient of a program with a recurrence reads what lies inside of that.
     """
     try:
-        return _Adjoint(name_factors(program), operands=tuple(operands), results=tuple(results)).run()
+        named = name_factors(program)
+        named = without_copies(named) if any(s.step for s in named.statements) else named
+        return _Adjoint(named, operands=tuple(operands), results=tuple(results), keep=keep).run()
     except NoReverse:
         written_out = name_factors(unrolled(program, "the gradient", LONGEST_WRITTEN_OUT))
     return _Adjoint(written_out, operands=tuple(operands), results=tuple(results)).run()
@@ -57,6 +66,7 @@ def adjoint(program: Program, operands: Sequence[str], results: Sequence[str]) -
 class _Adjoint(Recurrences):
     operands: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    keep: bool = False
 
     def run(self) -> Adjoint:
         self.tensors.update(self.program.tensors)
@@ -102,15 +112,27 @@ class _Adjoint(Recurrences):
     def _finish(self, given: Mapping[str, str], found: Mapping[str, str]) -> Adjoint:
         """Keep what the gradients need, with statements of the original program for what lies inside it."""
         original = self.program
-        everything = [*(s for s in original.statements if s.target not in original.outputs), *self.statements]
+        own = live_statements(self.statements, tuple(found))
+        inside = self._inside(own) if self.keep else ()
+        everything = [*(s for s in original.statements if s.target not in (*original.outputs, *inside)), *own]
         kept = live_statements(everything, tuple(found))
         wanted = {*found, *(tensor for s in kept for tensor in s.tensors_read)}
-        inputs = tuple(t for t in (*original.inputs, *original.outputs, *given) if t in wanted)
+        inputs = tuple(t for t in (*original.inputs, *original.outputs, *inside, *given) if t in wanted)
         tables = {t: v for t, v in original.constants.items() if t in wanted}
         made = {s.target for s in kept}
         tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
+        program = Program(tensors, inputs, tuple(found), tuple(kept), tables)
         return Adjoint(
-            Program(tensors, inputs, tuple(found), tuple(kept), tables),
+            without_copies(program) if any(s.step for s in kept) else program,
             {n: r for n, r in given.items() if n in inputs},
             found,
+            evolve(original, outputs=(*original.outputs, *inside)) if inside else None,
         )
+
+    def _inside(self, statements: Sequence[Statement]) -> tuple[str, ...]:
+        """Return the tensors inside of a program with a recurrence that statements of its gradient read."""
+        original = self.program.statements
+        if not any(s.step for s in original):
+            return ()
+        made = {s.target for s in original} - set(self.program.outputs)
+        return tuple(dict.fromkeys(t for s in statements for t in s.tensors_read if t in made))

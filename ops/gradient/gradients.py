@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from ...ir import Array, Node, Program, Source, TensorType
-from ..language import Instance, Registry
+from ...ir import Array, Node, Program, Read, Source, Statement, TensorType, Var, as_index
+from ..language import Instance, Registry, live_statements, unused_name
 from .adjoint import Adjoint, adjoint
 from .declare import declare
 from .own_form import OwnForm, own_form
@@ -45,6 +45,24 @@ class Gradients:
             self.registry = self.registry.extend(*(Source(name, text) for name, text in new.items()))
             self.texts |= new
 
+    def keeping(
+        self, instance: Instance, operands: Sequence[str], results: Sequence[str], taken: Sequence[str]
+    ) -> tuple[Node, tuple[Node, ...]] | None:
+        """Return the operation with further results, and the steps of `steps` that read these; None where nothing is
+        to be kept, which is so without a recurrence.
+
+        `taken` are the results that the graph has; they come first.
+        """
+        if not any(s.step for s in instance.program.statements) or any(_stated(instance, o, results) for o in operands):
+            return None
+        derived = adjoint(instance.program, operands, results, keep=True)
+        if derived.forward is None or not derived.found:
+            return None
+        inside = tuple(t for t in derived.forward.outputs if t not in instance.program.outputs)
+        program = _with_outputs(derived.forward, (*taken, *inside))
+        name = self._declared(f"{instance.op}_kept", f"{instance.op}, with what its gradient reads", program)
+        return Node(name, name, program.inputs, (*taken, *inside)), (self._node(instance, derived),)
+
     def steps(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
         """Return the nodes that compute operands' gradients from those of some results; an operand that has none is
         left out.
@@ -63,10 +81,14 @@ class Gradients:
             return ()
         if instance.algorithms and len(derived.found) > 1 and _share_nothing(derived.program):
             return tuple(n for operand in derived.found.values() for n in self._derived(instance, (operand,), results))
+        return (self._node(instance, derived),)
+
+    def _node(self, instance: Instance, derived: Adjoint) -> Node:
+        """Return a derived gradient as a node."""
         inputs = tuple(f"d{derived.given[t]}" if t in derived.given else t for t in derived.program.inputs)
         summary = f"gradient of {instance.op} with respect to {', '.join(derived.found.values())}"
         name = self._declared(f"{instance.op}_grad", summary, derived.program, self._algorithms(instance, derived))
-        return (Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.found.values())),)
+        return Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.found.values()))
 
     def _declared(
         self, begin: str, summary: str, program: Program, algorithms: Mapping[str, Sequence[Node]] | None = None
@@ -113,6 +135,34 @@ class Gradients:
 
     def _mean(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
         return self.instance(node, operands, {})
+
+
+def _with_outputs(program: Program, results: tuple[str, ...]) -> Program:
+    """Return a program with these results, and no more than they need; one that turns of a loop write and read is the
+    copy of a list.
+    """
+    tensors, copies = dict(program.tensors), []
+    outputs: tuple[str, ...] = ()
+    for result in results:
+        stepped = any(s.step for s in program.statements if s.target == result)
+        if stepped and any(result in s.tensors_read for s in program.statements):
+            copies.append(_copy(result, unused_name(f"{result}_kept", tensors), tensors))
+            result = copies[-1].target
+        outputs += (result,)
+    statements = live_statements((*program.statements, *copies), outputs)
+    used = {t for s in statements for t in (s.target, *s.tensors_read)}
+    inputs = tuple(t for t in program.inputs if t in used)
+    tensors = {t: type_ for t, type_ in tensors.items() if t in used}
+    constants = {t: values for t, values in program.constants.items() if t in used}
+    return Program(tensors, inputs, outputs, statements, constants)
+
+
+def _copy(tensor: str, name: str, tensors: dict[str, TensorType]) -> Statement:
+    """Return the statement that copies a tensor to a new one."""
+    tensors[name] = tensors[tensor]
+    axes = tuple(Var(f"k{n}", extent) for n, extent in enumerate(tensors[tensor].shape))
+    place = tuple(map(as_index, axes))
+    return Statement(name, tuple(a for a in axes if a.extent > 1), place, Read(tensor, place))
 
 
 def _share_nothing(program: Program) -> bool:

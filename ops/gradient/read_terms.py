@@ -36,7 +36,8 @@ from .congruence import Summand, solve_congruences
 from .derivatives import literal, multiply
 from .invert import Inverse, invert
 from .pieces import Piece, pieces_of
-from .sums import Sums, Term
+from .sums import Sums
+from .terms import Term
 
 #: More residue classes than this are computed by one statement that tests the residue.
 _MOST_PHASES = 16

@@ -16,7 +16,7 @@ from ...ir import (
     substitute_expr,
 )
 from .statement_terms import StatementTerms
-from .sums import Term
+from .terms import Term
 
 
 class NoReverse(Exception):

@@ -32,7 +32,7 @@ from ...ir import (
 )
 from .derivatives import differentiate, literal, multiply
 from .read_terms import ReadTerms
-from .sums import Term
+from .terms import Term
 
 
 @define

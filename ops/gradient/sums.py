@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce as fold
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from ...ir import (
     DType,
@@ -27,16 +27,7 @@ from ..language import AxisClass, canonicalise, classify_axes, is_complex, unuse
 from .conditions import hoist
 from .derivatives import add
 from .deviations import is_sum_of_deviations
-
-
-@frozen
-class Term:
-    """A part of a gradient: at `element`, for all `axes`, the sum of `body` over `free`."""
-
-    axes: tuple[Var, ...]
-    element: tuple[Index, ...]
-    body: Expr
-    free: tuple[Var, ...] = ()
+from .terms import Term, in_ranges
 
 
 @define
@@ -58,7 +49,11 @@ class Sums:
         """Emit statements that add terms up."""
         axes = self.axes_of(tensor)
         self.tensors[name] = self.tensors[tensor]
-        self.add_up(name, tensor, axes, tuple(map(as_index, axes)), terms)
+        element = tuple(map(as_index, axes))
+        if all(t.element == element for t in terms) and (parts := in_ranges(terms, self.contracts)):
+            self._emit_pieces(name, parts)
+        else:
+            self.add_up(name, tensor, axes, element, terms)
 
     def add_up(
         self, name: str, tensor: str, axes: tuple[Var, ...], element: tuple[Index, ...], terms: Sequence[Term]

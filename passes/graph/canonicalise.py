@@ -21,6 +21,7 @@ from .fold_constants import FoldConstants
 from .merge_common import MergeCommon
 from .remove_dead_code import RemoveDeadCode
 from .remove_identities import RemoveIdentities
+from .turn_constants import TurnConstants
 
 
 def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
@@ -29,6 +30,7 @@ def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
         RemoveDeadCode(),
         RemoveIdentities(instances),
         FoldConstants(instances),  # before merging: equal constants are made here
+        TurnConstants(instances),
         MergeCommon(instances),
         ComposeMovement(instances),
         DropRepetition(instances),  # behind it, as chains of movements end in one

@@ -3,7 +3,8 @@
 Nodes are taken in reverse. Each gives its operands the gradients that its declaration states, or that are derived from
 it; a value that several nodes read gets the sum. What is kept and what is computed again follows one rule: a value of
 the graph (what a node takes or makes) is kept where a gradient needs it, and what lies inside an operation (the mean in
-a layer norm) is computed again by the gradient that needs it, which fuses with it.
+a layer norm) is computed again by the gradient that needs it, which fuses with it. A recurrence is the exception: its
+turns wait for one another, so what lies inside it becomes further results of its node, which the gradient reads.
 
     %h = relu(%x)            %h = relu(%x)
     %y = matmul(%h, %w)  ->  %y = matmul(%h, %w)
@@ -57,6 +58,7 @@ class _Backward:
     values: set[str] = field(factory=set)  # names of values
     blocked: dict[str, str] = field(factory=dict)  # node -> why nothing flows through it
     constants: dict[str, Array] = field(factory=dict)
+    keeping: dict[str, Node] = field(factory=dict)  # nodes with further results, in the place of others
 
     def run(self) -> Differentiated:
         graph = self.graph
@@ -77,7 +79,12 @@ class _Backward:
             if value not in found and not self.partial:
                 raise GraphError(self._reason(value))
         constants = {**graph.constants, seed: array, **self.constants}
-        used = evolve(graph, types=self.types, constants=constants, nodes=(*graph.nodes, *self.nodes))
+        used = evolve(
+            graph,
+            types=self.types,
+            constants=constants,
+            nodes=(*(self.keeping.get(n.name, n) for n in graph.nodes), *self.nodes),
+        )
         return Differentiated(used, found)
 
     def _check(self) -> None:
@@ -127,9 +134,23 @@ class _Backward:
             for formal, value in zip(instance.inputs, node.inputs, strict=False)
             if formal is not None and value is not None and value in varying and self.graph.types[value].dtype.is_float
         }
-        self._operands(
-            node, self.gradients.steps(instance, tuple(wanted), [formals[v] for v in results]), wanted, names
-        )
+        sought, known_results = tuple(wanted), [formals[v] for v in results]
+        kept = self.gradients.keeping(instance, sought, known_results, tuple(formals[v] for v in node.outputs))
+        if kept is not None:
+            names |= self._keep(node, kept[0], names)
+        steps = self.gradients.steps(instance, sought, known_results) if kept is None else kept[1]
+        self._operands(node, steps, wanted, names)
+
+    def _keep(self, node: Node, formal: Node, names: Mapping[str, str]) -> dict[str, str]:
+        """Give a node further results; return their names by those that the operation has for them."""
+        inside = formal.outputs[len(node.outputs) :]
+        found = {name: self._fresh(f"{node.name}.{name}") for name in inside}
+        inputs = tuple(v if v is None else names[v] for v in formal.inputs)
+        made = evolve(node, op=formal.op, inputs=inputs, outputs=(*node.outputs, *found.values()), attributes={})
+        instance = self.gradients.instance(made, [None if v is None else self.types[v] for v in inputs], {})
+        self.types.update(zip(made.outputs, instance.output_types, strict=True))
+        self.keeping[node.name] = made
+        return found
 
     def _operands(self, node: Node, steps: Sequence[Node], wanted: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Add the nodes that compute the gradients of a node's operands; `wanted` maps formal names to values."""

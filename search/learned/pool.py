@@ -79,14 +79,14 @@ class RecordedGround:
         return [self.points[k] for _, _, k in sorted(turns)[:count]]
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return the recorded points nearest to those that the space has."""
-        found: dict[Place, Point] = {}
-        wanted = [p for p in places if p[0] in self._rows]
-        for position in sorted({s for s, _ in wanted}):
-            points = [Point(0.0, s, row) for s, row in wanted if s == position]
-            nearest = self._distances(position, points).argmin(axis=1)
-            found |= {place_of(p): p for p in (self.points[self._rows[position][k]] for k in nearest)}
-        return list(found.values())
+        """Return the recorded points nearest to those that are legal in the whole space."""
+        wanted = self.full.legal([p for p in places if p[0] in self._rows])
+        found: dict[int, Point] = {}
+        for position in sorted({p.structure for p in wanted}):
+            asked = [k for k, p in enumerate(wanted) if p.structure == position]
+            nearest = self._distances(position, [wanted[k] for k in asked]).argmin(axis=1)
+            found |= {k: self.points[self._rows[position][n]] for k, n in zip(asked, nearest, strict=True)}
+        return list({place_of(found[k]): found[k] for k in sorted(found)}.values())
 
     def near(self, points: Sequence[Point]) -> set[Point]:
         """Return the recorded points that differ in one knob, and the nearest of the others."""

@@ -30,7 +30,7 @@ class Bayes(Proposer):
         ran = [k for k in known if np.isfinite(k.seconds)]
         if len(ran) < FEWEST:
             return self.begin(best, count)
-        points = self._looked_at(known)
+        points = looked_at(self, known)
         found: list[Scored] = []
         believed = fastest(known, MOST)
         surrogate = Surrogate.fitted(self.ground, believed, self.aided)
@@ -48,9 +48,11 @@ class Bayes(Proposer):
             surrogate = surrogate.with_points(believed)
         return found
 
-    def _looked_at(self, known: Sequence[Known]) -> list[Point]:
-        near = self.ordered(self.ground.near([k.point for k in fastest(known, PARENTS)]), len(known))[:NEAR]
-        drawn = self.ground.random(RANDOM, (self.seed, len(known)))
-        first = [s.point for s in self.first if s.point is not None and self.aided]
-        every: dict[Place, Point] = {place_of(p): p for p in (*first, *near, *drawn)}
-        return [p for place, p in every.items() if place not in self.seen]
+
+def looked_at(proposer: Proposer, known: Sequence[Known]) -> list[Point]:
+    """Return what a proposer may choose from: neighbours of the fastest, the model's best, random points."""
+    near = proposer.ordered(proposer.ground.near([k.point for k in fastest(known, PARENTS)]), len(known))[:NEAR]
+    drawn = proposer.ground.random(RANDOM, (proposer.seed, len(known)))
+    first = [s.point for s in proposer.first if s.point is not None and proposer.aided]
+    every: dict[Place, Point] = {place_of(p): p for p in (*first, *near, *drawn)}
+    return [p for place, p in every.items() if place not in proposer.seen]

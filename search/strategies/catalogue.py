@@ -8,6 +8,7 @@ from ...ir import UsageError
 from ...passes.schedule import Space
 from ..build import Scored
 from .bayes import Bayes
+from .frugal import Frugal
 from .ground import FullSpace, Ground
 from .model_guided import Genetic, Random, Rank
 from .ppo import Ppo
@@ -22,6 +23,7 @@ STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strateg
     "genetic-printed": PrintedGenetic,
     "ppo": Ppo,
     "bayes": Bayes,
+    "frugal": Frugal,
 }
 
 

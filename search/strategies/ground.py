@@ -42,7 +42,7 @@ class Ground(Protocol):
         ...
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return those points that are legal, with their scores."""
+        """Return those points that are legal, with their scores, in the order of the places."""
         ...
 
     def near(self, points: Sequence[Point]) -> set[Point]:
@@ -90,13 +90,13 @@ class FullSpace:
         return random_points(self.space, count, self.model, number)
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return those points that are legal, with their scores."""
-        found: list[Point] = []
+        """Return those points that are legal, with their scores, in the order of the places."""
+        found: dict[int, Point] = {}
         for position, rows, batch in self._evaluated(places):
             values = np.broadcast_to(score(batch, self.space, self.model), (len(rows),))
             kept = zip(values, rows, strict=True)
-            found += [Point(float(v), position, places[row][1]) for v, row in kept if np.isfinite(v)]
-        return found
+            found |= {row: Point(float(v), position, places[row][1]) for v, row in kept if np.isfinite(v)}
+        return [found[row] for row in sorted(found)]
 
     def near(self, points: Sequence[Point]) -> set[Point]:
         """Return the points that differ in one parameter."""

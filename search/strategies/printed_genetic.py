@@ -48,9 +48,7 @@ class PrintedGenetic(Proposer):
         generator = np.random.default_rng((self.seed, len(known)))
         wheel = np.cumsum(selection(times))
         children = [self._child(ordered, wheel, generator) for _ in range(TRIES * count)]
-        legal = {place_of(p): p for p in self.ground.legal(list(dict.fromkeys(children)))}
-        wanted = [legal[c] for c in dict.fromkeys(children) if c in legal]
-        wanted += [p for place, p in legal.items() if place not in children]  # what lay nearest to a child
+        wanted = self.ground.legal(list(dict.fromkeys(children)))
         elites = ordered[: max(1, round(ELITES * len(ordered)))]
         return self._joined(elites, self.take(self.scored(wanted), best, count))
 

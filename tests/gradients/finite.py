@@ -16,7 +16,7 @@ from cuts.tests.operations import Use
 STEP = 1e-6
 
 
-def derive(instance: Instance) -> Adjoint:
+def derive(instance: Instance, keep: bool = False) -> Adjoint:
     """Return the gradients of all float operands, given those of all float results."""
     program = instance.program
     results = [n for n in instance.outputs if program.tensors[n].dtype.is_float]
@@ -37,6 +37,8 @@ def check(use: Use) -> None:
     rng = np.random.default_rng(1)
     seeds = {n: rng.standard_normal(outputs[n].shape) for n in instance.outputs if outputs[n].dtype.kind == "f"}
     gradients = derived(instance, values, outputs, seeds)
+    for operand, kept in derived(instance, values, outputs, seeds, keep=True).items():
+        np.testing.assert_allclose(kept, gradients[operand], rtol=1e-9, atol=1e-12, err_msg=f"{use.op}: {operand}")
     for operand, value in values.items():
         if value.dtype.kind == "f":
             expected = differences(lambda v: evaluate(instance.program, v), values, operand, seeds)
@@ -49,11 +51,19 @@ def check(use: Use) -> None:
 Values = Mapping[str, Any]
 
 
-def derived(instance: Instance, values: Values, outputs: Values, seeds: Values) -> dict[str, Any]:
-    """Return the derived gradients by operand, computed from their declaration printed and read back."""
-    found = derive(instance)
-    if not found.found:
+def derived(
+    instance: Instance, values: Values, outputs: Values, seeds: Values, *, keep: bool = False
+) -> dict[str, Any]:
+    """Return the derived gradients by operand, computed from their declaration printed and read back; with `keep` only
+    where they read what lies inside.
+    """
+    if keep and not any(s.step for s in instance.program.statements):
         return {}
+    found = derive(instance, keep)
+    if not found.found or (keep and found.forward is None):
+        return {}
+    if found.forward is not None:
+        outputs = {**outputs, **evaluate(found.forward, values)}
     again = read_back(found)
     operands = [
         seeds[found.given[n]] if n in found.given else values.get(n, outputs.get(n)) for n in found.program.inputs

@@ -13,7 +13,7 @@ from .bert import bert
 from .networks import Network, lstm_classifier, resnet, transformer
 
 
-@pytest.mark.parametrize("make", [bert, lstm_classifier, resnet, transformer], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [bert, resnet, transformer], ids=lambda make: make.__name__)
 def test_a_gradient_reads_values_of_the_graph_and_gradients_only(make: Callable[[], Network]) -> None:
     graph = make().graph("loss")
     training = cuts.grad(graph)
@@ -24,6 +24,29 @@ def test_a_gradient_reads_values_of_the_graph_and_gradients_only(make: Callable[
     seed = "loss.grad"
     read = {value for node in training.graph.nodes if node.name not in forward for value in node.operands}
     assert read <= made | set(graph.types) | {seed}
+
+
+def test_a_recurrence_has_what_lies_inside_it_as_further_results() -> None:
+    graph = lstm_classifier().graph("loss")
+    training = cuts.grad(graph)
+    (before,) = (node for node in graph.nodes if node.op == "lstm")
+    after = next(node for node in training.graph.nodes if node.name == before.name)
+    assert after.outputs[: len(before.outputs)] == before.outputs
+    (reader,) = (node for node in training.graph.nodes if node.op.startswith("lstm_grad"))
+    assert set(after.outputs[len(before.outputs) :]) <= set(reader.operands)
+    programs = [Instances(training.spec.registry).of_node(node, training.graph).program for node in (after, reader)]
+    assert not any(s.combine and "x" in s.tensors_read for s in programs[1].statements)  # no gate is computed again
+    others = [node for node in training.graph.nodes if node.name in {n.name for n in graph.nodes} - {before.name}]
+    assert others == [node for node in graph.nodes if node is not before]
+
+
+def test_gates_that_are_slices_get_a_product_each() -> None:
+    training = cuts.grad(lstm_classifier().graph("loss"))
+    (reader,) = (node for node in training.graph.nodes if node.op.startswith("lstm_grad"))
+    program = Instances(training.spec.registry).of_node(reader, training.graph).program
+    pieces = [s for s in program.statements if s.target == "d_r"]
+    assert len(pieces) == 4
+    assert all(s.combine == "sum" and not any(read.guards for read in s.reads) for s in pieces)
 
 
 @pytest.mark.parametrize("make", [bert, lstm_classifier, resnet, transformer], ids=lambda make: make.__name__)
@@ -60,6 +83,19 @@ def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
     assert {"x", "scale"} <= set(by_op["layer_norm"].operands)
     program = Instances(training.spec.registry).of_node(by_op["layer_norm"], training.graph).program
     assert any(statement.combine == "sum" for statement in program.statements)  # the mean, from x
+
+
+def test_the_gradient_of_what_is_repeated_is_one_sum() -> None:
+    net = Network("projection")
+    net.input("x", 16, 4, 8)
+    net.op("expand", net.weight("w", 8, 8), out="repeated", shape=(16, 8, 8))
+    net.op("reshape", "repeated", out="same", shape=(16, 8, 8))
+    net.op("matmul", "x", "same", out="y")
+    net.op("reduce_sum", "y", out="loss", keepdims=False)
+    training = cuts.grad(net.graph("loss"), wrt=["w"])
+    made = [value for node in training.graph.nodes if "grad" in node.name for value in node.outputs]
+    assert made
+    assert max(training.graph.types[value].size for value in made) < 16 * 8 * 8  # not one for each repetition
 
 
 def test_memory_of_a_value_is_free_after_its_last_gradient() -> None:

@@ -9,6 +9,7 @@ from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate
 from cuts.ops.gradient.gradients import Gradients
+from cuts.ops.gradient.past_copies import without_copies
 from cuts.ops.language import assignment
 from cuts.ops.language.unroll import unrolled
 from hypothesis import given, settings
@@ -61,20 +62,29 @@ def test_a_loop_written_out_again_computes_the_same(case: Recurrence) -> None:
         np.testing.assert_allclose(values, expected[name], rtol=1e-12, atol=1e-12)
 
 
-def gradient(case: Recurrence, short: int) -> dict[str, np.ndarray]:
-    """Return the gradients of x and r, given some of the results."""
+def type_of(name: str, values: np.ndarray) -> TensorType:
+    """Return the type of an operand, which is computed in more digits than it has."""
+    dtype = DType.BOOL if values.dtype == bool else DType.I32 if name == "i" else DType.F32
+    return TensorType(dtype, values.shape)
+
+
+def gradient(case: Recurrence, short: int, keep: bool = False) -> dict[str, np.ndarray]:
+    """Return the gradients of x and r, given some of the results; with `keep` from what the loop holds, if there is
+    one.
+    """
     registry = case.registry
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "SHORT", short)
         instance = registry["t"].instantiate(case.types, {})
         gradients = Gradients(registry)
-        steps = gradients.steps(instance, ["x", "r"], ["y", "z"])
+        kept = gradients.keeping(instance, ["x", "r"], ["y", "z"], ["y", "z"]) if keep else None
+        steps = gradients.steps(instance, ["x", "r"], ["y", "z"]) if kept is None else (kept[0], *kept[1])
         values = drawn(instance.program)
         values |= evaluate(instance.program, values)
         rng = np.random.default_rng(1)
         values |= {f"d{name}": rng.standard_normal(values[name].shape) for name in ("y", "z")}
         for step in steps:
-            types = [TensorType(DType.I32 if v == "i" else DType.F32, values[v].shape) for v in step.operands]
+            types = [type_of(v, values[v]) for v in step.operands]
             made = gradients.registry[step.op].instantiate(types, step.attributes)
             operands = {formal: values[v] for formal, v in zip(made.inputs, step.operands, strict=True) if formal}
             found = evaluate(verify_program(made.program), operands)
@@ -82,11 +92,12 @@ def gradient(case: Recurrence, short: int) -> dict[str, np.ndarray]:
     return {name: values[name] for name in ("dx", "dr") if name in values}
 
 
+@pytest.mark.parametrize("keep", [False, True])
 @settings(max_examples=8)
-@given(recurrences())
-def test_the_gradient_of_a_loop_is_that_of_its_turns(case: Recurrence) -> None:
+@given(case=recurrences())
+def test_the_gradient_of_a_loop_is_that_of_its_turns(case: Recurrence, keep: bool) -> None:
     expected = gradient(case, 10**9)
-    found = gradient(case, 0)
+    found = gradient(case, 0, keep)
     assert found.keys() >= expected.keys()
     for name, values in found.items():  # one that is 0 may be left out
         np.testing.assert_allclose(values, expected.get(name, np.zeros_like(values)), rtol=1e-9, atol=1e-9)
@@ -103,6 +114,44 @@ def test_the_gradient_of_a_recurrence_is_a_recurrence(op: str, gates: int) -> No
     made = gradients.registry[step.op].instantiate([tensors[v] for v in step.operands], {}).program
     assert len(made.statements) < 120
     assert [v.extent for v, _ in runs(made.statements) if v] == [10_000, 10_000 - 1]
+
+
+@pytest.mark.parametrize(("op", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
+def test_the_forward_loop_runs_once_where_its_inside_is_kept(op: str, gates: int) -> None:
+    shapes = ((10_000, 2, 3), (1, 4 * gates, 3), (1, 4 * gates, 4))
+    registry = Registry.builtin()
+    instance = registry[op].instantiate([TensorType(DType.F32, shape) for shape in shapes], {})
+    gradients = Gradients(registry)
+    kept = gradients.keeping(instance, ["x", "w", "r"], ["y", "last"], ["y", "last"])
+    assert kept is not None
+    forward, (step,) = kept
+    assert forward.outputs[:2] == ("y", "last")
+    types = [instance.program.tensors[v] for v in forward.operands]
+    made = gradients.registry[forward.op].instantiate(types, {})
+    tensors = {**instance.program.tensors, **dict(zip(forward.outputs, made.output_types, strict=True))}
+    tensors |= {f"d{name}": tensors[name] for name in ("y", "last")}
+    back = gradients.registry[step.op].instantiate([tensors[v] for v in step.operands], {}).program
+    assert [v.extent for v, _ in runs(made.program.statements) if v] == [10_000]
+    assert [v.extent for v, _ in runs(back.statements) if v] == [10_000 - 1]
+
+
+def test_a_state_that_is_copied_lies_in_memory_once() -> None:
+    text = """op t "t" {
+      in x: f32[S, N], r: f32[N, N]  out y: f32[N]  temp c[t < S + 1]: f32[N], h[t < S + 1]: f32[N], u[t < S]: f32[N]
+      c[0][n] = 0
+      h[0][n] = 0
+      each t < S {
+        u[t][n] = c[t][n] * 0.5 + (sum[q < N] r[n, q] * h[t][q]) + x[t, n]
+        c[t + 1][n] = u[t][n]
+        h[t + 1][n] = tanh(u[t][n])
+      }
+      y[n] = h[S][n]
+    }"""
+    found = Registry.builtin().extend(Source("op.cuts", text))["t"].instantiate(TYPES, {}).program
+    made = verify_program(without_copies(found))
+    assert "u" in found.tensors and "u" not in made.tensors
+    assert len(made.statements) == len(found.statements) - 1
+    np.testing.assert_array_equal(results(made)["y"], results(found)["y"])
 
 
 HEAD = "in x: f32[S, N], r: f32[N, N]  out y: f32[N]  temp h[t < S + 1]: f32[N]  h[0] = x"

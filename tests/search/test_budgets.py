@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
 from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, Budget
@@ -28,14 +28,17 @@ from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_round
 from cuts.search import selector as selector_module
+from cuts.search.build import Job
 from cuts.search.child import Child, Ended
 from cuts.search.interrupts import first_interrupt_stops
+from cuts.search.measure import Verdict
+from cuts.search.problem import schedule_text
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, group_of
-from .simulated import FakeClock, session
+from .simulated import FakeClock, SimulatedGPU, SimulatedWorkers, session
 
 #: What a call may take beyond its budget.
 SLACK = 5.0
@@ -160,6 +163,40 @@ def test_a_longer_budget_gives_no_slower_plan(seed: int, slow_host: Callable[...
         taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
     assert all(later <= 1.02 * least for later, least in zip(taken[1:], accumulate(taken, min), strict=False))
     assert taken[-1] < 0.9 * taken[0]
+
+
+@pytest.mark.parametrize("seconds", [8.0, 14.0, 40.0])
+def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven of eight points spill registers, the model's first choices among them."""
+    refused: set[tuple[str, str]] = set()
+    answer = SimulatedWorkers._answer
+
+    def spilling(self: SimulatedWorkers, job: Job) -> object:
+        built = answer(self, job)
+        if job.method != "build" or zlib.crc32(schedule_text(job.arguments[1]).encode()) % 8 == 0:
+            return built
+        refused.add((job.arguments[0].key, schedule_text(job.arguments[1])))
+        return evolve(built, outcome="spilled", spill_bytes=1000)
+
+    monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
+    run = tuned(layers(4), seconds)
+    chosen = zip(run.selector.problems, run.selector.choices, strict=True)
+    assert refused
+    assert not {(p.key, schedule_text(c.candidate.schedule)) for p, c in chosen} & refused
+
+
+@pytest.mark.parametrize("check", [2.0, 4.0])
+def test_whatever_time_cuts_short_the_kernels_that_take_longest_are_measured(
+    check: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is so slow that it sees few of the kernels."""
+    monkeypatch.setattr(SimulatedGPU, "check", lambda self, problem, built: self.clock.pass_by(check) or Verdict("ok"))
+    run = tuned(layers(24, 12), 40.0)
+    assert run.seconds <= 40.0 + SLACK
+    chosen = list(zip(run.selector.problems, run.selector.choices, strict=True))
+    weights = sorted((p.uses * c.candidate.score, c.seconds is not None) for p, c in chosen)
+    assert not all(seen for _, seen in weights)
+    assert all(seen for _, seen in weights[-3:])
 
 
 def test_what_ends_the_choice_of_algorithms_leaves_time_for_that_of_groups() -> None:

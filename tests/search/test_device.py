@@ -22,7 +22,9 @@ from cuts.ir.errors import BackendError
 from cuts.ir.expr import Read
 from cuts.ir.index import Var, as_index
 from cuts.ir.launch import Storage
+from cuts.ir.rounding import relative_error
 from cuts.ir.segment import FusedGroup, Output, Segment
+from cuts.ir.text import parse_ir
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.schedule.choose import choose
@@ -31,10 +33,10 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
-from cuts.search.data import addresses, elements, index_ranges, view
+from cuts.search.data import addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database
 from cuts.search.measure import MeasuringDevice
-from cuts.search.oracle import WHOLE, evaluations, expected
+from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
 from cuts.search.resources import Resources
@@ -111,6 +113,38 @@ def test_a_small_space_is_proven_whole_and_a_large_one_by_a_sample() -> None:
     small, large = prove(Problem(group_of("relu", ((64,),)), {}, OPENCL, MACHINE), 1e-9), prove(problem_of(256), 1.0)
     assert (small.exact, small.share) == (True, 1.0)
     assert (large.exact, large.share) == (False, 0.0)
+
+
+#: What a softmax's gradient makes of rows: quotients that nearly cancel.
+QUOTIENTS = """var i0 < 16, i1 < 1536, r0 < 128
+group {
+  tensor t0: f32[16, 1536, 128]
+  tensor t1: f32[16, 1536, 128]
+  tensor t2: f32[16, 1536]
+  tensor t3: f32[16, 1536, 128]
+  tensor t4: f32[16, 1536, 128]
+  tensor acc0: f32[16, 1536]
+  inputs t0, t1, t2, t3
+  outputs t4
+  segment (i0, i1) {
+    reduce acc0 = sum over (r0) of t0[i0, i1, r0] * t1[i0, i1, r0]
+    output t4[i0, i1, r0] for (r0) = (t0[i0, i1, r0] / t2[i0, i1] + -(acc0[i0, i1] / t2[i0, i1])) * t3[i0, i1, r0]
+  }
+}
+"""
+
+
+def test_right_results_are_alike_in_whatever_order_sums_are_taken() -> None:
+    problem = Problem(parse_ir(QUOTIENTS), {}, OPENCL, MACHINE)
+    t0, t1, t2, t3 = (view(problem, t, array) for t, array in random_inputs(problem).items())
+    products = t0 * t1
+    # As four lanes sum vectors of four: in turn in each place of a vector, then over the vector, then over the lanes.
+    vectors = np.add.accumulate(products.reshape(16, 1536, -1, 4, 4), axis=2)[:, :, -1]
+    pairs = np.add.accumulate(vectors, axis=-1)[..., -1].reshape(16, 1536, 2, 2).sum(2)
+    sums = [np.add.accumulate(products, axis=-1)[..., -1], products.sum(-1), pairs.sum(-1)]
+    found = [(t0 / t2[..., None] - (s / t2)[..., None]) * t3 for s in sums]
+    allowed, scale = 2 * allowed_error(problem.form, "t4"), make_reference(problem).scales["t4"]
+    assert all(float(relative_error(other, found[0], scale).max()) <= allowed for other in found[1:])
 
 
 def test_tensors_of_indices_get_numbers_that_index_something() -> None:

@@ -111,7 +111,7 @@ def test_what_a_bound_rules_out_is_proposed_without_the_models_help_only(strateg
 
 def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: RecordedGround) -> None:
     first = first_of(ground)
-    for name in ("rank", "genetic", "ppo", "bayes"):
+    for name in ("rank", "genetic", "ppo", "bayes", "frugal"):
         if name in {p.values[0] for p in strategies() if not p.marks[0].args[0]}:  # type: ignore[union-attr]
             assert strategy_on(ground, name, first).propose([], inf, len(first)) == first
 

@@ -15,20 +15,23 @@ from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.fragments import Fragment, cut_fragment
-from cuts.search.build import Built, Done
+from cuts.search.build import Built, Done, Factory
 from cuts.search.database import Database
+from cuts.search.final_round import best_known
+from cuts.search.loop import DispatchLoop
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
 from cuts.search.proof import simple_schedule
 from cuts.search.replay import ReplayBench
 from cuts.search.settings import Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
+from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 
 SHORT = Settings(first=8, most=24, prove=False)
-_WRAPPED = {"ppo": "torch", "bayes": "sklearn"}
+_WRAPPED = {"ppo": "torch", "bayes": "sklearn", "frugal": "sklearn"}
 
 
 def strategies() -> Iterator[ParameterSet]:
@@ -66,7 +69,7 @@ def test_refinement_moves_from_the_models_choice_towards_the_measured_optimum() 
 
 
 def test_an_unknown_strategy_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="strategies are: rank, random, genetic, genetic-printed, ppo, bayes"):
+    with pytest.raises(UsageError, match="strategies are: rank, random, genetic, genetic-printed, ppo, bayes, frugal"):
         tuned(FakeBench(by_threads), evolve(SHORT, strategy="luck"))
 
 
@@ -387,3 +390,32 @@ def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
     found = tuner_of(FakeBench(by_threads), builder).plan(fragments)
     assert found == [cut_fragment(fragment) for fragment in fragments]
     assert not builder.load, "nobody waits for what is left"
+
+
+def task_of(size: int) -> SearchTask:
+    """Return the search for a product of matrices whose space is ranked and whose first point is built."""
+    problem = problem_of(size)
+    task = SearchTask(problem, first=Factory().rank(problem, "bound", 4))
+    task.ready.append(Entry(task.first[0], schedule_text(task.first[0].candidate.schedule)))
+    return task
+
+
+def test_of_what_no_clock_has_seen_the_device_takes_first_what_takes_longest() -> None:
+    tasks = [task_of(size) for size in (16, 64, 24, 96, 32)]
+    loop = DispatchLoop(tuner_of(FakeBench(by_threads)).resources)
+    order = []
+    while (task := loop.next(tasks)) is not None:
+        order.append(task)
+        task.take()
+    assert order == sorted(tasks, key=lambda t: -t.weight)
+
+
+@pytest.mark.parametrize("refused", range(5))
+def test_what_was_refused_is_no_answer_for_want_of_a_better_one(refused: int) -> None:
+    task = task_of(64)
+    texts = [schedule_text(scored.candidate.schedule) for scored in task.first]
+    for text, scored in zip(texts[:refused], task.first, strict=False):
+        task.entries[text] = Entry(scored, text, outcome="spilled")
+    chosen = schedule_text(best_known(task, Settings()).candidate.schedule)
+    assert chosen not in texts[:refused]
+    assert refused == len(texts) or chosen == texts[refused]

@@ -1,0 +1,69 @@
+"""Terms of gradients, and those that are products over ranges of their own.
+
+Slices of one tensor that are multiplied apart, as the gates of a recurrence are, give its gradient a sum of products of
+which each is zero outside of its slice. Added up everywhere, they would be as many times the work as there are slices:
+
+    dr[j] = sum (a[q, j] outside 0 * h[q]) + sum (b[q, j - 8] outside 0 * h[q])
+      ->   dr[j] = sum (a[q, j] * h[q])  for j < 8;   dr[j + 8] = sum (b[q, j] * h[q])  for j < 8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from attrs import evolve, frozen
+
+from ...ir import Expr, Guard, Index, Read, Var, as_index, reads, rebuild, substitute, substitute_expr
+from .conditions import vanishes
+
+
+@frozen
+class Term:
+    """A part of a gradient: at `element`, for all `axes`, the sum of `body` over `free`."""
+
+    axes: tuple[Var, ...]
+    element: tuple[Index, ...]
+    body: Expr
+    free: tuple[Var, ...] = ()
+
+
+def in_ranges(terms: Sequence[Term], contracts: Callable[[Term], bool]) -> tuple[Term, ...]:
+    """Return terms over ranges of an axis, one for each product that is zero elsewhere; none where they meet, or leave
+    elements out.
+    """
+    if len(terms) < 2 or len({t.axes for t in terms}) > 1 or not all(map(contracts, terms)):
+        return ()
+    for axis in terms[0].axes:
+        found = [next(_ranges(term, axis), None) for term in terms]
+        ranges = sorted(r for r in found if r is not None)
+        ends = [0, *(end for _, end in ranges)]
+        if len(ranges) == len(terms) and [start for start, _ in ranges] == ends[:-1] and ends[-1] == axis.extent:
+            return tuple(_within(t, axis, *r) for t, r in zip(terms, found, strict=True) if r is not None)
+    return ()
+
+
+def _ranges(term: Term, axis: Var) -> Iterator[tuple[int, int]]:
+    """Yield ranges of an axis outside of which a term is zero, as far as one guard says so."""
+    for guard in dict.fromkeys(g for read in reads(term.body) for g in read.guards):
+        distance = guard.index - as_index(axis)
+        if distance.is_const and vanishes(term.body, guard):
+            low, high = max(0, guard.low - distance.const), min(axis.extent, guard.high - distance.const)
+            if low < high:
+                yield low, high
+
+
+def _within(term: Term, axis: Var, start: int, end: int) -> Term:
+    """Return a term over a range of an axis, without the guards that hold there."""
+    part = Var(axis.name, end - start)
+    moved = {axis: as_index(part) + start}
+
+    def leaf(node: Expr) -> Expr:
+        return evolve(node, guards=_left(node.guards)) if isinstance(node, Read) else node
+
+    axes = tuple(part if a == axis else a for a in term.axes)
+    element = tuple(substitute(index, moved) for index in term.element)
+    return Term(axes, element, rebuild(substitute_expr(term.body, moved), leaf), term.free)
+
+
+def _left(guards: Sequence[Guard]) -> tuple[Guard, ...]:
+    return tuple(guard for guard in guards if not guard.always)

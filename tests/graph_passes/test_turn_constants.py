@@ -1,0 +1,73 @@
+"""Constants that an attribute has read in another order are turned, and nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.compile.known import canonical_form
+from cuts.compile.loading import Spec
+from cuts.ir.graph import Graph
+from cuts.ops import Registry
+from cuts.ops.language.inference import builtin_instances
+from cuts.ops.reference import evaluate_graph
+from cuts.passes.graph.canonicalise import Canonicalise
+from cuts.passes.graph.turn_constants import TurnConstants
+from cuts.search.decisions import structure_of
+from cuts.tests.frontends.strategies import GraphBuilder
+
+INSTANCES = builtin_instances()
+
+
+def product(*, trans_a: bool, trans_b: bool, constant_a: bool) -> Graph:
+    """Return a product of matrices, one or both of which are constants."""
+    build = GraphBuilder(0)
+    shape_a, shape_b = (3, 4)[:: -1 if trans_a else 1], (4, 5)[:: -1 if trans_b else 1]
+    a = build.constant(shape_a) if constant_a else build.input(shape_a)
+    b = build.input(shape_b) if constant_a else build.constant(shape_b)
+    flags = {name: True for name, value in (("trans_a", trans_a), ("trans_b", trans_b)) if value}
+    return build.graph(build.node("gemm", a, b, **flags))
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("constant_a", [False, True])
+def test_a_turned_constant_takes_the_place_of_the_attribute(trans_a: bool, trans_b: bool, constant_a: bool) -> None:
+    graph = product(trans_a=trans_a, trans_b=trans_b, constant_a=constant_a)
+    turned = TurnConstants(INSTANCES).run(graph)
+    (node,) = turned.nodes
+    left = {"trans_b" for _ in "b" if trans_b and constant_a} | {"trans_a" for _ in "a" if trans_a and not constant_a}
+    assert set(node.attributes) == left, "what says how an input is read stays"
+    rng = np.random.default_rng(0)
+    given = {v: rng.standard_normal(graph.types[v].shape).astype(np.float32) for v in graph.inputs}
+    expected, found = (evaluate_graph(g, Registry.builtin(), given) for g in (graph, turned))
+    for value in graph.outputs:
+        np.testing.assert_array_equal(found[value], expected[value])
+
+
+def test_who_else_reads_the_constant_still_does() -> None:
+    build = GraphBuilder(0)
+    x, w = build.input((5, 4)), build.constant((5, 4))
+    both = build.graph(build.node("gemm", x, w, trans_b=True), build.node("add", x, w))
+    turned = TurnConstants(INSTANCES).run(both)
+    assert w in turned.constants and len(turned.constants) == 2
+    assert TurnConstants(INSTANCES).run(turned) == turned
+
+
+def test_large_constants_stay() -> None:
+    graph = product(trans_a=False, trans_b=True, constant_a=False)
+    assert TurnConstants(INSTANCES, max_elements=19).run(graph) == graph
+
+
+def test_a_model_is_one_however_its_exporter_says_it() -> None:
+    """One exporter turns the weights by a node, leaves defaults unsaid, the other does not."""
+    build = GraphBuilder(0)
+    x, w, bias = build.input((3, 4)), build.constant((5, 4)), build.constant((5,))
+    one = build.graph(build.node("gemm", x, w, bias, trans_b=True, alpha=1.0, beta=1.0, trans_a=False))
+    build = GraphBuilder(0)
+    x, w, bias = build.input((3, 4)), build.constant((5, 4)), build.constant((5,))
+    other = build.graph(build.node("gemm", x, build.node("transpose", w, perm=[1, 0]), bias))
+    spec = Spec(Registry.builtin())
+    assert structure_of(one) != structure_of(other)
+    assert structure_of(canonical_form(one, spec)) == structure_of(canonical_form(other, spec))
+    assert canonical_form(one, spec) is canonical_form(one, spec)
+    assert Canonicalise(INSTANCES).run(one) != one

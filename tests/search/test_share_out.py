@@ -1,0 +1,205 @@
+"""Problems shared out among places: what is lost, hangs, is wrong or is of another version costs what it costs, and the
+winners are those of an undisturbed search.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections import deque
+from collections.abc import Hashable, Sequence
+
+import pytest
+from attrs import evolve
+from cuts.ir.errors import BackendError, UsageError
+from cuts.search.database import Database
+from cuts.search.problem import Problem
+from cuts.search.remote import DeviceProcesses, ShareOut
+from cuts.search.remote.share_out import ATTEMPTS, UnitAnswer
+from cuts.search.remote.unit import SearchPlace, SearchUnit, UnitResult, place_here, search_unit
+from cuts.search.resources import Resources
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+
+from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of
+
+SHORT = Settings(first=4, most=8, prove=False)
+needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="distributed is not installed")
+
+
+def made_up(unit: SearchUnit) -> UnitResult:
+    """Search on a made-up device."""
+    return search_unit(unit, Inline, lambda: FakeBench(by_threads))
+
+
+class Hosts:
+    """Simulated hosts; each unit is `lost` with a chance, or its place tells `lies` about every time."""
+
+    def __init__(self, places: int, lost: float = 0.0, lies: Sequence[int] = (), seed: int = 0) -> None:
+        self.names = [f"host {k}" for k in range(places)]
+        self.lost, self.lies, self.random = lost, [f"host {k}" for k in lies], random.Random(seed)
+        self.queue: deque[tuple[int, str, SearchUnit]] = deque()
+        self.kills = 0
+        self.done: list[str] = []
+
+    @property
+    def places(self) -> int:
+        return len(self.names)
+
+    @property
+    def free(self) -> int:
+        return len(self.names) - len(self.queue)
+
+    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
+        busy = {name for _, name, _ in self.queue}
+        self.queue.append((number, next(n for n in self.names if n not in busy), unit))
+
+    def collect(self, timeout: float) -> list[UnitAnswer]:
+        number, name, unit = self.queue.popleft()
+        if self.random.random() < self.lost:
+            self.kills += 1
+            return [UnitAnswer(number, name, reason=f"{name} is gone")]
+        result = made_up(unit)
+        self.done.append(unit.problem.key)
+        if name in self.lies:
+            result = evolve(result, trials=tuple(evolve(t, seconds=0.5 * t.bound) for t in result.trials))
+        return [UnitAnswer(number, name, result)]
+
+    def exclude(self, place: Hashable) -> None:
+        self.names.remove(str(place))
+
+    def drop(self) -> None:
+        self.queue.clear()
+
+    def close(self) -> None:
+        self.queue.clear()
+
+
+def tuned(hosts: Hosts | None, problems: Sequence[Problem], database: Database, notes: list[str]) -> Tuner:
+    tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
+    if hosts is not None:
+        tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(hosts, resources, settings, notes.append))
+    return tuner
+
+
+def results(database: Database, problems: Sequence[Problem]) -> list[tuple[str, float]]:
+    """Return the winners and how many trials there are of each."""
+    return [(w.schedule, w.seconds) for p in problems if (w := database.winner(p)) is not None]
+
+
+PROBLEMS = [problem_of(size) for size in (8, 16, 24, 32)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[list[tuple[str, float]], list[int]]:
+    database = Database(None)
+    tuned(None, PROBLEMS, database, []).run(PROBLEMS, SHORT)
+    return results(database, PROBLEMS), [len(database.trials(p)) for p in PROBLEMS]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_hosts_that_are_lost_at_random_change_no_winner(
+    undisturbed: tuple[list[tuple[str, float]], list[int]], seed: int
+) -> None:
+    database, hosts, notes = Database(None), Hosts(4, lost=0.5, seed=seed), list[str]()
+    tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
+    winners, trials = undisturbed
+    assert results(database, PROBLEMS) == winners
+    assert [len(database.trials(p)) for p in PROBLEMS] == trials
+    assert len(hosts.done) == len(set(hosts.done))
+    assert sum("is gone" in note for note in notes) == hosts.kills
+
+
+def test_where_every_place_is_lost_the_search_goes_on_here(
+    undisturbed: tuple[list[tuple[str, float]], list[int]],
+) -> None:
+    database, hosts, notes = Database(None), Hosts(2, lost=1.0), list[str]()
+    tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
+    assert results(database, PROBLEMS) == undisturbed[0]
+    assert hosts.kills == ATTEMPTS * len(PROBLEMS)
+    assert "4 of 4 kernels are searched for here" in notes[-1]
+
+
+def test_a_place_that_reports_impossible_times_is_left_out(
+    undisturbed: tuple[list[tuple[str, float]], list[int]],
+) -> None:
+    database, hosts, notes = Database(None), Hosts(3, lies=[1]), list[str]()
+    tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
+    assert results(database, PROBLEMS) == undisturbed[0]
+    assert hosts.names == ["host 0", "host 2"]
+    assert "below its bound" in notes[0]
+
+
+def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[str, float]], list[int]]) -> None:
+    class Elsewhere(Hosts):
+        def collect(self, timeout: float) -> list[UnitAnswer]:
+            (answer,) = super().collect(timeout)
+            assert answer.result is not None
+            return [evolve(answer, result=evolve(answer.result, machine={"device": "another"}))]
+
+    database, notes = Database(None), list[str]()
+    tuned(Elsewhere(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT)
+    assert results(database, PROBLEMS[:1]) == undisturbed[0][:1]
+    assert "another machine" in notes[0]
+
+
+def test_a_device_whose_process_ends_over_every_problem_is_given_up_and_nothing_is_lost(
+    undisturbed: tuple[list[tuple[str, float]], list[int]],
+) -> None:
+    engine = DeviceProcesses(["0", "1"], 2, "cuts.tests.search.services:Leaving")
+    database, notes = Database(None), list[str]()
+    tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
+    tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings, notes.append))
+    try:
+        tuner.run(PROBLEMS[:2], SHORT)
+    finally:
+        engine.close()
+    assert results(database, PROBLEMS[:2]) == undisturbed[0][:2]
+    assert notes
+
+
+@needs_dask
+def test_a_scheduler_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuts.search.remote import DaskWorkers
+
+    monkeypatch.setattr("cuts.search.remote.dask_workers.PATIENCE", 0.5)
+    with pytest.raises(BackendError, match=r"the scheduler tcp://127.0.0.1:9 does not answer"):
+        DaskWorkers("tcp://127.0.0.1:9", OPENCL)
+
+
+@needs_dask
+def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
+    undisturbed: tuple[list[tuple[str, float]], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuts.search.remote import DaskWorkers
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        engine = DaskWorkers(cluster.scheduler_address, OPENCL, search=made_up)
+        try:
+            assert engine.places == 2
+            database = Database(None)
+            tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
+            tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
+            tuner.run(PROBLEMS, SHORT)
+            assert results(database, PROBLEMS) == undisturbed[0]
+        finally:
+            engine.close()
+        strange = evolve(place_here(OPENCL), version="9.9")
+        assert isinstance(strange, SearchPlace)
+        monkeypatch.setattr("cuts.search.remote.dask_workers.place_here", Turns(place_here(OPENCL), strange))
+        with pytest.raises(UsageError, match=r"has cuts 9\.9 .* this is cuts 0"):
+            DaskWorkers(cluster.scheduler_address, OPENCL)
+
+
+class Turns:
+    """Answers first what is here, then what is there; of one process both."""
+
+    def __init__(self, here: SearchPlace, there: SearchPlace) -> None:
+        self.answers = [here, there]
+
+    def __call__(self, target: object) -> SearchPlace:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[SearchPlace, SearchPlace]]:
+        return Turns, (self.answers[-1], self.answers[-1])
