@@ -243,10 +243,11 @@ class MeasuredSelector:
     def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
         times = [candidate.measured.get("measured") for _, _, candidate in members]
         known = [self._alone(t) for t in times if isinstance(t, (int, float))]
+        if seconds is None:  # what a launch costs is known, what its members cost one another is not
+            guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
+            return (len(members) - 1) * self.target.launch_time > DOUBTED * sum((*known, *guessed))
         if len(known) < len(times):
             return seconds != inf
-        if seconds is None:  # what a launch costs is known, what its members cost one another is not
-            return (len(members) - 1) * self.target.launch_time > DOUBTED * sum(known)
         return self._alone(seconds) < (1 - self.settings.tie) * sum(known)
 
     def _joint(self, members: Sequence[Member]) -> Problem:

@@ -146,7 +146,8 @@ class _Backward:
         inside = formal.outputs[len(node.outputs) :]
         found = {name: self._fresh(f"{node.name}.{name}") for name in inside}
         inputs = tuple(v if v is None else names[v] for v in formal.inputs)
-        made = evolve(node, op=formal.op, inputs=inputs, outputs=(*node.outputs, *found.values()), attributes={})
+        outputs = (*node.outputs, *found.values())  # what the node brought along declares the other operation
+        made = evolve(node, op=formal.op, inputs=inputs, outputs=outputs, attributes={}, declaration="")
         instance = self.gradients.instance(made, [None if v is None else self.types[v] for v in inputs], {})
         self.types.update(zip(made.outputs, instance.output_types, strict=True))
         self.keeping[node.name] = made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +135,23 @@ def test_without_time_to_measure_short_groups_share_a_launch_as_without_measurem
 def test_without_time_to_measure_long_groups_are_launched_apart() -> None:
     """What a launch costs is little beside what they may cost one another, which no clock has seen."""
     assert len(tuned_tables(4e-3, 1e-3, budget=0.01).steps) == 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "launch", "faster"),
+    [(1e-3, None, False), (1e-7, None, True), (1e-3, 2e-3, True), (1e-7, math.inf, False)],
+)
+def test_of_groups_that_no_clock_has_seen_only_short_ones_share_a_launch_that_none_has_seen(
+    seconds: float, launch: float | None, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = FakeBench(lambda kernel: 1e-3)
+    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT)
+    monkeypatch.setattr(Tuner, "together", lambda _, asked: [launch for _ in asked])
+    monkeypatch.setattr(MeasuredSelector, "_joint", lambda *_: None)
+    for timed in ({}, {"measured": seconds}):
+        known = ({}, timed)
+        members: Any = [(None, None, SimpleNamespace(score=seconds, measured=each, schedule=None)) for each in known]
+        assert selector.faster_together([members]) == [faster]
 
 
 def test_where_libraries_take_part_groups_are_launched_apart() -> None:
