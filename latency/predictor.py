@@ -1,7 +1,7 @@
 """Asks the models of one machine: operations in, microseconds with an interval, the kernels expected, and warnings out.
 
-Models are fitted to the profile when they are first asked for, which takes seconds, and kept as long as the process
-runs.
+Models are fitted to the profile when they are first asked for, which takes half a minute to a minute on two cores, and
+kept as long as the process runs.
 """
 
 from __future__ import annotations
