@@ -22,7 +22,7 @@ from .loading import Spec
 Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
 
 #: Canonical forms of graphs that are still there, by identity: a compilation asks several times.
-_CANONICAL: dict[int, tuple[weakref.ref[Graph], Graph]] = {}
+_CANONICAL: dict[int, tuple[weakref.ref[Graph], Spec, Graph]] = {}
 
 
 def compile_measured(
@@ -96,13 +96,13 @@ def canonical_form(graph: Graph, spec: Spec) -> Graph:
     """Return what a model is whichever exporter wrote it: canonical, with the attributes that nodes leave out."""
     key = id(graph)
     kept = _CANONICAL.get(key)
-    if kept is not None and kept[0]() is graph:
-        return kept[1]
+    if kept is not None and kept[0]() is graph and kept[1] is spec:
+        return kept[2]
     instances = Instances(spec.registry)
     canonical = Canonicalise(instances).run(graph)
     nodes = (evolve(node, attributes=_said(instances.of_node(node, canonical))) for node in canonical.nodes)
     canonical = evolve(canonical, nodes=tuple(nodes))
-    _CANONICAL[key] = weakref.ref(graph, lambda _: _CANONICAL.pop(key, None)), canonical
+    _CANONICAL[key] = weakref.ref(graph, lambda _: _CANONICAL.pop(key, None)), spec, canonical
     return canonical
 
 

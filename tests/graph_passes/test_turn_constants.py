@@ -70,4 +70,5 @@ def test_a_model_is_one_however_its_exporter_says_it() -> None:
     assert structure_of(one) != structure_of(other)
     assert structure_of(canonical_form(one, spec)) == structure_of(canonical_form(other, spec))
     assert canonical_form(one, spec) is canonical_form(one, spec)
+    assert canonical_form(one, Spec(Registry.builtin())) is not canonical_form(one, spec), "a vocabulary of its own"
     assert Canonicalise(INSTANCES).run(one) != one
