@@ -34,24 +34,22 @@ class TurnConstants:
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph without such attributes."""
-        for position, node in enumerate(graph.nodes):
-            found = next(self._turned(node, graph), None)
-            if found is None:
-                continue
-            attribute, place, order = found
-            value = node.inputs[place]
-            assert value is not None, "a constant is turned"
-            name = fresh_name(graph.types, f"{value}.turned")
-            inputs = (*node.inputs[:place], name, *node.inputs[place + 1 :])
-            left = {k: v for k, v in node.attributes.items() if k != attribute}
-            turned = np.ascontiguousarray(np.transpose(graph.constants[value], order))
-            graph = with_constants(graph, {name: turned}, {name: _type_of(graph.types[value], order)})
-            nodes = (
-                *graph.nodes[:position],
-                evolve(node, inputs=inputs, attributes=left),
-                *graph.nodes[position + 1 :],
-            )
-            graph = evolve(graph, nodes=nodes)
+        for position in range(len(graph.nodes)):
+            while (found := next(self._turned(node := graph.nodes[position], graph), None)) is not None:
+                attribute, place, order = found
+                value = node.inputs[place]
+                assert value is not None, "a constant is turned"
+                name = fresh_name(graph.types, f"{value}.turned")
+                inputs = (*node.inputs[:place], name, *node.inputs[place + 1 :])
+                left = {k: v for k, v in node.attributes.items() if k != attribute}
+                turned = np.ascontiguousarray(np.transpose(graph.constants[value], order))
+                graph = with_constants(graph, {name: turned}, {name: _type_of(graph.types[value], order)})
+                nodes = (
+                    *graph.nodes[:position],
+                    evolve(node, inputs=inputs, attributes=left),
+                    *graph.nodes[position + 1 :],
+                )
+                graph = evolve(graph, nodes=nodes)
         return prune(graph)
 
     def _turned(self, node: Node, graph: Graph) -> Iterator[tuple[str, int, tuple[int, ...]]]:

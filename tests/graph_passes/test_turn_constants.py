@@ -53,6 +53,13 @@ def test_who_else_reads_the_constant_still_does() -> None:
     assert TurnConstants(INSTANCES).run(turned) == turned
 
 
+def test_one_run_turns_all_of_a_node() -> None:
+    build = GraphBuilder(0)
+    both = build.graph(build.node("gemm", build.constant((4, 3)), build.constant((5, 4)), trans_a=True, trans_b=True))
+    turned = TurnConstants(INSTANCES).run(both)
+    assert not turned.nodes[0].attributes and len(turned.constants) == 2
+
+
 def test_large_constants_stay() -> None:
     graph = product(trans_a=False, trans_b=True, constant_a=False)
     assert TurnConstants(INSTANCES, max_elements=19).run(graph) == graph
