@@ -9,7 +9,7 @@ from typing import TypeAlias
 from attrs import evolve
 
 from ..backends import cache_root
-from ..ir import Attribute, CompiledGraph, CompileOptions, Graph, Target
+from ..ir import Attribute, CompiledGraph, CompileOptions, DType, Graph, Target
 from ..ops import Instance
 from ..ops.language import Instances
 from ..passes import ForeignDecisionsError
@@ -107,8 +107,12 @@ def canonical_form(graph: Graph, spec: Spec) -> Graph:
 
 
 def _said(instance: Instance) -> dict[str, Attribute]:
-    """Return what a node's attributes are, said or not; what is not there is left out."""
-    return {name: value for name, value in instance.attributes.items() if value is not None}
+    """Return what a node's attributes are, said or not; what is not there is left out, an element type is its name."""
+    return {
+        name: value.value if isinstance(value, DType) else value
+        for name, value in instance.attributes.items()
+        if value is not None
+    }
 
 
 def _told(known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]) -> CompiledGraph | None:

@@ -14,6 +14,8 @@ from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.graph.turn_constants import TurnConstants
 from cuts.search.decisions import structure_of
 from cuts.tests.frontends.strategies import GraphBuilder
+from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
+from cuts.tests.operations_graph import bench_of, trained
 
 INSTANCES = builtin_instances()
 
@@ -79,3 +81,14 @@ def test_a_model_is_one_however_its_exporter_says_it() -> None:
     assert canonical_form(one, spec) is canonical_form(one, spec)
     assert canonical_form(one, Spec(Registry.builtin())) is not canonical_form(one, spec), "a vocabulary of its own"
     assert Canonicalise(INSTANCES).run(one) != one
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("constants", [False, True])
+def test_every_operation_has_a_canonical_form(backward: bool, constants: bool) -> None:
+    """Whatever kinds of attributes it has: element types, axes, lists, texts."""
+    bench = bench_of([*DIFFERENTIABLE, *SCALAR, *([] if backward else FLAT)], backward)
+    bench = trained(bench) if constants else bench
+    canonical = canonical_form(bench.graph, bench.spec)
+    assert canonical.outputs == bench.graph.outputs
+    assert canonical_form(canonical, bench.spec) == canonical
