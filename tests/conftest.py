@@ -20,7 +20,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 
 _SLOW = (
     HealthCheck.too_slow,
@@ -77,6 +77,9 @@ def _cpu_seconds() -> float:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     item.stash[_BEGAN] = _cpu_seconds()
+    # Shares of a property that takes long are tests of their own, which several processes run: each draws its own.
+    if isinstance(item, pytest.Function) and "share" in getattr(getattr(item, "callspec", None), "params", {}):
+        seed(item.callspec.params["share"])(item.function)
     return (yield)
 
 

@@ -70,9 +70,10 @@ def test_fused_unfused_and_reference_agree_opencl(graph: Graph, seed: int) -> No
 
 
 @needs_cuda
-@settings(max_examples=60, deadline=None, phases=TOLD)
+@pytest.mark.parametrize("share", range(3))
+@settings(max_examples=20, deadline=None, phases=TOLD)
 @given(graphs(), st.integers(0, 2**16))
-def test_fused_unfused_and_reference_agree_cuda(graph: Graph, seed: int) -> None:
+def test_fused_unfused_and_reference_agree_cuda(share: int, graph: Graph, seed: int) -> None:
     check("cuda", graph, seed)
 
 

@@ -193,9 +193,10 @@ def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
 
 
 @needs_cuda
-@settings(max_examples=1000, deadline=None, suppress_health_check=_SLOW)
+@pytest.mark.parametrize("share", range(8))
+@settings(max_examples=125, deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
-def test_atoms_compute_what_is_meant_cuda(data: st.DataObject) -> None:
+def test_atoms_compute_what_is_meant_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
     check(_device("cuda"), GPU, group, data.draw(atom_points(group, GPU)))
 

@@ -160,9 +160,10 @@ def test_bundles_compute_what_their_members_do_opencl(drawn: list[tuple[FusedGro
 
 
 @needs_cuda
-@settings(max_examples=150, deadline=None, suppress_health_check=_SLOW)
+@pytest.mark.parametrize("share", range(2))
+@settings(max_examples=75, deadline=None, suppress_health_check=_SLOW)
 @given(members(GPU))
-def test_bundles_compute_what_their_members_do_cuda(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+def test_bundles_compute_what_their_members_do_cuda(share: int, drawn: list[tuple[FusedGroup, Kernel]]) -> None:
     check(_device("cuda"), drawn)
 
 

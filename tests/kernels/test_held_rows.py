@@ -145,9 +145,10 @@ def test_rows_are_what_they_mean_opencl(case: Any, seed: int) -> None:
 
 
 @needs_cuda
-@settings(max_examples=200, deadline=None, suppress_health_check=_SLOW)
+@pytest.mark.parametrize("share", range(2))
+@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
 @given(held_rows(), st.integers(0, 2**32 - 1))
-def test_rows_are_what_they_mean_cuda(case: Any, seed: int) -> None:
+def test_rows_are_what_they_mean_cuda(share: int, case: Any, seed: int) -> None:
     check("cuda", GPU, case, seed)
 
 

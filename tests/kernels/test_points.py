@@ -101,9 +101,10 @@ def test_shared_level_points_opencl(data: st.DataObject) -> None:
 
 
 @needs_cuda
-@settings(max_examples=400, deadline=None, suppress_health_check=_SLOW)
+@pytest.mark.parametrize("share", range(4))
+@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
-def test_register_level_points_cuda(data: st.DataObject) -> None:
+def test_register_level_points_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(chains())
     schedule = data.draw(points(group, GPU))
     assume(schedule is not None)
@@ -111,9 +112,10 @@ def test_register_level_points_cuda(data: st.DataObject) -> None:
 
 
 @needs_cuda
-@settings(max_examples=150, deadline=None, suppress_health_check=_SLOW)
+@pytest.mark.parametrize("share", range(2))
+@settings(max_examples=75, deadline=None, suppress_health_check=_SLOW)
 @given(st.data())
-def test_shared_level_points_cuda(data: st.DataObject) -> None:
+def test_shared_level_points_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(pairs())
     schedule = data.draw(points(group, GPU))
     assume(schedule is not None)
