@@ -34,7 +34,7 @@ from ..schedule import atom_structures
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components
 from .constants import order_constants
-from .fixed import fixed_tensors, turned_outputs
+from .fixed import fixed_tensors, known_tensors, turned_outputs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
@@ -64,6 +64,7 @@ def choose_layouts(
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    fixed = fixed if products else fixed | known_tensors(programs)
     parts = tuple(components(lines.values(), programs.types, fixed))
     if not products and not (parts := tuple(part.in_parallel() for part in parts if part.has_windows)):
         return programs
