@@ -164,6 +164,7 @@ def compile_graph(
         work.complete,
         work.algorithms,
         weighed(work),
+        target,
     )
 
 
