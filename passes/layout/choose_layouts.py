@@ -1,4 +1,4 @@
-"""Layouts: in which order of its dims each tensor between kernels lies in memory, where matrix atoms multiply.
+"""Layouts: in which order of its dims each tensor between kernels lies in memory, where that makes accesses wide.
 
 A kernel moves 16 bytes at once along one axis only: the one whose neighbours are neighbours in memory, where all else
 that an address is made of is a multiple of 16 bytes. So the pass counts, from the accesses of all statements, how many
@@ -14,7 +14,11 @@ show and what an output is transposed from that of the output, and reduced axes 
 factor lies that is no constant, so that channels are added up for one tap after the other. Constants follow, however
 large: their reduced dims lie in the order of the reduced axes.
 
-Without atoms that multiply in the types and the math mode at hand nothing changes.
+Without atoms that multiply in the types and the math mode at hand only components change in which a statement reads
+through a window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that nothing is
+added up along: threads multiply numbers, and want neighbours that they have results for. That is the dim of images,
+where there are several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, whatever the
+taps and strides.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from ..schedule import atom_structures
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components
 from .constants import order_constants
-from .fixed import fixed_tensors, turned_outputs
+from .fixed import fixed_tensors, known_tensors, turned_outputs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
@@ -47,11 +51,11 @@ def choose_layouts(
     products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
     """
     programs = reorder(programs, orders) if orders else programs
-    multiplied = orders_dims(programs.types.values(), target, math)
+    multiplied = _multiplied(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
-    if not products:
+    if not products and (multiplied or not _moves_neighbours(target)):
         return programs
-    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
+    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs)))) if products else programs
     aliases = find_aliases(programs)
     lines = {
         (unit.name, n): line
@@ -60,14 +64,30 @@ def choose_layouts(
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
-    orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    fixed = fixed if products else fixed | known_tensors(programs)
+    parts = tuple(components(lines.values(), programs.types, fixed))
+    if not products and not (parts := tuple(part.in_parallel() for part in parts if part.has_windows)):
+        return programs
+    orders = _settled(parts, costs)
+    if not products and not orders:
+        return programs
     shown = dict(_views(aliases, programs, orders, fixed))
     ordered = reorder(programs, {**orders, **shown})
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
 def orders_dims(types: Iterable[TensorType], target: Target, math: str) -> bool:
-    """Whether dims may change their order at all: atoms of a target multiply anything of the types that there are."""
+    """Whether dims may change their order at all."""
+    return _moves_neighbours(target) or _multiplied(types, target, math)
+
+
+def _moves_neighbours(target: Target) -> bool:
+    """Whether it pays without atoms: lanes of a warp move neighbours together."""
+    return target.lockstep and not target.on_host
+
+
+def _multiplied(types: Iterable[TensorType], target: Target, math: str) -> bool:
+    """Whether atoms of a target multiply anything of the types that there are."""
     kinds = {type_.dtype.value for type_ in types}
     return bool(target.atoms) and (bool(math) or any(MATRIX_ATOMS[name].format in kinds for name, _ in target.atoms))
 

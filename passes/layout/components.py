@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from ...ir import Index, TensorType, Var
+from ...ir import Index, TensorType, Var, variables
 from ..fusion import Order
 from .accesses import Access, InstructionCosts, StatementAccesses
 
@@ -32,6 +32,30 @@ class Component:
         """Return the instructions that its tensors alone take at least."""
         return sum(costs.least(a) for line in self.lines for a in line.accesses if a.tensor in self.tensors)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether a statement reads one of the tensors at a sum of an axis of its own and one that it adds up over."""
+        return any(
+            access.tensor in self.tensors and _is_window(index, line)
+            for line in self.lines
+            for access in line.accesses[:-1]
+            for index in access.indices
+        )
+
+    def in_parallel(self) -> Component:
+        """Return the component with the sets of dims that run through all of its tensors, and nothing is added up along
+        them.
+        """
+        reduced = {
+            (access.tensor, d)
+            for line in self.lines
+            for access in line.accesses
+            for d, index in enumerate(access.indices)
+            if not set(line.statement.reduce).isdisjoint(variables(index))
+        }
+        through = (dims for dims in self.alike if {tensor for tensor, _ in dims} == self.tensors)
+        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced)))
+
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
         """Yield the orders with the dims of one such set innermost, for each set."""
         for dims in self.alike:
@@ -39,6 +63,11 @@ class Component:
             found = {t: _innermost(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
             if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
                 yield found
+
+
+def _is_window(index: Index, line: StatementAccesses) -> bool:
+    found = set(variables(index))
+    return not found.isdisjoint(line.statement.reduce) and not found.isdisjoint(line.statement.axes)
 
 
 def _innermost(dim: int, rank: int) -> Order:

@@ -17,6 +17,15 @@ def fixed_tensors(programs: Programs, aliases: Aliases) -> frozenset[str]:
     return frozenset(found | {_root(t, aliases) for t in found})
 
 
+def known_tensors(programs: Programs) -> frozenset[str]:
+    """Return what is computed from no input, as filters that an algorithm has transformed."""
+    moving = set(programs.graph.inputs)
+    for unit in programs.units:
+        if not moving.isdisjoint(unit.reads):
+            moving.update(unit.writes)
+    return frozenset({t for unit in programs.units for t in unit.writes} - moving)
+
+
 def turned_outputs(programs: Programs, aliases: Aliases) -> Iterator[tuple[str, Order]]:
     """Yield the tensors that outputs are copies of with their dims in another order, and that order: where they lie so,
     they may lie in the outputs themselves.

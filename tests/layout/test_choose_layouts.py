@@ -37,7 +37,7 @@ from ..fusion.build import REGISTRY, Line, graph, op, random_inputs, run_groups
 from ..needs import needs_opencl
 
 GPU = find_target("cuda:sm_90")
-LAST = (0, 2, 3, 1)
+LAST, IMAGES = (0, 2, 3, 1), (1, 2, 3, 0)
 
 
 def half(*shape: int) -> TensorType:
@@ -114,15 +114,39 @@ def test_what_an_output_is_transposed_from_lies_as_the_output_does(batch: int) -
     assert laid_out(with_constants(shared, "w")).orders["a"] == LAST
 
 
-def test_nothing_changes_in_f32() -> None:
-    programs = build_programs(chain(kind=DType.F32), REGISTRY)
+@pytest.mark.parametrize("size", [7, 14, 35])
+def test_without_atoms_images_lie_beside_their_pixels(size: int) -> None:
+    made = chain(size, batch=8, kind=DType.F32)
+    programs = laid_out(made)
+    verify_programs(programs)
+    assert all(programs.orders[t] == IMAGES for t in "abcdefg"), "taps, strides and odd rows leave no other dim wide"
+    assert {"x", "y"}.isdisjoint(programs.orders)
+    assert laid_out(made, "tf32").orders["b"] == LAST
+
+
+def test_a_single_image_stays_as_it_is_without_atoms() -> None:
+    programs = build_programs(chain(batch=1, kind=DType.F32), REGISTRY)
     assert choose_layouts(programs, GPU) is programs
-    assert laid_out(chain(kind=DType.F32), "tf32").orders["b"] == LAST
 
 
-def test_nothing_changes_without_atoms() -> None:
-    programs = build_programs(chain(), REGISTRY)
-    assert choose_layouts(programs, evolve(GPU, atoms=())) is programs
+def test_nothing_that_is_added_up_comes_innermost_without_atoms() -> None:
+    made = graph({"x": TensorType(DType.F32, (8, 16, 7, 7)), "w": TensorType(DType.F32, (16, 16, 3, 3))},
+                 op("a", "relu", "x"), op("b", "conv", "a", "w"), op("c", "relu", "b"),
+                 op("y", "reduce_mean", "c", axes=(0, 2, 3), keepdims=False), out="y")  # fmt: skip
+    assert not laid_out(made).orders, "a sum over images, as a norm in training has"
+
+
+@pytest.mark.parametrize("changes", [{"lockstep": False}, {"on_host": True}])
+def test_nothing_changes_where_lanes_do_not_move_neighbours_together(changes: dict[str, bool]) -> None:
+    programs = build_programs(chain(batch=8), REGISTRY)
+    assert choose_layouts(programs, evolve(GPU, atoms=(), **changes)) is programs
+
+
+def test_without_windows_nothing_changes_without_atoms() -> None:
+    made = graph({"x": TensorType(DType.F32, (64, 12)), "w": TensorType(DType.F32, (12, 16))},
+                 op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("y", "softmax", "b"), out="y")  # fmt: skip
+    programs = build_programs(made, REGISTRY)
+    assert choose_layouts(programs, GPU) is programs
 
 
 def test_products_of_matrices_stay_as_they_are() -> None:
@@ -272,24 +296,39 @@ def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
     check(made, mode)
 
 
+def single(made: Graph) -> Graph:
+    """A graph of f16 in f32."""
+    types = {n: TensorType(DType.F32, t.shape) for n, t in made.types.items()}
+    return evolve(made, types=types, constants={n: a.astype(np.float32) for n, a in made.constants.items()})
+
+
+@settings(max_examples=examples(20, 600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(networks().map(single), st.sampled_from(["no-fusion", "fusion", "mixed"]))
+def test_networks_compute_the_reference_without_atoms(made: Graph, mode: Any) -> None:
+    check(made, mode)
+
+
 def test_algorithms_of_a_convolution_compute_the_reference() -> None:
-    made, instances = chain(kind=DType.F32), Instances(REGISTRY)
+    made, instances = chain(batch=4, kind=DType.F32), Instances(REGISTRY)
     for name in instances.of_node(made.nodes[2], made).algorithms:
-        check(replace_node(made, made.nodes[2], name, instances), "mixed", "fp32x3")
+        for math in ("fp32x3", ""):
+            check(replace_node(made, made.nodes[2], name, instances), "mixed", math)
 
 
 def opencl(policy: str) -> Any:
-    """An OpenCL device that is said to have matrix atoms, which the dialect emulates."""
+    """An OpenCL device that is said to have matrix atoms, which the dialect emulates; in strict f32 one of warps."""
+    if policy == "fp32":
+        return evolve(find_target("opencl"), lockstep=True, on_host=False)
     kind = {"fp16": "m16n8k16_f16", "bf16": "m16n8k16_bf16", "tf32": "m16n8k8_tf32"}[policy]
     return evolve(find_target("opencl"), atoms=((kind, 6.0),))
 
 
 #: Precisions, each with batches of one image and of two, by day with one of them.
-BATCHES = [("fp16", 2), ("bf16", 1), ("tf32", 2), ("fp16", 1), ("bf16", 2), ("tf32", 1)]
+BATCHES = [("fp16", 2), ("bf16", 1), ("tf32", 2), ("fp32", 4), ("fp16", 1), ("bf16", 2), ("tf32", 1)]
 
 
 @needs_opencl
-@pytest.mark.parametrize(("policy", "batch"), BATCHES if NIGHTLY else BATCHES[:3])
+@pytest.mark.parametrize(("policy", "batch"), BATCHES if NIGHTLY else BATCHES[:4])
 def test_a_plan_computes_the_reference_and_is_the_same_when_opened_again(
     policy: Any, batch: int, tmp_path: Any
 ) -> None:
@@ -297,7 +336,7 @@ def test_a_plan_computes_the_reference_and_is_the_same_when_opened_again(
     plan = build(evolve(made, outputs=("e", "y")), opencl(policy), precision=policy)
     stored = PRECISIONS[policy].stored
     kept = {t: s for t, s in plan.plan.storages.items() if sorted(s.strides, reverse=True) != list(s.strides)}
-    assert kept, f"channels lie innermost in some tensor of {stored}"
+    assert kept, f"dims lie in another order in some tensor of {stored}"
     assert all(len(plan.plan.types[t].shape) == len(s.strides) for t, s in kept.items())
     given_ = plan.random_inputs()
     assert all(result.ok for result in plan.verify(given_))
