@@ -90,9 +90,9 @@ def components(
             together.append([a.tensor for a in free])
             same += _along(free).values()
     alike: dict[str, list[frozenset[Dim]]] = {}
-    for dims in _connected(same):
+    for dims in connected(same):
         alike.setdefault(dims[0][0], []).append(frozenset(dims))
-    for tensors in _connected([*together, *((t,) for t in touching)]):
+    for tensors in connected([*together, *((t,) for t in touching)]):
         every = dict.fromkeys(line for t in tensors for line in touching[t])
         yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
 
@@ -107,7 +107,7 @@ def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
     return found
 
 
-def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
+def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
     """Return the unions of sets that have members in common, in order of their first members."""
     home: dict[T, list[T]] = {}
     for members in sets:
