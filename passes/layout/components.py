@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
-from ...ir import Index, TensorType, Var, variables
+from ...ir import Index, Mod, Primary, TensorType, Var, variables
 from ..fusion import Order
 from .accesses import Access, InstructionCosts, StatementAccesses
 
@@ -120,6 +120,11 @@ def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
 
 
 def running(index: Index) -> Var | None:
-    """Return the only variable that an index moves along by itself, one element a step."""
-    found = [atom for atom, factor in index.terms if factor == 1]
+    """Return the only variable that an index moves along by itself, one element a step, if only up to some element."""
+    found = [_moving(atom) for atom, factor in index.terms if factor == 1]
     return found[0] if len(found) == 1 and isinstance(found[0], Var) else None
+
+
+def _moving(atom: Primary) -> Primary:
+    inner = atom.num.terms if isinstance(atom, Mod) and not atom.num.const else ()
+    return inner[0][0] if len(inner) == 1 and inner[0][1] == 1 else atom
