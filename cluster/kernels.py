@@ -10,11 +10,9 @@ from ..backends import find_target
 from ..compile import build_graph
 from ..ir import CompileOptions, UsageError
 from ..runtime import Plan
-from .blocks import block_passes
+from .graphs import adam_graph, block_passes, loss_graph, parameter_shapes
 from .layer_files import layout
-from .parameters import parameter_shapes
 from .plan_file import ClusterPlan
-from .step_graphs import adam_graph, loss_graph
 
 #: Elements that the optimiser takes at a time; a multiple of a page.
 CHUNK = 1 << 20

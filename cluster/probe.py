@@ -22,8 +22,8 @@ from .bound import BoundPlan
 from .buffers import Arena, HostPool
 from .describe import Machine
 from .disk import Disk
-from .drafts import f32
 from .engine import Alone
+from .graphs import f32
 from .layer_files import paged, reserve, storage_error
 from .mover import Move, Mover
 from .storage_rate import SHARED, storage_rate

@@ -22,8 +22,8 @@ from attrs import asdict, frozen
 from ..backends import Array
 from ..ir import DType, PlanError
 from .describe import Transformer
+from .graphs import initial_weights, parameter_shapes, part_of
 from .layer_files import FileLayout, check, create, layout, storage_error
-from .parameters import initial_weights, parameter_shapes, part_of
 
 
 def state_kinds(model: Transformer) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...backends import Array, Buffer, Pointer
 from ..buffers import HeldBuffer
-from ..parameters import held_whole
+from ..graphs import held_whole
 from ..schedule import LayerPass, order, upcoming
 from .layer import LayerKernels
 from .process import Report

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.cluster.describe import Machine, Transformer
+from cuts.cluster.graphs import held_whole, part_of
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.parameters import held_whole, part_of
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way

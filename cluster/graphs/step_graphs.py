@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile import Spec, load_spec
-from ..ir import DType, Graph, Node, TensorType, verify_graph
-from .describe import Transformer
+from ...compile import Spec, load_spec
+from ...ir import DType, Graph, Node, TensorType, verify_graph
+from ..describe import Transformer
 from .drafts import GraphDraft, f32
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..backends import Array
-from ..ir import UsageError
-from .describe import Transformer
+from ...backends import Array
+from ...ir import UsageError
+from ..describe import Transformer
 
 #: The axis by which a parameter is shared out.
 _AXIS: Mapping[str, int] = {

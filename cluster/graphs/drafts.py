@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from ..compile import Spec
-from ..ir import Array, Attribute, DType, Graph, Node, TensorType, dtype_of_numpy
+from ...compile import Spec
+from ...ir import Array, Attribute, DType, Graph, Node, TensorType, dtype_of_numpy
 
 
 @define

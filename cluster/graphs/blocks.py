@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 from attrs import evolve, frozen
 
-from ..compile import Spec, load_spec
-from ..ir import Array, Graph, Node, TensorType, live_graph, verify_graph
-from ..ops.gradient import Gradients
-from ..passes.graph import differentiate_graph
-from .describe import Transformer
+from ...compile import Spec, load_spec
+from ...ir import Array, Graph, Node, TensorType, live_graph, verify_graph
+from ...ops.gradient import Gradients
+from ...passes.graph import differentiate_graph
+from ..describe import Transformer
 from .drafts import GraphDraft
 from .parameters import parameter_shapes
 
