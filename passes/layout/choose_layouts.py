@@ -23,10 +23,10 @@ taps and strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ...ir import MATRIX_ATOMS, Target, TensorType, Var, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
@@ -35,6 +35,7 @@ from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dim
 from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors, known_tensors, turned_outputs
+from .runs import Run, find_runs, turn_runs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
@@ -45,35 +46,73 @@ Place: TypeAlias = tuple[str, int]
 
 
 def choose_layouts(
-    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None
+    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None, threads: bool = True
 ) -> Programs:
     """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
-    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
+    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`. Without
+    `threads` nothing changes where no atoms multiply.
     """
     programs = reorder(programs, orders) if orders else programs
     multiplied = _multiplied(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
-    if not products and (multiplied or not _moves_neighbours(target)):
-        return programs
-    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs)))) if products else programs
+    if products:
+        return _for_products(programs, products)
+    return programs if multiplied or not threads or not _moves_neighbours(target) else _for_threads(programs)
+
+
+def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
+    """Return programs whose tensors lie as atoms want them that multiply some of the statements."""
+    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
-    lines = {
+    lines = _lines(programs, aliases, products)
+    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    ordered = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
+
+
+def _for_threads(programs: Programs) -> Programs:
+    """Return programs whose tensors lie as threads want them, where windows are read."""
+    fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
+    plain, runs = _in_parallel(programs, fixed, ()), tuple(find_runs(programs, fixed))
+    while runs:
+        turned = _in_parallel(turn_runs(programs, runs), fixed, runs)
+        if len(turned.well) == len(runs):
+            return min(plain, turned, key=lambda each: each.cost).programs
+        runs = turned.well
+    return plain.programs
+
+
+@frozen
+class _Ordered:
+    """Programs with their layouts, the instructions that they take, and the runs that lie well in them."""
+
+    programs: Programs
+    cost: float
+    well: tuple[Run, ...]
+
+
+def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run]) -> _Ordered:
+    """Return programs with dims innermost that statements are parallel in."""
+    aliases, costs = find_aliases(programs), InstructionCosts(programs.types)
+    lines = tuple(_lines(programs, aliases, ()).values())
+    parts = components(lines, programs.types, fixed)
+    orders = _settled(tuple(part.in_parallel() for part in parts if part.has_windows), costs)
+    well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
+    cost = sum(costs.of(line, orders) for line in lines)
+    if orders:
+        programs = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return _Ordered(programs, cost, well)
+
+
+def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
+    """Return what the statements outside of loops read and write."""
+    return {
         (unit.name, n): line
         for unit in programs.units
         if unit.repeat is None
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
-    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
-    fixed = fixed if products else fixed | known_tensors(programs)
-    parts = tuple(components(lines.values(), programs.types, fixed))
-    if not products and not (parts := tuple(part.in_parallel() for part in parts if part.has_windows)):
-        return programs
-    orders = _settled(parts, costs)
-    if not products and not orders:
-        return programs
-    shown = dict(_views(aliases, programs, orders, fixed))
-    ordered = reorder(programs, {**orders, **shown})
-    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
 def orders_dims(types: Iterable[TensorType], target: Target, math: str) -> bool:
