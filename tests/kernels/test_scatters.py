@@ -295,3 +295,21 @@ def test_extremes_of_floats_are_those_of_every_other_kernel(into: str, dtype: DT
     """Whether something changes, the table's function says: as an integer a NaN whose sign bit is set is the least."""
     text, _ = combining_helpers([f"cuts_into_{into}_{dtype.value}"], dialect)
     assert call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect) in text
+
+
+@needs_opencl
+def test_places_that_are_computed_are_in_memory_before_anything_is_scattered_there(no_comparisons: None) -> None:
+    """The gradient of a cross entropy with an ignored class: a kernel computed the places and scattered to them."""
+    nodes = (
+        Node("n0", "abs", ("at",), ("places",)),
+        Node("n1", "neg", ("dy",), ("moved",)),
+        Node("n2", "scatter_elements", ("zeros", "places", "moved"), ("y",), {"axis": 0, "reduction": "add"}),
+    )
+    floats, places = TensorType(DType.F32, (40,)), TensorType(DType.I64, (40,))
+    types = {"dy": floats, "at": places, "places": places, "moved": floats}
+    types |= {name: TensorType(DType.F32, (90,)) for name in ("zeros", "y")}
+    model = Graph("computed", ("dy", "at"), ("y", "places"), types, nodes, {"zeros": np.zeros(90, np.float32)})
+    plan = cuts.build(model, target="opencl")
+    rng = np.random.default_rng(2)
+    given_ = {"dy": rng.standard_normal(40).astype(np.float32), "at": rng.integers(-89, 90, 40)}
+    assert all(each.ok for each in plan.verify(given_))
