@@ -26,6 +26,8 @@ from .trees import Trees
 
 #: Strict fp32 on this GPU: operations per microsecond, bytes per microsecond, and what a launch takes.
 _FLOPS, _BYTES, _LAUNCH = 66.9e6, 4.72e6, 0.5
+#: Trees of the forest.
+_TREES = 60
 #: The part of tuned layers that an interval should hold.
 _COVERED = 0.9
 
@@ -57,7 +59,7 @@ def roofline(layers: Convolutions) -> Floats:
 
 def _grown(layers: Convolutions, us: Floats) -> Trees:
     ensemble = library("sklearn.ensemble")
-    trees = ensemble.ExtraTreesRegressor(300, max_features=0.5, min_samples_leaf=2, random_state=0)
+    trees = ensemble.ExtraTreesRegressor(_TREES, max_features=0.5, min_samples_leaf=2, random_state=0)
     return Trees.of_forest(trees.fit(selection_features(layers, {}), np.log(us / roofline(layers))))
 
 
