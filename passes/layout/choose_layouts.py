@@ -23,8 +23,7 @@ taps and strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve
 
@@ -35,13 +34,12 @@ from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dim
 from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors, known_tensors, turned_outputs
+from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
 #: Most times that all components are looked at.
 ROUNDS = 3
-#: Statements by unit and position.
-Place: TypeAlias = tuple[str, int]
 
 
 def choose_layouts(
@@ -51,29 +49,44 @@ def choose_layouts(
     products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
     """
     programs = reorder(programs, orders) if orders else programs
-    multiplied = _multiplied(programs.types.values(), target, math)
-    products = tuple(_products(programs, target, math)) if multiplied else ()
-    if not products and (multiplied or not _moves_neighbours(target)):
+    if not _multiplied(programs.types.values(), target, math):
+        return _for_threads(programs, target) if _moves_neighbours(target) else programs
+    products = tuple(_products(programs, target, math))
+    if not products:
         return programs
-    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs)))) if products else programs
+    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
-    lines = {
+    lines = _lines(programs, aliases, products)
+    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    ordered = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
+
+
+def _for_threads(programs: Programs, target: Target) -> Programs:
+    """Return programs laid out for windows, or else for products, where threads multiply numbers."""
+    aliases = find_aliases(programs)
+    fixed = fixed_tensors(programs, aliases) | known_tensors(programs)
+    lines = _lines(programs, aliases, ()).values()
+    parts = tuple(part for part in components(lines, programs.types, fixed) if part.has_windows)
+    apart = shared_dims(lines, programs.graph.constants) if parts else frozenset()
+    orders = _settled(tuple(part.in_parallel(apart) for part in parts), InstructionCosts(programs.types))
+    if not orders and (products := tuple(number_products(programs))):
+        lines = _lines(programs, aliases, products).values()
+        given = known_tensors(programs) | set(programs.graph.constants)
+        found = (part for part in components(lines, programs.types, fixed) if is_between(part, given, target))
+        orders = _settled(tuple(evolve(p, outermost=True) for p in found), NumberCosts(programs.types), worth)
+    return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))}) if orders else programs
+
+
+def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
+    """Return all statements outside of loops; `products` says which of them fetch factors by themselves."""
+    return {
         (unit.name, n): line
         for unit in programs.units
         if unit.repeat is None
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
-    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
-    fixed = fixed if products else fixed | known_tensors(programs)
-    parts = tuple(components(lines.values(), programs.types, fixed))
-    if not products and not (parts := tuple(part.in_parallel() for part in parts if part.has_windows)):
-        return programs
-    orders = _settled(parts, costs)
-    if not products and not orders:
-        return programs
-    shown = dict(_views(aliases, programs, orders, fixed))
-    ordered = reorder(programs, {**orders, **shown})
-    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
 def orders_dims(types: Iterable[TensorType], target: Target, math: str) -> bool:
@@ -105,24 +118,32 @@ def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
             yield unit.name, sums[0]
 
 
-def _settled(parts: Sequence[Component], costs: InstructionCosts) -> dict[str, Order]:
-    """Return the orders of all components: each is looked at knowing those of the others, until none changes."""
+def _least(part: Component) -> float:
+    return 0.0
+
+
+def _settled(
+    parts: Sequence[Component], costs: InstructionCosts, saves: Callable[[Component], float] = _least
+) -> dict[str, Order]:
+    """Return the orders of all components: each is looked at knowing those of the others, until none changes. `saves`
+    says how many instructions another order has to save at least.
+    """
     found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
     for _ in range(ROUNDS):
         before = dict(found)
         for part in parts:
             others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
-            found[part] = _best(part, costs, others)
+            found[part] = _best(part, costs, others, saves(part))
         if found == before:
             break
     return {t: o for orders in found.values() for t, o in orders.items()}
 
 
-def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order]) -> dict[str, Order]:
+def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order], saving: float) -> dict[str, Order]:
     """Return the orders of a component that its statements take fewest instructions with, of equal ones those that
     leave most dims where they are; none where the given ones do.
     """
-    enough = part.cost(costs, others) - MARGIN * part.least(costs)
+    enough = part.cost(costs, others) - max(saving, MARGIN * part.least(costs))
     every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
     better = [(cost, orders) for cost, orders in every if cost < enough]
     return min(better, key=lambda each: (each[0], _moved(each[1])))[1] if better else {}
