@@ -1,4 +1,4 @@
-"""A transformer block as graphs of ours: forward, backward, the loss at the end, a step of Adam.
+"""A transformer block as graphs of ours, forward and backward; `step_graphs.py` has the loss and the optimiser.
 
 A block's parameters are inputs of its graphs, not constants, so that one compiled plan serves every layer. The backward
 pass is the derived gradient of the forward graph. It either computes the forward pass again from the block's input, or
@@ -8,47 +8,21 @@ earlier micro-batches as they are computed.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 
 from ..compile import Spec, load_spec
-from ..ir import Array, Attribute, DType, Graph, Node, TensorType, UsageError, live_graph, verify_graph
+from ..ir import Array, Graph, Node, TensorType, live_graph, verify_graph
 from ..ops.gradient import Gradients
 from ..passes.graph import differentiate_graph
 from .describe import Transformer
-
-
-def parameter_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
-    """Return the parameters of a block by name, in the order in which they lie in a layer's file.
-
-    Raises `UsageError` for heads that can not be turned in pairs.
-    """
-    hidden, keys, width = model.hidden, model.keys, model.width
-    if model.gated and hidden // model.heads % 2:
-        raise UsageError(
-            f"{model.name}: heads: expected heads of an even width to run, found {hidden} / {model.heads}",
-            hint="gated blocks turn pairs of a head's elements",
-        )
-    shapes: dict[str, tuple[int, ...]] = {
-        "query": (hidden, hidden), "key": (hidden, keys), "value": (hidden, keys), "output": (hidden, hidden),
-        "up": (hidden, width), "down": (width, hidden), "norm1": (hidden,), "norm2": (hidden,),
-    }  # fmt: skip
-    if model.gated:
-        shapes["gate"] = (hidden, width)
-    else:
-        shapes |= {"norm1.bias": (hidden,), "norm2.bias": (hidden,)}
-    if model.biases:
-        shapes |= {f"{name}.bias": shapes[name][1:] for name in ("query", "key", "value", "output", "up", "down")}
-        shapes |= {"gate.bias": (width,)} if model.gated else {}
-    assert sum(map(math.prod, shapes.values())) == model.block_parameters
-    return shapes
+from .drafts import GraphDraft
+from .parameters import parameter_shapes
 
 
 @frozen
 class BlockGraphs:
-    """The graphs of a block: what they compute, with the vocabulary that gradients needed."""
+    """The graphs of a block, or of a half of it: what they compute, with the vocabulary that gradients needed."""
 
     forward: Graph
     backward: Graph | None
@@ -56,46 +30,24 @@ class BlockGraphs:
     spec: Spec
 
 
-@define
-class _Graph:
-    """A graph under construction; types are inferred when it is finished."""
-
-    name: str
-    inputs: dict[str, TensorType]
-    nodes: list[Node] = field(factory=list)
-    constants: dict[str, Array] = field(factory=dict)
-
-    def op(self, name: str, op: str, *inputs: str | None, **attributes: Attribute) -> str:
-        self.nodes.append(Node(name, op, inputs, (name,), attributes))
-        return name
-
-    def finish(self, outputs: tuple[str, ...], spec: Spec) -> Graph:
-        types = dict(self.inputs) | {name: _type(array) for name, array in self.constants.items()}
-        for node in self.nodes:
-            operands = [None if v is None else types[v] for v in node.inputs]
-            types |= dict(zip(node.outputs, spec.instances.infer(node, operands), strict=True))
-        return Graph(self.name, tuple(self.inputs), outputs, types, tuple(self.nodes), self.constants)
-
-
-def _type(array: Array) -> TensorType:
-    return TensorType(DType.F32, tuple(array.shape))
-
-
-def f32(*shape: int) -> TensorType:
-    """Return a type of fp32 elements."""
-    return TensorType(DType.F32, shape)
-
-
-def block_passes(model: Transformer, micro: int, *, training: bool, recompute: bool) -> BlockGraphs:
+def block_passes(
+    model: Transformer, micro: int, *, training: bool, recompute: bool, parts: int = 1
+) -> tuple[BlockGraphs, ...]:
     """Return the graphs of a block for a micro-batch: inputs `x` and the parameters by name, output `y`.
 
     The backward graph takes `dy` and, for each parameter `w`, the sum so far as `w.sum`; it gives `dx` and `w.next`.
+    Where `parts` GPUs share a layer there are two of each, attention and what follows it: what each GPU makes of `y`
+    and of `dx` is summed over them. What is added once, not once a GPU, is multiplied by `share`, which is 1 on one of
+    them and 0 on the others.
     """
     spec = load_spec(())
-    graph = _block(model, micro, spec)
+    return tuple(_passes(graph, spec, training, recompute) for graph in _graphs(model, micro, spec, parts))
+
+
+def _passes(graph: Graph, spec: Spec, training: bool, recompute: bool) -> BlockGraphs:
     if not training:
         return BlockGraphs(verify_graph(graph, spec.instances.infer), None, (), spec)
-    names = tuple(parameter_shapes(model))
+    names = tuple(name for name in graph.inputs if name not in ("x", "share"))
     gradients = Gradients(spec.registry)
     loss = _with_loss(graph, spec)
     found = differentiate_graph(loss, gradients, "loss", ("x", *names))
@@ -111,7 +63,7 @@ def block_passes(model: Transformer, micro: int, *, training: bool, recompute: b
         types |= {f"{name}.sum": types[name], f"{name}.next": types[name]}
         nodes.append(Node(f"{name}.next", "add", (found.gradients[name], f"{name}.sum"), (f"{name}.next",)))
         outputs.append(f"{name}.next")
-    inputs = ("x", "dy", *names, *(f"{name}.sum" for name in names), *saved)
+    inputs = (*graph.inputs, "dy", *(f"{name}.sum" for name in names), *saved)
     backward = live_graph(
         evolve(whole, name="backward", inputs=inputs, outputs=tuple(outputs), types=types, nodes=tuple(nodes))
     )
@@ -139,7 +91,7 @@ def _saved(graph: Graph, back: list[Node]) -> tuple[str, ...]:
 
 def _with_loss(graph: Graph, spec: Spec) -> Graph:
     """Add `sum(y * dy)`, whose gradients are those of a loss that has the gradient `dy` at `y`."""
-    made = _Graph(
+    made = GraphDraft(
         "pair", {**{name: graph.types[name] for name in graph.inputs}, "dy": graph.types["y"]}, list(graph.nodes)
     )
     made.constants = dict(graph.constants)
@@ -148,75 +100,77 @@ def _with_loss(graph: Graph, spec: Spec) -> Graph:
     return made.finish(("loss",), spec)
 
 
-def _block(model: Transformer, micro: int, spec: Spec) -> Graph:
-    tokens = (micro, model.sequence, model.hidden)
-    made = _Graph("block", {"x": f32(*tokens)} | {name: f32(*shape) for name, shape in parameter_shapes(model).items()})
+class _Block:
+    """A block under construction; a GPU that shares the layer with others has a part of the heads and of the
+    neurons.
+    """
 
-    def dense(x: str, name: str) -> str:
-        product = made.op(f"{name}.product", "matmul", x, name)
-        return made.op(f"{name}.shifted", "add", product, f"{name}.bias") if model.biases else product
+    def __init__(self, model: Transformer, micro: int, parts: int, names: tuple[str, ...]) -> None:
+        self.model, self.parts = model, parts
+        self.tokens = (micro, model.sequence, model.hidden)
+        shapes = {name: shape for name, shape in parameter_shapes(model, parts).items() if name in names}
+        inputs = {"x": self.tokens, **shapes} | ({"share": ()} if parts > 1 else {})
+        self.made = GraphDraft("block", {name: TensorType(model.dtype, shape) for name, shape in inputs.items()})
 
-    def norm(x: str, name: str) -> str:
+    def dense(self, x: str, name: str) -> str:
+        product = self.made.op(f"{name}.product", "matmul", x, name)
+        return self.made.op(f"{name}.shifted", "add", product, f"{name}.bias") if self.model.biases else product
+
+    def norm(self, x: str, name: str) -> str:
+        if self.model.gated:
+            return self.made.op(f"{name}.normed", "rms_norm", x, name, axis=-1)
+        return self.made.op(f"{name}.normed", "layer_norm", x, name, f"{name}.bias", axis=-1)
+
+    def heads(self, x: str, name: str, count: int) -> str:
+        micro, sequence, hidden = self.tokens
+        shape = (micro, sequence, count // self.parts, hidden // self.model.heads)
+        split = self.made.op(f"{name}.split", "reshape", self.dense(x, name), shape=shape)
+        return self.made.op(f"{name}.heads", "transpose", split, perm=(0, 2, 1, 3))
+
+    def attention(self, x: str) -> str:
+        """Add what attends, before its last matrix."""
+        model, made, x = self.model, self.made, self.norm(x, "norm1")
+        q = self.heads(x, "query", model.heads)
+        k, v = (self.heads(x, name, model.groups) for name in ("key", "value"))
         if model.gated:
-            return made.op(f"{name}.normed", "rms_norm", x, name, axis=-1)
-        return made.op(f"{name}.normed", "layer_norm", x, name, f"{name}.bias", axis=-1)
+            made.constants |= dict(zip(("cosine", "sine"), _angles(model), strict=True))
+            q, k = (made.op(f"{name}.turned", "rotary", name, "cosine", "sine") for name in (q, k))
+        mixed = made.op("attention", "attention", q, k, v, causal=True)
+        merged = made.op("merged", "transpose", mixed, perm=(0, 2, 1, 3))
+        return made.op("joined", "reshape", merged, shape=(*self.tokens[:2], model.hidden // self.parts))
 
-    def heads(x: str, name: str, count: int) -> str:
-        split = made.op(
-            f"{name}.split",
-            "reshape",
-            dense(x, name),
-            shape=(micro, model.sequence, count, model.hidden // model.heads),
-        )
-        return made.op(f"{name}.heads", "transpose", split, perm=(0, 2, 1, 3))
+    def neurons(self, x: str) -> str:
+        """Add what follows attention, before its last matrix."""
+        made, inner = self.made, self.norm(x, "norm2")
+        if self.model.gated:
+            return made.op("wide", "mul", made.op("gated", "swish", self.dense(inner, "gate")), self.dense(inner, "up"))
+        return made.op("wide", "gelu", self.dense(inner, "up"))
 
-    x = norm("x", "norm1")
-    q, k, v = heads(x, "query", model.heads), heads(x, "key", model.groups), heads(x, "value", model.groups)
-    if model.gated:
-        made.constants |= dict(zip(("cosine", "sine"), _angles(model), strict=True))
-        q, k = (made.op(f"{name}.turned", "rotary", name, "cosine", "sine") for name in (q, k))
-    mixed = made.op("attention", "attention", q, k, v, causal=True)
-    joined = made.op("joined", "reshape", made.op("merged", "transpose", mixed, perm=(0, 2, 1, 3)), shape=tokens)
-    middle = made.op("middle", "add", "x", dense(joined, "output"))
-    inner = norm(middle, "norm2")
-    if model.gated:
-        wide = made.op("wide", "mul", made.op("gated", "swish", dense(inner, "gate")), dense(inner, "up"))
-    else:
-        wide = made.op("wide", "gelu", dense(inner, "up"))
-    made.op("y", "add", middle, dense(wide, "down"))
-    return made.finish(("y",), spec)
+    def shared_end(self, inner: str, name: str) -> None:
+        """Add the last matrix of a half; what every GPU would add to the sum, one of them adds."""
+        made = self.made
+        kept = made.op("kept", "add", "x", f"{name}.bias") if self.model.biases else "x"
+        made.op("y", "add", made.op(f"{name}.product", "matmul", inner, name), made.op("own", "mul", kept, "share"))
+
+
+def _graphs(model: Transformer, micro: int, spec: Spec, parts: int) -> list[Graph]:
+    names = tuple(parameter_shapes(model))
+    if parts == 1:
+        whole = _Block(model, micro, 1, names)
+        middle = whole.made.op("middle", "add", "x", whole.dense(whole.attention("x"), "output"))
+        whole.made.op("y", "add", middle, whole.dense(whole.neurons(middle), "down"))
+        return [whole.made.finish(("y",), spec)]
+    second = tuple(name for name in names if name.partition(".")[0] in ("up", "gate", "down", "norm2"))
+    first = _Block(model, micro, parts, tuple(name for name in names if name not in second))
+    first.shared_end(first.attention("x"), "output")
+    behind = _Block(model, micro, parts, second)
+    behind.shared_end(behind.neurons("x"), "down")
+    return [half.made.finish(("y",), spec) for half in (first, behind)]
 
 
 def _angles(model: Transformer) -> tuple[Array, Array]:
     """Return cosines and sines of positions, [1, 1, sequence, half of a head] (Su et al., RoFormer, 2021)."""
     half = model.hidden // model.heads // 2
     turns = np.arange(model.sequence)[:, None] * 10000.0 ** (-np.arange(half) / half)
-    return np.cos(turns).astype(np.float32)[None, None], np.sin(turns).astype(np.float32)[None, None]
-
-
-def loss_graph(model: Transformer, micro: int, elements: int) -> tuple[Graph, Spec]:
-    """Return the mean squared difference of `y` and `target`: `loss` is this micro-batch's part of the mean over
-    `elements`, `dy` its gradient.
-    """
-    spec = load_spec(())
-    shape = f32(micro, model.sequence, model.hidden)
-    made = _Graph("loss", {"y": shape, "target": shape})
-    made.constants = {"two": np.asarray(2 / elements, np.float32), "half": np.asarray(0.5, np.float32)}
-    difference = made.op("difference", "sub", "y", "target")
-    made.op("dy", "mul", difference, "two")
-    made.op("product", "mul", difference, "dy")
-    made.op("loss", "mul", made.op("sum", "reduce_sum", "product", axes=(0, 1, 2), keepdims=False), "half")
-    return verify_graph(made.finish(("loss", "dy"), spec), spec.instances.infer), spec
-
-
-def adam_graph(elements: int) -> tuple[Graph, Spec]:
-    """Return a step of Adam for a run of parameters: `w`, `g`, `mean`, `square`, `rate`, `step` -> `w.next`,
-    `mean.next`, `square.next`.
-    """
-    spec = load_spec(())
-    scalars, flat = ("rate", "step"), f32(elements)
-    inputs = dict.fromkeys(("w", "g", "mean", "square"), flat) | dict.fromkeys(scalars, f32())
-    made = _Graph("adam", inputs)
-    outputs = ("w.next", "mean.next", "square.next")
-    made.nodes.append(Node("adam", "adam", ("w", "g", "rate", "mean", "square", "step"), outputs))
-    return verify_graph(made.finish(outputs, spec), spec.instances.infer), spec
+    kind = model.dtype.numpy
+    return np.cos(turns).astype(kind)[None, None], np.sin(turns).astype(kind)[None, None]

@@ -215,7 +215,10 @@ def write_programs(work: Compilation) -> Programs:
 
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
-    return _written(work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math)))
+    threads = work.told is None or work.told.ordered
+    return _written(
+        work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads))
+    )
 
 
 def pack(work: Compilation) -> Programs:

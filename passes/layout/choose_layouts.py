@@ -18,14 +18,15 @@ Without atoms that multiply in the types and the math mode at hand only componen
 through a window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that nothing is
 added up along: threads multiply numbers, and want neighbours that they have results for. That is the dim of images,
 where there are several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, whatever the
-taps and strides.
+taps and strides. Where no windows are read, what lies between products of constants may have the dims outermost that
+the next product adds up along (`number_products`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ...ir import MATRIX_ATOMS, Target, TensorType, Var, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
@@ -35,6 +36,7 @@ from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors, known_tensors, turned_outputs
 from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
+from .runs import Run, find_runs, turn_runs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
@@ -43,17 +45,25 @@ ROUNDS = 3
 
 
 def choose_layouts(
-    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None
+    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None, threads: bool = True
 ) -> Programs:
     """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
-    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
+    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`. Without
+    `threads` nothing changes where no atoms multiply.
     """
     programs = reorder(programs, orders) if orders else programs
-    if not _multiplied(programs.types.values(), target, math):
-        return _for_threads(programs, target) if _moves_neighbours(target) else programs
-    products = tuple(_products(programs, target, math))
-    if not products:
+    multiplied = _multiplied(programs.types.values(), target, math)
+    products = tuple(_products(programs, target, math)) if multiplied else ()
+    if products:
+        return _for_products(programs, products)
+    if multiplied or not threads or not _moves_neighbours(target):
         return programs
+    windowed = _for_windows(programs)
+    return windowed if windowed is not programs else _between_products(programs, target)
+
+
+def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
+    """Return programs whose tensors lie as atoms want them that multiply some of the statements."""
     programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
     lines = _lines(programs, aliases, products)
@@ -63,24 +73,54 @@ def choose_layouts(
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
-def _for_threads(programs: Programs, target: Target) -> Programs:
-    """Return programs laid out for windows, or else for products, where threads multiply numbers."""
-    aliases = find_aliases(programs)
-    fixed = fixed_tensors(programs, aliases) | known_tensors(programs)
-    lines = _lines(programs, aliases, ()).values()
+def _for_windows(programs: Programs) -> Programs:
+    """Return programs whose tensors lie as threads want them, where windows are read."""
+    fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
+    plain, runs = _in_parallel(programs, fixed, ()), tuple(find_runs(programs, fixed))
+    while runs:
+        turned = _in_parallel(turn_runs(programs, runs), fixed, runs)
+        if len(turned.well) == len(runs):
+            return min(plain, turned, key=lambda each: each.cost).programs
+        runs = turned.well
+    return plain.programs
+
+
+@frozen
+class _Ordered:
+    """Programs with their layouts, the instructions that they take, and the runs that lie well in them."""
+
+    programs: Programs
+    cost: float
+    well: tuple[Run, ...]
+
+
+def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run]) -> _Ordered:
+    """Return programs with dims innermost that statements are parallel in."""
+    aliases, costs = find_aliases(programs), InstructionCosts(programs.types)
+    lines = tuple(_lines(programs, aliases, ()).values())
     parts = tuple(part for part in components(lines, programs.types, fixed) if part.has_windows)
     apart = shared_dims(lines, programs.graph.constants) if parts else frozenset()
-    orders = _settled(tuple(part.in_parallel(apart) for part in parts), InstructionCosts(programs.types))
-    if not orders and (products := tuple(number_products(programs))):
-        lines = _lines(programs, aliases, products).values()
-        given = known_tensors(programs) | set(programs.graph.constants)
-        found = (part for part in components(lines, programs.types, fixed) if is_between(part, given, target))
-        orders = _settled(tuple(evolve(p, outermost=True) for p in found), NumberCosts(programs.types), worth)
+    orders = _settled(tuple(part.in_parallel(apart) for part in parts), costs)
+    well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
+    cost = sum(costs.of(line, orders) for line in lines)
+    if orders:
+        programs = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return _Ordered(programs, cost, well)
+
+
+def _between_products(programs: Programs, target: Target) -> Programs:
+    """Return programs whose tensors between products of constants lie as threads multiply them fastest."""
+    aliases = find_aliases(programs)
+    products, known = tuple(number_products(programs)), known_tensors(programs)
+    fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
+    every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
+    parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
+    orders = _settled(parts, NumberCosts(programs.types), worth)
     return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))}) if orders else programs
 
 
 def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
-    """Return all statements outside of loops; `products` says which of them fetch factors by themselves."""
+    """Return what the statements outside of loops read and write."""
     return {
         (unit.name, n): line
         for unit in programs.units
@@ -118,12 +158,12 @@ def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
             yield unit.name, sums[0]
 
 
-def _least(part: Component) -> float:
+def _nothing(part: Component) -> float:
     return 0.0
 
 
 def _settled(
-    parts: Sequence[Component], costs: InstructionCosts, saves: Callable[[Component], float] = _least
+    parts: Sequence[Component], costs: InstructionCosts, saves: Callable[[Component], float] = _nothing
 ) -> dict[str, Order]:
     """Return the orders of all components: each is looked at knowing those of the others, until none changes. `saves`
     says how many instructions another order has to save at least.

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
-from ...ir import Index, TensorType, Var, variables
+from ...ir import Index, Mod, Primary, TensorType, Var, variables
 from ..fusion import Order
 from .accesses import Access, InstructionCosts, StatementAccesses
 
@@ -96,9 +96,9 @@ def components(
             together.append([a.tensor for a in free])
             same += _along(free).values()
     alike: dict[str, list[frozenset[Dim]]] = {}
-    for dims in _connected(same):
+    for dims in connected(same):
         alike.setdefault(dims[0][0], []).append(frozenset(dims))
-    for tensors in _connected([*together, *((t,) for t in touching)]):
+    for tensors in connected([*together, *((t,) for t in touching)]):
         every = dict.fromkeys(line for t in tensors for line in touching[t])
         yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
 
@@ -113,7 +113,7 @@ def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
     return found
 
 
-def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
+def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
     """Return the unions of sets that have members in common, in order of their first members."""
     home: dict[T, list[T]] = {}
     for members in sets:
@@ -126,6 +126,11 @@ def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
 
 
 def running(index: Index) -> Var | None:
-    """Return the only variable that an index moves along by itself, one element a step."""
-    found = [atom for atom, factor in index.terms if factor == 1]
+    """Return the only variable that an index moves along by itself, one element a step, if only up to some element."""
+    found = [_moving(atom) for atom, factor in index.terms if factor == 1]
     return found[0] if len(found) == 1 and isinstance(found[0], Var) else None
+
+
+def _moving(atom: Primary) -> Primary:
+    inner = atom.num.terms if isinstance(atom, Mod) and not atom.num.const else ()
+    return inner[0][0] if len(inner) == 1 and inner[0][1] == 1 else atom
