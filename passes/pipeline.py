@@ -165,6 +165,7 @@ def compile_graph(
         work.complete,
         work.algorithms,
         weighed(work),
+        target,
     )
 
 

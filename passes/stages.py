@@ -351,7 +351,7 @@ def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunct
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
     kernels = tuple(work.threads[key] for key in keys)
     made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys]))
+    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys], work.target))
 
 
 # ---- what must hold behind them
