@@ -114,9 +114,9 @@ class _Writer:
         rows = _Rows.of(statement, type_)
         if rows is not None:
             slot = self._tensor(f"{statement.target}.slot", DType.U32, rows.extents)
-            place = self._tensor(f"{statement.target}.place", DType.U32, tuple(a.extent for a in rows.keys))
-            yield from rows.numbered(slot, place, self.tensors)
-            statement = evolve(statement, write=rows.at(place, tuple(map(as_index, rows.keys)), statement.write))
+            where = self._tensor(f"{statement.target}.place", DType.U32, tuple(a.extent for a in rows.keys))
+            yield from rows.numbered(slot, where, self.tensors)
+            statement = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
             counted = rows.shape(type_)
             elements = rows.at(slot, tuple(_elements(type_)[1][n] for n in rows.dims), _elements(type_)[1])
         else:
@@ -213,7 +213,7 @@ class _Rows:
         """Yield what numbers the rows at which something arrives, and what says where each arrives: those that go
         nowhere, behind the last.
         """
-        number = linearise([as_index(a) for a in self.keys], row_major([a.extent for a in self.keys])) + 1
+        number = linearise([as_index(a) for a in self.keys], row_major(tuple(a.extent for a in self.keys))) + 1
         yield Statement(slot, self.keys, self.write, IndexValue(number, DType.U32), into="max")
         body: Expr = Read(slot, self.write)
         for index in self.write:
