@@ -29,6 +29,7 @@ from .decisions import Decisions, ForeignDecisionsError
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
 from .schedule import Candidate, assess, check_schedule, choose
+from .shared_launches import seconds_together
 from .workload import Selector
 
 #: Bytes of parameters that a pointer takes in a launch, whatever the dialect.
@@ -328,25 +329,8 @@ def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:
 
 
 def seconds(launch: Launch, target: Target) -> float:
-    """Return about what a launch takes: that of its longest member, or of all its blocks, if they need longer.
-
-    A kernel of few blocks leaves room for others. With fewer blocks on an SM, because another member needs more of it,
-    a kernel takes as much longer, which is the worst that may happen.
-    """
-    resident = min(c.features["occupancy"] for c in launch.candidates)
-    longest = whole = 0.0
-    for candidate in launch.candidates:
-        work = max(0.0, _alone(candidate) - target.launch_time)
-        work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
-        longest = max(longest, work)
-        whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
-    return target.launch_time + max(longest, whole)
-
-
-def _alone(candidate: Candidate) -> float:
-    """Return what a kernel takes by itself: as measured, else by the model."""
-    measured = candidate.measured.get("measured")
-    return float(measured) if isinstance(measured, (int, float)) else candidate.score
+    """Return about what a launch takes."""
+    return seconds_together(launch.candidates, target)
 
 
 # ---- their normal form
