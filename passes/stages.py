@@ -215,7 +215,10 @@ def write_programs(work: Compilation) -> Programs:
 
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
-    return _written(work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math)))
+    threads = work.told is None or work.told.ordered
+    return _written(
+        work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads))
+    )
 
 
 def pack(work: Compilation) -> Programs:
@@ -348,7 +351,7 @@ def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunct
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
     kernels = tuple(work.threads[key] for key in keys)
     made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys]))
+    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys], work.target))
 
 
 # ---- what must hold behind them
