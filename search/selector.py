@@ -233,8 +233,9 @@ class MeasuredSelector:
         return self.evaluate and not self.settings.libraries
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        """Return for each launch whether it was measured to be faster than its groups by themselves. The model's word,
-        which proposed it, counts where the budget left no time to measure it, or one of them.
+        """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the
+        model has them where no clock has seen them. The model's word, which proposed a launch, counts where the budget
+        left no time to measure it and little can be lost by it.
         """
         asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
         found = self.tuner.together(asked)
@@ -243,12 +244,10 @@ class MeasuredSelector:
     def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
         times = [candidate.measured.get("measured") for _, _, candidate in members]
         known = [self._alone(t) for t in times if isinstance(t, (int, float))]
+        guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
         if seconds is None:  # what a launch costs is known, what its members cost one another is not
-            guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
             return (len(members) - 1) * self.target.launch_time > DOUBTED * sum((*known, *guessed))
-        if len(known) < len(times):
-            return seconds != inf
-        return self._alone(seconds) < (1 - self.settings.tie) * sum(known)
+        return self._alone(seconds) < (1 - self.settings.tie) * sum((*known, *guessed))
 
     def _joint(self, members: Sequence[Member]) -> Problem:
         """Return what the groups of a launch compute together."""

@@ -18,13 +18,13 @@ Without atoms that multiply in the types and the math mode at hand only componen
 through a window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that nothing is
 added up along: threads multiply numbers, and want neighbours that they have results for. That is the dim of images,
 where there are several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, whatever the
-taps and strides.
+taps and strides. Where no windows are read, what lies between products of constants may have the dims outermost that
+the next product adds up along (`number_products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -35,14 +35,13 @@ from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dim
 from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors, known_tensors, turned_outputs
+from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
 from .runs import Run, find_runs, turn_runs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
 #: Most times that all components are looked at.
 ROUNDS = 3
-#: Statements by unit and position.
-Place: TypeAlias = tuple[str, int]
 
 
 def choose_layouts(
@@ -57,7 +56,10 @@ def choose_layouts(
     products = tuple(_products(programs, target, math)) if multiplied else ()
     if products:
         return _for_products(programs, products)
-    return programs if multiplied or not threads or not _moves_neighbours(target) else _for_threads(programs)
+    if multiplied or not threads or not _moves_neighbours(target):
+        return programs
+    windowed = _for_windows(programs)
+    return windowed if windowed is not programs else _between_products(programs, target)
 
 
 def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
@@ -71,7 +73,7 @@ def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
-def _for_threads(programs: Programs) -> Programs:
+def _for_windows(programs: Programs) -> Programs:
     """Return programs whose tensors lie as threads want them, where windows are read."""
     fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
     plain, runs = _in_parallel(programs, fixed, ()), tuple(find_runs(programs, fixed))
@@ -96,13 +98,25 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run])
     """Return programs with dims innermost that statements are parallel in."""
     aliases, costs = find_aliases(programs), InstructionCosts(programs.types)
     lines = tuple(_lines(programs, aliases, ()).values())
-    parts = components(lines, programs.types, fixed)
-    orders = _settled(tuple(part.in_parallel() for part in parts if part.has_windows), costs)
+    parts = tuple(part for part in components(lines, programs.types, fixed) if part.has_windows)
+    apart = shared_dims(lines, programs.graph.constants) if parts else frozenset()
+    orders = _settled(tuple(part.in_parallel(apart) for part in parts), costs)
     well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
     cost = sum(costs.of(line, orders) for line in lines)
     if orders:
         programs = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
     return _Ordered(programs, cost, well)
+
+
+def _between_products(programs: Programs, target: Target) -> Programs:
+    """Return programs whose tensors between products of constants lie as threads multiply them fastest."""
+    aliases = find_aliases(programs)
+    products, known = tuple(number_products(programs)), known_tensors(programs)
+    fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
+    every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
+    parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
+    orders = _settled(parts, NumberCosts(programs.types), worth)
+    return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))}) if orders else programs
 
 
 def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
@@ -144,24 +158,32 @@ def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
             yield unit.name, sums[0]
 
 
-def _settled(parts: Sequence[Component], costs: InstructionCosts) -> dict[str, Order]:
-    """Return the orders of all components: each is looked at knowing those of the others, until none changes."""
+def _nothing(part: Component) -> float:
+    return 0.0
+
+
+def _settled(
+    parts: Sequence[Component], costs: InstructionCosts, saves: Callable[[Component], float] = _nothing
+) -> dict[str, Order]:
+    """Return the orders of all components: each is looked at knowing those of the others, until none changes. `saves`
+    says how many instructions another order has to save at least.
+    """
     found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
     for _ in range(ROUNDS):
         before = dict(found)
         for part in parts:
             others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
-            found[part] = _best(part, costs, others)
+            found[part] = _best(part, costs, others, saves(part))
         if found == before:
             break
     return {t: o for orders in found.values() for t, o in orders.items()}
 
 
-def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order]) -> dict[str, Order]:
+def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order], saving: float) -> dict[str, Order]:
     """Return the orders of a component that its statements take fewest instructions with, of equal ones those that
     leave most dims where they are; none where the given ones do.
     """
-    enough = part.cost(costs, others) - MARGIN * part.least(costs)
+    enough = part.cost(costs, others) - max(saving, MARGIN * part.least(costs))
     every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
     better = [(cost, orders) for cost, orders in every if cost < enough]
     return min(better, key=lambda each: (each[0], _moved(each[1])))[1] if better else {}

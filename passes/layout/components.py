@@ -23,6 +23,7 @@ class Component:
     tensors: frozenset[str]
     lines: tuple[StatementAccesses, ...]
     alike: tuple[frozenset[Dim], ...]
+    outermost: bool = False  #: whether each set may come outermost, too
 
     def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
         """Return the instructions of its statements."""
@@ -42,9 +43,9 @@ class Component:
             for index in access.indices
         )
 
-    def in_parallel(self) -> Component:
-        """Return the component with the sets of dims that run through all of its tensors, and nothing is added up along
-        them.
+    def in_parallel(self, apart: frozenset[Dim] = frozenset()) -> Component:
+        """Return the component with the sets of dims that run through all of its tensors, nothing is added up along
+        them, and none of them is `apart`.
         """
         reduced = {
             (access.tensor, d)
@@ -54,15 +55,16 @@ class Component:
             if not set(line.statement.reduce).isdisjoint(variables(index))
         }
         through = (dims for dims in self.alike if {tensor for tensor, _ in dims} == self.tensors)
-        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced)))
+        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced | apart)))
 
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
-        """Yield the orders with the dims of one such set innermost, for each set."""
+        """Yield the orders with the dims of one such set innermost, for each set, or outermost."""
         for dims in self.alike:
             last = dict(sorted(dims))
-            found = {t: _innermost(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
-            if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
-                yield found
+            for place in (_innermost, _outermost) if self.outermost else (_innermost,):
+                found = {t: place(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
+                if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
+                    yield found
 
 
 def _is_window(index: Index, line: StatementAccesses) -> bool:
@@ -72,6 +74,10 @@ def _is_window(index: Index, line: StatementAccesses) -> bool:
 
 def _innermost(dim: int, rank: int) -> Order:
     return (*(d for d in range(rank) if d != dim), dim)
+
+
+def _outermost(dim: int, rank: int) -> Order:
+    return (dim, *(d for d in range(rank) if d != dim))
 
 
 def components(
