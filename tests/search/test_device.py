@@ -142,7 +142,7 @@ def test_numbers_that_problems_share_are_sent_to_the_device_once(monkeypatch: py
     upload = device.device.upload
     monkeypatch.setattr(device.device, "upload", lambda place, array: (sent.append(array.nbytes), upload(place, array)))
     for columns in (1500, 1600):
-        problem = problem_of("matmul", ((1024, columns), (columns, 8)))
+        problem = Problem(group_of("matmul", ((1024, columns), (columns, 8))), {}, OPENCL, MACHINE, "product")
         device.prepare(problem)
         data = device._problems[problem.key]
         for tensor, wanted in random_inputs(problem).items():
