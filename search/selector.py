@@ -21,6 +21,7 @@ from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofl
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .deeper import search_deeper
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
@@ -317,6 +318,8 @@ class MeasuredSelector:
         if unseen and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
             looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
             found |= dict(zip(unseen, looked, strict=True))
+        if not told:
+            found = search_deeper(self.problems, found, self.tuner, self.settings, share)
         return [found[n] for n in range(len(weights))]
 
     def _gain(self, problem: Problem) -> float:

@@ -79,9 +79,11 @@ class Tuner:
         settings: Settings | None = None,
         share: float = WHOLE,
         known_will_do: bool = False,
+        again: bool = False,
     ) -> list[TunedChoice]:
         """Return a choice for every problem; equal ones are searched once.
-        The run ends when a share of the budget is used up. The best of a search that is not finished may do.
+        The run ends when a share of the budget is used up. The best of a search that is not finished may do; where
+        problems are searched `again`, that of one which is finished does not.
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
@@ -89,7 +91,7 @@ class Tuner:
         resources.share = share
         unique = {p.key: p for p in problems}
         with self.statistics.phase("database"):
-            kept = {key: finished(resources.database, problem) for key, problem in unique.items()}
+            kept = {key: None if again else finished(resources.database, p) for key, p in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
         if self.frozen or known_will_do:  # a search that its budget ended has an answer too
             known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
@@ -99,7 +101,7 @@ class Tuner:
             found |= {key: choice for key, choice in hinted.items() if choice is not None}
         if self.frozen and self.guesses:
             found |= {p.key: modelled(p) for p in unique.values() if p.key not in found}
-        self.statistics.problems += len(unique)
+        self.statistics.problems += 0 if again else len(unique)
         self.statistics.hits += len(found)
         missing = [problem for key, problem in unique.items() if key not in found]
         if missing and self.frozen:
