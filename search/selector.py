@@ -155,10 +155,19 @@ class MeasuredSelector:
         """Return the kernels of small graphs, which the workers find side by side;
         what the model says of them is kept.
         """
-        found = self.tuner.plan(fragments)
-        for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
-            self._costs.setdefault(form_key(form), seconds)
-        return found
+        return self.plan_ahead(fragments)()
+
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Have the workers find the kernels of small graphs, and return what waits for them."""
+        wait = self.tuner.plan(fragments)
+
+        def waited() -> Sequence[Priced]:
+            found = wait()
+            for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
+                self._costs.setdefault(form_key(form), seconds)
+            return found
+
+        return waited
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""

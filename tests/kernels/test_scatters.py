@@ -35,6 +35,7 @@ from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.compilation import Compilation
 from cuts.passes.fusion import scatters
 from cuts.passes.pipeline import all_stages
+from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import Phase, example, given, settings
@@ -139,7 +140,7 @@ def test_the_reference_combines_as_numpy(case: Any) -> None:
 @needs_opencl
 @pytest.mark.usefixtures("no_comparisons")
 @given(CASES)
-@settings(max_examples=12)
+@settings(max_examples=examples(8, 100))
 def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -> None:
     check(case, "opencl", 2)
 
@@ -148,7 +149,7 @@ def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -
 @pytest.mark.usefixtures("numbered_rows")
 @given(CASES, st.sampled_from([DType.F32, DType.F64]))
 @example(("add", DType.F32, 4, 1, 1, 0, ""), DType.F32)  # of one axis, as where they arrive
-@settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(2, 60), phases=(Phase.explicit, Phase.generate))
 def test_kernels_that_number_rows_combine_as_numpy(case: Any, dtype: DType) -> None:
     check(("add", dtype, *case[2:]), "opencl", 2)
 
