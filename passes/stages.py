@@ -191,7 +191,8 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
     """Return how the dims of values lie where every node keeps its own declaration."""
     if not orders_dims(work.graph.types.values(), work.target, work.math):
         return {}
-    return choose_layouts(_programs(work.graph, work.registry), work.target, work.math).orders
+    work.programs = work.known("programs", lambda: _programs(work.graph, work.registry))
+    return work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math)).orders
 
 
 def _programs(graph: Graph, registry: Registry) -> Programs:
